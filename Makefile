@@ -1,0 +1,33 @@
+# Two commands matter: `make run` and `make test`. Both set up what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup run test quick lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+run: setup
+	$(BIN)/python -m time2decide.demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+quick: setup
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/time2decide bench all
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

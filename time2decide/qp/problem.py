@@ -1,0 +1,210 @@
+"""The one problem type.
+
+Glossary of the paper's symbols, used as names everywhere:
+
+========== ============================ ==========================================
+name       in the paper                 meaning
+========== ============================ ==========================================
+A          A (n × n, symmetric, ⪰ 0)    quadratic term of ½ xᵀAx + bᵀx
+b          b (n)                        linear term
+C, d       C (m × n), d (m)             linear constraints Cx ≤ d
+l1_penalty λ of problem (R)             weight of λ‖x‖₁ in the objective
+l1_radius  B of problem (C)             radius of the constraint ‖x‖₁ ≤ B
+dual       λ of problem (LC)            multipliers of Cx ≤ d, non-negative
+turnover_l1 γ of the portfolio problem  bound on ‖s_t − s_{t−1}‖₁
+========== ============================ ==========================================
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_shape
+
+
+class QP:
+    """A batch of convex quadratic programs, checked when it is made.
+
+    .. math:: \\min_x ½ xᵀA x + bᵀx + λ‖x‖₁ \\quad s.t. \\quad Cx ≤ d, ‖x‖₁ ≤ B
+
+    Every argument may carry a leading batch dimension; one that lacks it is shared by the batch. When none has
+    it, the problem is a single one and answers come back without a batch dimension. Answers are numpy arrays
+    unless an argument was a torch tensor.
+
+    Parameters
+    ----------
+    A : (batch, n, n) or (n, n)
+        Symmetric positive semidefinite.
+    b : (batch, n) or (n,)
+    C, d : (batch, m, n) or (m, n), and (batch, m) or (m,)
+        Both or neither.
+    l1_penalty, l1_radius : number or (batch,)
+        Non-negative.
+    check : bool
+        False skips the checks of values (finite, symmetric, semidefinite) for data known to be good.
+
+    Attributes
+    ----------
+    A, b, C, d : Tensor
+        Always batched, on one device, of one float dtype; C and d have m = 0 rows when there are none.
+    l1_penalty, l1_radius : Tensor (batch,) or None
+    single, numpy : bool
+        The shape and the array type in which answers are given back.
+    """
+
+    def __init__(
+        self,
+        A: ArrayLike,
+        b: ArrayLike,
+        C: ArrayLike = None,
+        d: ArrayLike = None,
+        l1_penalty: ArrayLike = None,
+        l1_radius: ArrayLike = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        if (C is None) != (d is None):
+            missing, given = ("d", "C") if d is None else ("C", "d")
+            raise InputError(f"{missing}: expected together with {given} (the constraints Cx <= d), found nothing")
+        given_fields = {"A": A, "b": b, "C": C, "d": d, "l1_penalty": l1_penalty, "l1_radius": l1_radius}
+        given_fields = {name: value for name, value in given_fields.items() if value is not None}
+        for name in ("A", "b"):
+            if name not in given_fields:
+                raise InputError(f"{name}: expected an array, found None")
+        tensors = {name: as_tensor(name, value) for name, value in given_fields.items()}
+        self.numpy = not any(isinstance(value, Tensor) for value in given_fields.values())
+        tensors = _one_dtype_and_device(tensors, given_fields)
+        self._check_shapes(tensors)
+        batches = {name: len(t) for name, t in tensors.items() if t.dim() == _DIMS[name] + 1}
+        self.single = not batches
+        batch = max(batches.values(), default=1)
+        for name, size in batches.items():
+            if size not in (1, batch):
+                largest = max(batches, key=lambda key: batches[key])
+                raise InputError(f"{name}: expected a batch of {batch} as in {largest}, found {size}")
+        if batch == 0 or 0 in batches.values():
+            raise InputError("A: expected at least one problem, found an empty batch")
+        if check:
+            for name, tensor in tensors.items():
+                check_finite(name, tensor)
+            _check_semidefinite(tensors["A"])
+            for name in ("l1_penalty", "l1_radius"):
+                if name in tensors and bool((tensors[name] < 0).any()):
+                    raise InputError(f"{name}: expected a non-negative number, found {tensors[name].min().item()}")
+
+        def batched(name: str) -> Tensor:
+            tensor = tensors[name]
+            if tensor.dim() == _DIMS[name]:
+                tensor = tensor.unsqueeze(0)
+            return tensor.expand(batch, *tensor.shape[1:])
+
+        self.A, self.b = batched("A"), batched("b")
+        self.C = batched("C") if "C" in tensors else self.A.new_zeros(batch, 0, self.n)
+        self.d = batched("d") if "d" in tensors else self.A.new_zeros(batch, 0)
+        self.l1_penalty = batched("l1_penalty") if "l1_penalty" in tensors else None
+        self.l1_radius = batched("l1_radius") if "l1_radius" in tensors else None
+
+    @staticmethod
+    def _check_shapes(tensors: dict[str, Tensor]) -> None:
+        for name, dims in _DIMS.items():
+            if name in tensors and tensors[name].dim() not in (dims, dims + 1):
+                meaning = f"{_SHAPES[name]} or (batch, {_SHAPES[name].strip('(),')})".replace("(batch, )", "(batch,)")
+                raise InputError(f"{name}: expected shape {meaning}, found {tuple(tensors[name].shape)}")
+        n = tensors["A"].shape[-1]
+        if n == 0:
+            raise InputError(f"A: expected at least one variable, found shape {tuple(tensors['A'].shape)}")
+        _check_trailing("A", tensors["A"], (n, n), "square (n, n)")
+        _check_trailing("b", tensors["b"], (n,), f"({n},) to match A")
+        if "C" in tensors:
+            m = tensors["C"].shape[-2]
+            _check_trailing("C", tensors["C"], (m, n), f"(m, {n}) to match A")
+            _check_trailing("d", tensors["d"], (m,), f"({m},) to match C")
+
+    @property
+    def n(self) -> int:
+        """Number of variables."""
+        return self.A.shape[-1]
+
+    @property
+    def m(self) -> int:
+        """Number of linear constraints."""
+        return self.C.shape[-2]
+
+    @property
+    def kind(self) -> str:
+        """The paper's class: U, LC, R or C; combinations are joined by '+', as in 'LC+R'."""
+        present = {"LC": self.m > 0, "R": self.l1_penalty is not None, "C": self.l1_radius is not None}
+        return "+".join(name for name, is_there in present.items() if is_there) or "U"
+
+    def __len__(self) -> int:
+        return self.A.shape[0]
+
+    def __repr__(self) -> str:
+        return f"QP({self.kind}, batch={len(self)}, n={self.n}, m={self.m}, {str(self.A.dtype).removeprefix('torch.')})"
+
+    def __getitem__(self, index: int | slice | Tensor) -> QP:
+        """The problems at `index`, as a batch (of one for an integer)."""
+        if isinstance(index, int):
+            index = slice(index, index + 1) if index != -1 else slice(index, None)
+        return self._map(lambda tensor: tensor[index])
+
+    def to(self, *args: torch.device | torch.dtype | str) -> QP:
+        """The same problems on another device or in another precision, as in `torch.Tensor.to`."""
+        return self._map(lambda tensor: tensor.to(*args))
+
+    def objective(self, x: Tensor) -> Tensor:
+        """½ xᵀAx + bᵀx + λ‖x‖₁ for x of shape (batch, n); returns (batch,)."""
+        quadratic = torch.einsum("bi,bij,bj->b", x, self.A, x) / 2 + (self.b * x).sum(-1)
+        return quadratic if self.l1_penalty is None else quadratic + self.l1_penalty * x.abs().sum(-1)
+
+    def _map(self, change) -> QP:  # type: ignore[no-untyped-def]
+        """Apply `change` to every tensor; shape and array type of the answers are kept."""
+        other = object.__new__(QP)
+        for name in ("A", "b", "C", "d"):
+            setattr(other, name, change(getattr(self, name)))
+        for name in ("l1_penalty", "l1_radius"):
+            value = getattr(self, name)
+            setattr(other, name, None if value is None else change(value))
+        other.single, other.numpy = self.single, self.numpy
+        return other
+
+
+_DIMS = {"A": 2, "b": 1, "C": 2, "d": 1, "l1_penalty": 0, "l1_radius": 0}
+_SHAPES = {"A": "(n, n)", "b": "(n,)", "C": "(m, n)", "d": "(m,)", "l1_penalty": "()", "l1_radius": "()"}
+
+
+def _check_trailing(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str) -> None:
+    """Check the trailing dimensions only; a leading batch dimension may be there."""
+    lead = (None,) * (tensor.dim() - len(expected))
+    check_shape(name, tensor, (*lead, *expected), meaning)
+
+
+def _one_dtype_and_device(tensors: dict[str, Tensor], given: dict[str, ArrayLike]) -> dict[str, Tensor]:
+    """Float32 only where every array is float32; Python numbers do not count. Torch inputs must share a device."""
+    arrays = [t for name, t in tensors.items() if hasattr(given[name], "dtype")] or list(tensors.values())
+    dtype = torch.float32 if all(t.dtype == torch.float32 for t in arrays) else torch.float64
+    devices = {tensors[name].device for name, value in given.items() if isinstance(value, Tensor)}
+    if len(devices) > 1:
+        raise InputError(f"A: expected all tensors on one device, found {sorted(map(str, devices))}")
+    device = devices.pop() if devices else torch.device("cpu")
+    return {name: t.to(device=device, dtype=dtype) for name, t in tensors.items()}
+
+
+def _check_semidefinite(A: Tensor) -> None:
+    """Raise unless every A is symmetric and positive semidefinite up to rounding."""
+    A = A if A.dim() == 3 else A.unsqueeze(0)
+    scale = A.abs().amax(dim=(-2, -1)).clamp_min(torch.finfo(A.dtype).tiny)
+    tolerance = 1e-9 if A.dtype == torch.float64 else 1e-4
+    asymmetry = (A - A.mT).abs().amax(dim=(-2, -1))
+    if bool((asymmetry > tolerance * scale).any()):
+        worst = int((asymmetry / scale).argmax())
+        raise InputError(f"A: expected symmetric, found max |A - A^T| = {asymmetry[worst]:.3g} in problem {worst}")
+    # Cholesky of a slightly shifted A fails only when A has a clearly negative eigenvalue.
+    shift = tolerance * scale * A.shape[-1]
+    shifted = A + torch.diag_embed(shift.unsqueeze(-1).expand(A.shape[:-1]))
+    _, info = torch.linalg.cholesky_ex(shifted)
+    if bool((info > 0).any()):
+        bad = int((info > 0).nonzero()[0])
+        lowest = torch.linalg.eigvalsh(A[bad])[0].item()
+        raise InputError(f"A: expected positive semidefinite, found eigenvalue {lowest:.3g} in problem {bad}")

@@ -1,0 +1,158 @@
+"""Exact Euclidean projections: ℓ1 ball, simplex, and the portfolio set. Batched, differentiable, any device.
+
+Each projection finds a scalar threshold (or two) by sorting, without gradient, and then writes the answer as a
+closed form on the active set that the threshold selects. Autograd through that closed form is the exact
+derivative wherever the projection is differentiable.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite
+
+
+def soft_threshold(y: Tensor, level: Tensor | float) -> Tensor:
+    """S_θ(y) = sign(y)·max(|y| − θ, 0), elementwise; `level` broadcasts against y."""
+    return y - torch.clamp(y, -level, level)  # type: ignore[call-overload, no-any-return]
+
+
+def sorted_threshold(y: Tensor, total: Tensor) -> Tensor:
+    """θ with Σᵢ (yᵢ − θ)₊ = total > 0, for y (..., n) and total (..., 1); returns (..., 1).
+
+    The sum of the k largest entries minus `total`, over k, is largest at the true support:
+    θ = max_k (y₍₁₎ + … + y₍ₖ₎ − total) / k.
+    """
+    partial = torch.sort(y, dim=-1, descending=True).values.cumsum(-1)
+    counts = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
+    return ((partial - total) / counts).amax(-1, keepdim=True)
+
+
+def _refine(y: Tensor, total: Tensor, theta: Tensor) -> Tensor:
+    """θ again, as a differentiable function of y and total on the support {y > θ}."""
+    support = (y > theta).to(y.dtype)
+    return ((y * support).sum(-1, keepdim=True) - total) / support.sum(-1, keepdim=True).clamp_min(1)
+
+
+def project_simplex(y: ArrayLike, total: float = 1.0) -> ArrayLike:
+    """Project y (..., n) onto {x ≥ 0, 1ᵀx = total}; numpy in, numpy out."""
+    return _like(y, _onto_simplex(_floats("y", y), total))
+
+
+def _onto_simplex(y: Tensor, total: float = 1.0) -> Tensor:
+    amount = torch.as_tensor(total, dtype=y.dtype, device=y.device)
+    if bool((amount <= 0).any()):
+        raise InputError(f"total: expected a positive number, found {total}")
+    with torch.no_grad():
+        theta = sorted_threshold(y, amount)
+    return (y - _refine(y, amount, theta)).clamp_min(0)
+
+
+def project_l1_ball(y: ArrayLike, radius: ArrayLike) -> ArrayLike:
+    """Project y (..., n) onto {‖x‖₁ ≤ radius}; numpy in, numpy out.
+
+    `radius` is a number or has the shape of y without its last dimension.
+    """
+    return _like(y, _onto_l1_ball(_floats("y", y), radius))
+
+
+def _onto_l1_ball(y: Tensor, radius: ArrayLike) -> Tensor:
+    bound = torch.as_tensor(radius, dtype=y.dtype, device=y.device)
+    if bool((bound < 0).any()):
+        raise InputError(f"radius: expected a non-negative number, found {bound.min().item()}")
+    if bound.dim():
+        bound = bound.unsqueeze(-1)
+    size = y.abs()
+    inside = size.sum(-1, keepdim=True) <= bound
+    with torch.no_grad():
+        theta = sorted_threshold(size, bound)
+    # at radius 0 the support is empty and θ = max|y|: the answer is 0
+    level = torch.where(bound > 0, _refine(size, bound, theta), theta)
+    return torch.where(inside, y, soft_threshold(y, level.clamp_min(0)))
+
+
+def project_portfolio(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLike) -> ArrayLike:
+    """Project y (..., m) onto {x ≥ 0, 1ᵀx = 1, ‖x − previous‖₁ ≤ turnover_l1}.
+
+    `turnover_l1` is the full ℓ1 distance: 2 allows any move, and half of it is what is bought and what is sold.
+    Where the turnover does not bind, the answer is the projection onto the simplex. Where it does, 1ᵀx = 1ᵀp
+    makes bought and sold amounts equal, γ/2 each, and the two sides separate: with v = y − p,
+
+        x = p + (v − a)₊ − min(p, (c − v)₊),   Σ (v − a)₊ = γ/2,   Σ min(p, (c − v)₊) = γ/2,
+
+    two monotone piecewise linear equations in one unknown each. `previous` must be a point of the simplex;
+    `turnover_l1` is a number or has the shape of y without its last dimension. Numpy in, numpy out.
+    """
+    return _like(y, _onto_portfolios(*_portfolio_arguments(y, previous, turnover_l1)))
+
+
+def _onto_portfolios(y: Tensor, p: Tensor, gamma: Tensor) -> Tensor:
+    half = gamma / 2
+    free = _onto_simplex(y)
+    # Trades below rounding are no trades: where γ is (almost) zero the answer is p itself.
+    binds = (free - p).abs().sum(-1, keepdim=True) > gamma
+    v = y - p
+    with torch.no_grad():
+        a = sorted_threshold(v, half)
+        c = _sale_threshold(v, p, half)
+        capped = c >= v + p  # sold completely
+        partly = (c > v) & ~capped
+    a = _refine(v, half, a)
+    weight = partly.to(y.dtype)
+    sold_whole = (p * capped.to(y.dtype)).sum(-1, keepdim=True)
+    c_exact = (half - sold_whole + (v * weight).sum(-1, keepdim=True)) / weight.sum(-1, keepdim=True).clamp_min(1)
+    bought = (v - a).clamp_min(0)
+    sold = torch.where(capped, p, torch.where(partly, c_exact - v, torch.zeros_like(v)))
+    return torch.where(binds, (p + bought - sold).clamp_min(0), free)
+
+
+def _sale_threshold(v: Tensor, p: Tensor, amount: Tensor) -> Tensor:
+    """c with Σᵢ min(pᵢ, (c − vᵢ)₊) = amount, for 0 ≤ amount ≤ Σ pᵢ; returns (..., 1).
+
+    The left side is piecewise linear in c: its slope rises by one at vᵢ and falls by one at vᵢ + pᵢ.
+    """
+    breaks = torch.cat([v, v + p], dim=-1)  # (..., 2m)
+    slope_change = torch.cat([torch.ones_like(v), -torch.ones_like(v)], dim=-1)
+    breaks, order = torch.sort(breaks, dim=-1, stable=True)
+    slopes = slope_change.gather(-1, order).cumsum(-1)  # slope to the right of each break
+    steps = slopes[..., :-1] * breaks.diff(dim=-1)
+    values = torch.cat([torch.zeros_like(steps[..., :1]), steps.cumsum(-1)], dim=-1)  # left side at each break
+    index = (values <= amount).sum(-1, keepdim=True) - 1  # last break at or below the amount
+    index = index.clamp(0, breaks.shape[-1] - 1)
+    slope = slopes.gather(-1, index)
+    rest = (amount - values.gather(-1, index)) / slope.clamp_min(1)
+    return breaks.gather(-1, index) + torch.where(slope > 0, rest, torch.zeros_like(rest))
+
+
+def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
+    y = _floats("y", y)
+    p = _floats("previous", previous).to(dtype=y.dtype, device=y.device)
+    if p.shape[-1] != y.shape[-1]:
+        raise InputError(f"previous: expected {y.shape[-1]} weights as in y, found {p.shape[-1]}")
+    tolerance = 1e-6 if y.dtype == torch.float64 else 1e-4
+    if bool((p < -tolerance).any()):
+        raise InputError(f"previous: expected non-negative weights, found {p.min().item():.6g}")
+    off = (p.sum(-1) - 1).abs().max().item()
+    if off > tolerance:
+        raise InputError(f"previous: expected weights that sum to 1, found a sum off by {off:.3g}")
+    p = p.clamp_min(0)
+    p = p / p.sum(-1, keepdim=True)
+    gamma = _floats("turnover_l1", turnover_l1).to(dtype=y.dtype, device=y.device)
+    if bool((gamma < 0).any()):
+        raise InputError(f"turnover_l1: expected a non-negative number, found {gamma.min().item()}")
+    if gamma.dim():
+        gamma = gamma.unsqueeze(-1)
+    y, p = torch.broadcast_tensors(y, p)
+    return y, p, gamma.clamp_max(2.0)
+
+
+def _floats(name: str, value: ArrayLike) -> Tensor:
+    tensor = as_tensor(name, value)
+    check_finite(name, tensor)
+    return tensor
+
+
+def _like(given: ArrayLike, result: Tensor) -> ArrayLike:
+    """A tensor for a tensor, a numpy array for anything else."""
+    return result if isinstance(given, Tensor) else result.numpy()

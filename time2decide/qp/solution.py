@@ -1,0 +1,144 @@
+"""The one answer type, and the optimality conditions that judge it whatever solver produced it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.qp.checks import ArrayLike
+from time2decide.qp.problem import QP
+from time2decide.qp.projections import project_l1_ball, soft_threshold
+
+
+class Status(StrEnum):
+    """How one instance ended."""
+
+    OPTIMAL = "optimal"  # the KKT residual is within tolerance
+    NOT_CONVERGED = "not_converged"  # the best point found, its KKT residual above tolerance
+    INFEASIBLE = "infeasible"  # no x with Cx <= d (and the l1 radius); x is NaN
+    UNBOUNDED = "unbounded"  # the objective has no lower bound; x is NaN
+
+
+@dataclass(frozen=True)
+class KKT:
+    """The four parts of the optimality conditions, each the largest violation per instance, shape (batch,).
+
+    stationarity : ‖x − prox(x − (Ax + b + Cᵀλ))‖∞ with prox that of the ℓ1 terms (the identity without them,
+        so that this is the gradient of the Lagrangian)
+    primal : max(Cx − d, ‖x‖₁ − B, 0)
+    dual : max(−λ, 0)
+    complementarity : max |λᵢ (Cx − d)ᵢ|
+    """
+
+    stationarity: Tensor
+    primal: Tensor
+    dual: Tensor
+    complementarity: Tensor
+
+    @property
+    def worst(self) -> Tensor:
+        """The largest of the four, (batch,); infinite where x is not a number."""
+        parts = torch.stack([self.stationarity, self.primal, self.dual, self.complementarity])
+        return torch.nan_to_num(parts, nan=torch.inf).amax(0)
+
+
+def proximal_map(qp: QP, y: Tensor, step: Tensor | float = 1.0) -> Tensor:
+    """prox of step·(λ‖·‖₁ + indicator of ‖·‖₁ ≤ B): soft threshold, then projection; y is (batch, n)."""
+    if qp.l1_penalty is not None:
+        y = soft_threshold(y, (step * qp.l1_penalty).unsqueeze(-1))
+    if qp.l1_radius is not None:
+        y = project_l1_ball(y, qp.l1_radius)
+    return y
+
+
+def kkt(qp: QP, x: Tensor, dual: Tensor) -> KKT:
+    """The optimality conditions at x (batch, n) and dual (batch, m), from the problem data alone."""
+    gradient = torch.einsum("bij,bj->bi", qp.A, x) + qp.b + torch.einsum("bij,bi->bj", qp.C, dual)
+    if qp.l1_penalty is None and qp.l1_radius is None:
+        stationarity = gradient.abs().amax(-1)
+    else:
+        safe = torch.nan_to_num(x - gradient)  # x NaN: infeasible, the other parts say so
+        stationarity = (x - proximal_map(qp, safe)).abs().amax(-1)
+    slack = torch.einsum("bij,bj->bi", qp.C, x) - qp.d
+    excess = slack.clamp_min(0)
+    if qp.l1_radius is not None:
+        over = (x.abs().sum(-1) - qp.l1_radius).clamp_min(0)
+        excess = torch.cat([excess, over.unsqueeze(-1)], dim=-1)
+    return KKT(stationarity, _most(excess), _most((-dual).clamp_min(0)), _most((dual * slack).abs()))
+
+
+def _most(violation: Tensor) -> Tensor:
+    """Largest entry per instance of (batch, k); zero when there are none."""
+    return violation.amax(-1) if violation.shape[-1] else violation.new_zeros(len(violation))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The answers to a `QP`, in the shape and array type of the problem.
+
+    Attributes
+    ----------
+    x : (batch, n)
+        NaN where there is no answer.
+    dual : (batch, m)
+        Multipliers of Cx ≤ d.
+    status : (batch,) of str
+        One of the values of `Status`, per instance.
+    method : str
+        The method that was asked for.
+    steps : (batch,) of int, or None
+        Layers used by an iterative method until its residual was within tolerance.
+    how : (batch,) of str, or None
+        How each answer was obtained, where a method has more than one way.
+    history : (steps + 1, batch), or None
+        KKT residual after every layer, when asked for.
+    """
+
+    qp: QP = field(repr=False)
+    x: ArrayLike
+    dual: ArrayLike
+    status: ArrayLike
+    method: str
+    steps: ArrayLike = None
+    how: ArrayLike = None
+    history: ArrayLike = None
+
+    @classmethod
+    def build(cls, qp: QP, x: Tensor, dual: Tensor, status: ArrayLike, method: str, **extra: ArrayLike) -> Solution:
+        """Wrap batched tensors into the shape and array type of `qp`."""
+        values = {key: _present(qp, value, along=1 if key == "history" else 0) for key, value in extra.items()}
+        return cls(qp, _present(qp, x), _present(qp, dual), _present(qp, np.asarray(status)), method, **values)
+
+    @cached_property
+    def kkt(self) -> KKT:
+        """The four optimality conditions, per instance, always as batched tensors."""
+        x, dual = (torch.as_tensor(v).reshape(len(self.qp), -1) for v in (self.x, self.dual))
+        return kkt(self.qp, x.to(self.qp.A), dual.to(self.qp.A))
+
+    @property
+    def kkt_residual(self) -> ArrayLike:
+        """The largest violation of the optimality conditions, per instance."""
+        return _present(self.qp, self.kkt.worst)
+
+    @property
+    def objective(self) -> ArrayLike:
+        """The objective at x, per instance."""
+        x = torch.as_tensor(self.x).reshape(len(self.qp), -1)
+        return _present(self.qp, self.qp.objective(x))
+
+
+def _present(qp: QP, value: ArrayLike, along: int = 0) -> ArrayLike:
+    """Batched array -> the shape and array type in which the problem was given."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor) and qp.numpy:
+        value = value.detach().cpu().numpy()
+    if not qp.single:
+        return value
+    value = value[0] if along == 0 else value[:, 0]
+    return value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
