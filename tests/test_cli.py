@@ -1,18 +1,39 @@
-"""The command line as a user meets it: a real process, its output and its exit code."""
+"""The command line as a user meets it: its output and its exit code."""
 
 import json
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from time2decide import random_qp, solve
+from time2decide.cli import main
 
 
-def run(*arguments, cwd):
-    command = [sys.executable, "-m", "time2decide.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Call the command line in this process: a new one spends seconds on imports."""
+
+    def call(*arguments, cwd):
+        monkeypatch.setattr(sys, "argv", ["time2decide", *map(str, arguments)])
+        monkeypatch.chdir(cwd)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=out, stderr=err)
+
+    return call
+
+
+def test_a_real_process(tmp_path):
+    command = [os.path.join(os.path.dirname(sys.executable), "time2decide"), "solve", "missing.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "time2decide: missing.npz: expected a file, found none\n"
 
 
 @pytest.fixture
@@ -22,7 +43,7 @@ def problem(tmp_path):
     return qp
 
 
-def test_solve_npz_and_json(tmp_path, problem):
+def test_solve_npz_and_json(run, tmp_path, problem):
     done = run("solve", "problem.npz", "--json", "--out", "answer.npz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -62,7 +83,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files_give_one_line_and_exit_code_2(tmp_path, name):
+def test_bad_files_give_one_line_and_exit_code_2(run, tmp_path, name):
     content, message = BAD_FILES[name]
     if content is not None:
         write(tmp_path, name, content)
@@ -92,7 +113,7 @@ def test_bad_files_give_one_line_and_exit_code_2(tmp_path, name):
         (["fly"], "No such command"),
     ],
 )
-def test_bad_arguments(tmp_path, problem, arguments, message):
+def test_bad_arguments(run, tmp_path, problem, arguments, message):
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
@@ -101,13 +122,13 @@ def test_bad_arguments(tmp_path, problem, arguments, message):
 
 
 @pytest.mark.parametrize("command", ["solve", "reproduce", "bench"])
-def test_help_has_an_example(tmp_path, command):
+def test_help_has_an_example(run, tmp_path, command):
     done = run(command, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert f"Example: time2decide {command}" in " ".join(done.stdout.split())
 
 
-def test_reproduce_list_and_second_start_does_no_work(tmp_path):
+def test_reproduce_list_and_second_start_does_no_work(run, tmp_path):
     listing = json.loads(run("reproduce", "list", "--json", cwd=tmp_path).stdout)
     assert "convergence" in {entry["id"] for entry in listing}
     first = run("reproduce", "convergence", "--preset", "smoke", cwd=tmp_path)
@@ -122,7 +143,7 @@ def test_reproduce_list_and_second_start_does_no_work(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["constructions", "labels", "projection"])
-def test_bench_prints_rows(tmp_path, name):
+def test_bench_prints_rows(run, tmp_path, name):
     done = run("bench", name, "--quick", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)

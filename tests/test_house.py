@@ -45,7 +45,10 @@ def test_readme_code_runs(number, capsys):
 def test_readme_names_what_exists():
     text = (ROOT / "README.md").read_text()
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert set(re.findall(r"make (\w+)", text)) <= set(targets)
+    named = {
+        name for pair in re.findall(r"^make (\w+)|`make (\w+)`", text, flags=re.MULTILINE) for name in pair if name
+    }
+    assert named <= set(targets)
     for link in re.findall(r"\]\(([\w./-]+)\)", text):
         assert (ROOT / link).exists(), link
     from time2decide.cli import app
@@ -53,3 +56,10 @@ def test_readme_names_what_exists():
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}
     commands |= {group.name for group in app.registered_groups}
     assert set(re.findall(r"^time2decide (\w+)", text, flags=re.MULTILINE)) <= commands
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_examples_run(script, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out

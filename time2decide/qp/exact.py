@@ -14,7 +14,6 @@ import daqp
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from scipy.optimize import linprog
 
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status, kkt, proximal_map
@@ -183,6 +182,8 @@ def _statuses(qp: QP, x: np.ndarray, dual: np.ndarray, flag: np.ndarray, tol: fl
 
 def _diagnose(qp: QP, i: int, otherwise: str) -> str:
     """Infeasible, unbounded or merely not converged, by two linear programs."""
+    from scipy.optimize import linprog  # seldom needed, slow to import
+
     A, b, C, d = (t[i].numpy() for t in (qp.A, qp.b, qp.C, qp.d))
     n = qp.n
     if qp.l1_radius is None:
