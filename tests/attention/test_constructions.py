@@ -130,6 +130,18 @@ def test_threshold_loop_is_exact_from_any_start(batch, radius, start):
     assert (level >= 0).all()
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_threshold_loop_ends_at_ties(batch):
+    """Entries that sit on the threshold up to rounding must not make it turn for ever."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        size = torch.rand(batch, 1, 10, dtype=torch.float64, generator=generator)
+        bound = torch.rand(batch, 1, 1, dtype=torch.float64, generator=generator)
+        tied = torch.maximum(size, threshold_loop(size, bound, torch.zeros_like(bound)))
+        level = threshold_loop(tied, bound, torch.zeros_like(bound))
+        torch.testing.assert_close((tied - level).clamp_min(0).sum(-1, keepdim=True), bound, rtol=0, atol=1e-12)
+
+
 def test_feed_forward_network_is_soft_thresholding():
     y = torch.linspace(-3, 3, 61, dtype=torch.float64).expand(2, 61)
     theta = torch.tensor([[0.7], [0.0]], dtype=torch.float64)

@@ -95,15 +95,16 @@ def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
 def _loop_of_one(size: np.ndarray, radius: float, theta: float) -> float:
     """The same loop for one problem in numpy, whose calls cost less than torch's on short vectors."""
     before = -1
-    while True:
+    for _ in range(2 * len(size) + 4):  # rounding can make two sets alternate at a tie; either is exact then
         active = size[size > theta]
         count = len(active)
         if count == before:
-            return theta
+            break
         if count:
             theta, before = max(0.0, (float(np.add.reduce(active)) - radius) / count), count
         else:  # a start beyond every entry: max(size) − radius is at most θ, and is θ where the radius is 0
             theta, before = max(0.0, float(size.max()) - radius), 0 if radius == 0 else -1
+    return theta
 
 
 def _radius(qp: QP) -> Tensor:
