@@ -29,7 +29,8 @@ def build(architecture: str, n: int, m: int, *, seed: int | None = 0, **settings
     """
     model, config, implied = _entry(architecture)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    built: nn.Module = model(_configure(config, {"n": n, "m": m, **implied, **settings}), generator)
+    with torch.random.fork_rng(devices=[]):  # torch's own first draw of the weights must not move the global generator
+        built: nn.Module = model(_configure(config, {"n": n, "m": m, **implied, **settings}), generator)
     return built
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from time2decide.neural.tokens import token_shape
 from time2decide.neural.transformers import TokenEmbedding, answer_head, check_dropout, initialise
@@ -39,9 +40,7 @@ class MLP(nn.Module):
         self.config = config
         count, entries = token_shape(config.n, config.m)
         widths = [count * entries, *(multiple * config.d_model for multiple in _MLP_MULTIPLES)]
-        self.blocks = nn.ModuleList(
-            _ResidualBlock(i, o, config.dropout) for i, o in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.blocks = nn.ModuleList(_ResidualBlock(i, o, config.dropout) for i, o in pairwise(widths))
         self.out = nn.Linear(widths[-1], config.n)
         if generator is not None:
             initialise(self, generator)
@@ -65,8 +64,9 @@ class _ResidualBlock(nn.Module):
         self.dropout = dropout
 
     def forward(self, h: Tensor) -> Tensor:
-        update = F.dropout(F.relu(self.linear(self.norm(h))), self.dropout, self.training)
-        return update + self.skip(h)
+        update = functional.dropout(functional.relu(self.linear(self.norm(h))), self.dropout, self.training)
+        skipped: Tensor = self.skip(h)
+        return skipped + update
 
 
 @dataclass(frozen=True)

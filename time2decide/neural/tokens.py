@@ -57,14 +57,14 @@ def feasible_start(qp: QP, generator: torch.Generator, *, tries: int = 8) -> Ten
     check_count("tries", tries)
     if bool((qp.d < 0).any()):
         raise InputError(f"qp: expected d >= 0, so that x = 0 is feasible, found {qp.d.min().item():.6g}")
-    shape, place = (len(qp), qp.n), {"dtype": qp.A.dtype, "device": qp.A.device}
-    point = torch.randn(shape, generator=generator, **place)
+    point = torch.randn(len(qp), qp.n, generator=generator, dtype=qp.A.dtype, device=qp.A.device)
     for _ in range(tries - 1):
         outside = ~_inside(qp, point)
         if not bool(outside.any()):
             return point
         # A whole batch is drawn every time: the numbers do not depend on which points were refused before.
-        point = torch.where(outside.unsqueeze(-1), torch.randn(shape, generator=generator, **place), point)
+        other = torch.randn(point.shape, generator=generator, dtype=point.dtype, device=point.device)
+        point = torch.where(outside.unsqueeze(-1), other, point)
     reach = torch.einsum("bmn,bn->bm", qp.C, point)
     ratio = torch.where(reach > 0, qp.d / reach.clamp_min(torch.finfo(reach.dtype).tiny), torch.inf)
     step = torch.cat([ratio, torch.ones_like(point[:, :1])], dim=1).amin(1, keepdim=True)  # (batch, 1), at most 1
@@ -88,7 +88,8 @@ def rotate(tokens: Tensor, n: int, R: Tensor) -> Tensor:
 def random_rotation(n: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
     """An orthogonal matrix (n, n) from the Haar measure: QR of a Gaussian matrix with the signs of R made positive."""
     Q, triangle = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))
-    return (Q * torch.sign(torch.diagonal(triangle))).to(dtype)
+    rotation: Tensor = Q * torch.sign(torch.diagonal(triangle))
+    return rotation.to(dtype)
 
 
 def _inside(qp: QP, x: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def predict(model: nn.Module, tokens: Tensor, *, batch: int = _EVALUATION_BATCH)
     model.eval()
     device = next(model.parameters()).device
     with torch.inference_mode():
-        answers = torch.cat([model(part.to(device)).to(tokens.device) for part in tokens.split(batch)])
+        answers = torch.cat([model(part.to(device)).to(tokens.device) for part in torch.split(tokens, batch)])
     model.train(was_training)
     return answers
 

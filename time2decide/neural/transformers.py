@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from time2decide.neural.tokens import token_shape
 from time2decide.qp import InputError
@@ -102,18 +102,18 @@ class Layer(nn.Module):
         normed = self.norm1(h)
         if only_last:
             width = h.shape[-1]
-            q = F.linear(normed[:, -1:], self.qkv.weight[:width], self.qkv.bias[:width])
-            k, v = F.linear(normed, self.qkv.weight[width:], self.qkv.bias[width:]).chunk(2, dim=-1)
+            q = functional.linear(normed[:, -1:], self.qkv.weight[:width], self.qkv.bias[:width])
+            k, v = functional.linear(normed, self.qkv.weight[width:], self.qkv.bias[width:]).chunk(2, dim=-1)
             h = h[:, -1:]
         else:
             q, k, v = self.qkv(normed).chunk(3, dim=-1)
         drop = self.dropout if self.training else 0.0
-        h = h + F.dropout(self.out(self._attend(q, k, v, drop)), drop)
-        hidden = F.dropout(F.relu(self.up(self.norm2(h))), drop)
-        return h + F.dropout(self.down(hidden), drop)
+        h = h + functional.dropout(self.out(self._attend(q, k, v, drop)), drop)
+        hidden = functional.dropout(functional.relu(self.up(self.norm2(h))), drop)
+        return h + functional.dropout(self.down(hidden), drop)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, drop: float) -> Tensor:
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in (q, k, v))
         # each (batch, heads, tokens, width / heads)
         if self.linear_attention:
             mixed = linear_attention(q, k, v, dropout=drop)
@@ -132,7 +132,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -
     q = q * width**-0.5
     if dropout == 0 and (keys + queries) * width**2 < 2 * queries * keys * width:
         return q @ (k.mT @ v)
-    return F.dropout(q @ k.mT, dropout) @ v
+    return functional.dropout(q @ k.mT, dropout) @ v
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> Tensor:
@@ -142,9 +142,9 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) 
     are 1.1 to 2 times as fast on a CPU.
     """
     if q.device.type != "cpu" or k.shape[-2] > _LONG:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
     scores = (q * q.shape[-1] ** -0.5) @ k.mT  # (..., queries, keys)
-    return F.dropout(torch.softmax(scores, dim=-1), dropout) @ v
+    return functional.dropout(torch.softmax(scores, dim=-1), dropout) @ v
 
 
 def answer_head(width: int, n: int) -> nn.Sequential:
