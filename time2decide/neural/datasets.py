@@ -1,0 +1,121 @@
+"""Problems with their exact answers, drawn once per set of parameters and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.neural.tokens import feasible_start, tokenise
+from time2decide.qp import QP, InputError, random_qp, solve_exact
+from time2decide.qp.checks import check_count
+
+#: The paper's seeds of the training, validation and test sets.
+PAPER_SEEDS = {"train": 42, "validation": 43, "test": 44}
+_FORMAT = 1  # part of the key: raise it when the meaning of a stored set changes
+
+
+@dataclass(frozen=True)
+class LabelledQPs:
+    """Problems, their exact answers and a feasible start for each; float32.
+
+    The problems are rounded to float32 before they are solved (in float64), so the answers are those of the data
+    a model sees.
+    """
+
+    qp: QP
+    x: Tensor  # (batch, n) exact solutions
+    dual: Tensor  # (batch, m) exact multipliers
+    x_init: Tensor  # (batch, n) random feasible points
+
+    def __len__(self) -> int:
+        return len(self.qp)
+
+    def tokens(self) -> Tensor:
+        """The paper's tokens, (batch, n + m + 3, max(n, m))."""
+        return tokenise(self.qp, self.x_init)
+
+    @property
+    def constrained(self) -> Tensor:
+        """Where at least one constraint holds the solution, (batch,) of bool: a multiplier is positive."""
+        return (self.dual > 1e-6).any(-1)
+
+
+def paper_counts(n: int) -> dict[str, int]:
+    """The paper's numbers of instances: 50,000/10,000/10,000 up to ten variables and twice that above."""
+    factor = 1 if n <= 10 else 2
+    return {"train": 50_000 * factor, "validation": 10_000 * factor, "test": 10_000 * factor}
+
+
+def labelled_qps(
+    count: int,
+    n: int,
+    m: int,
+    *,
+    seed: int,
+    kappa: tuple[float, float] | None = None,
+    cache: bool = True,
+    workers: int | None = None,
+) -> LabelledQPs:
+    """`count` problems of the paper's distribution with exact answers, from the disk where they are there already.
+
+    Parameters
+    ----------
+    seed : int
+        Fixes problems and starts; take a different one for each split.
+    kappa : (low, high), optional
+        Shift of the condition number, as in `random_qp`.
+    cache : bool
+        Keep the set in `cache_dir()` under a hash of all parameters.
+    workers : int, optional
+        Processes of the exact solver.
+    """
+    check_count("count", count)
+    check_count("seed", seed, least=0)
+    parameters = {"count": count, "n": n, "m": m, "seed": seed, "kappa": kappa and list(kappa), "format": _FORMAT}
+    path = cache_dir() / "qps" / f"n{n}-m{m}-{fingerprint(parameters)}.safetensors"
+    if cache and path.exists():
+        tensors, stored = load_tensors(path)
+        if stored == parameters:
+            return _assemble(tensors)
+    tensors = _draw(count, n, m, seed, kappa, workers)
+    if cache:
+        save_tensors(path, tensors, parameters)
+    return _assemble(tensors)
+
+
+def cache_dir() -> Path:
+    """Where data sets and trained models are kept: $TIME2DECIDE_CACHE, or time2decide in the user's cache."""
+    chosen = os.environ.get("TIME2DECIDE_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "time2decide"
+
+
+def fingerprint(parameters: dict[str, Any]) -> str:
+    """16 hexadecimal digits that stand for JSON-able parameters, whatever the order of the keys."""
+    return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _draw(
+    count: int, n: int, m: int, seed: int, kappa: tuple[float, float] | None, workers: int | None
+) -> dict[str, Tensor]:
+    qp = random_qp(count, n, m, kappa=kappa, seed=seed).to(torch.float32)
+    answer = solve_exact(qp, workers=workers)
+    unsolved = int((answer.status != "optimal").sum())
+    if unsolved:
+        raise InputError(f"seed: expected problems that all have an answer, found {unsolved} without one")
+    start = feasible_start(qp, torch.Generator().manual_seed(seed))
+    return {"A": qp.A, "b": qp.b, "C": qp.C, "d": qp.d, "x": answer.x, "dual": answer.dual, "x_init": start}
+
+
+def _assemble(tensors: dict[str, Tensor]) -> LabelledQPs:
+    fields = {name: tensors[name] for name in ("A", "b", "C", "d")}
+    return LabelledQPs(QP(**fields, check=False), tensors["x"], tensors["dual"], tensors["x_init"])
