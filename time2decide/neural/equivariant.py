@@ -94,15 +94,13 @@ class EquivariantSolver(nn.Module):
         self.config = config = config or EquivariantConfig()
         self.embed = nn.Linear(3, config.width)
         self.norm = nn.LayerNorm(config.width)
-        self.mlp = nn.Sequential(
-            nn.Linear(2 * config.width + _NUMBERS_READ, config.hidden),
-            nn.GELU(),
-            nn.Linear(config.hidden, config.width + 1),
-        )
+        first = nn.Linear(2 * config.width + _NUMBERS_READ, config.hidden)
+        last = nn.Linear(config.hidden, config.width + 1)  # what is added to the state, and the learned gate
+        self.mlp = nn.Sequential(first, nn.GELU(), last)
         self.sharpness = nn.Parameter(torch.tensor(config.sharpness))
         with torch.no_grad():  # start as the classical method: the learned part of the gate is silent
-            self.mlp[-1].weight[-1:].zero_()
-            self.mlp[-1].bias[-1:].zero_()
+            last.weight[-1:].zero_()
+            last.bias[-1:].zero_()
 
     def forward(self, A: Tensor, b: Tensor, C: Tensor, d: Tensor, depth: int | None = None) -> tuple[Tensor, Tensor]:
         """Solve a batch.
