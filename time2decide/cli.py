@@ -22,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-BENCHMARKS = ("constructions", "labels", "projection")
+BENCHMARKS = ("constructions", "labels", "projection", "neural")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 

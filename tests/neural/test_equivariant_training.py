@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +138,7 @@ def test_rate_rises_and_falls() -> None:
     rates = [learning_rate(PRESETS["cpu"], step) for step in range(0, 16_000, 50)]
     assert rates[0] < rates[2] < max(rates) <= PRESETS["cpu"].lr
     assert 0 < rates[-1] < 1e-6
-    assert all(a >= b for a, b in zip(rates[5:], rates[6:], strict=False))
+    assert all(a >= b for a, b in pairwise(rates[5:]))
 
 
 def test_command(tmp_path: Path) -> None:

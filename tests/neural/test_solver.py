@@ -146,7 +146,7 @@ def test_other_classes_are_refused(kind: str) -> None:
 def test_singular_matrices_are_refused() -> None:
     definite, singular = np.eye(2), np.array([[1.0, 1.0], [1.0, 1.0]])
     for bad in (singular, np.diag([1.0, 0.0]), singular + 1e-15 * np.eye(2)):
-        with pytest.raises(InputError, match="A: expected positive definite for a learned solver, .* in problem 1;"):
+        with pytest.raises(InputError, match=r"A: expected positive definite for a learned solver, .* in problem 1;"):
             solve(QP(np.stack([definite, bad]), np.ones(2)), "neural+polish")
 
 
