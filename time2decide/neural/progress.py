@@ -12,10 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def training_progress(epochs: int, steps: int, wanted: bool | None) -> Iterator[Callable[[Any], None]]:
+def training_progress(total: int, done: int, wanted: bool | None) -> Iterator[Callable[[Any], None]]:
     """Give a function to be called with the state after every step.
 
-    The bar counts steps of all epochs, on standard error. With `wanted` None it is shown on a terminal only.
+    The bar counts steps of all epochs, from those already `done`, on standard error. With `wanted` None it is shown
+    on a terminal only.
     """
     shown = sys.stderr.isatty() if wanted is None else wanted
     if not shown:
@@ -24,7 +25,7 @@ def training_progress(epochs: int, steps: int, wanted: bool | None) -> Iterator[
     columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[best]}"))
     with Progress(*columns, *times, console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=epochs * steps, epoch=0, best="")
+        task = bar.add_task("training", total=total, completed=done, epoch=0, best="")
 
         def show(state: Any) -> None:
             best = "" if state.best_loss is None else f"best validation loss {state.best_loss:.4g}"

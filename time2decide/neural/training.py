@@ -106,7 +106,8 @@ def train(
     run = _Run(model.to(device), training, validation, config, torch.device(device), checkpoint)
     run.resume()
     devices = [run.device] if run.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), training_progress(config.epochs, run.steps, progress) as show:
+    total = config.epochs * run.steps
+    with torch.random.fork_rng(devices), training_progress(total, run.state.step, progress) as show:
         while not run.state.finished:
             run.one_step()
             if run.state.position == run.steps or run.state.diverged:

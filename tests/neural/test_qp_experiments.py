@@ -1,0 +1,187 @@
+"""The experiments on learned QP solvers: every preset runs, rows are reused, findings are judged rightly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from time2decide.experiments import qp_ablation, qp_grid, qp_histograms, qp_shift, reproduce
+from time2decide.experiments.paper import published
+from time2decide.experiments.qp_cells import (
+    BASELINES,
+    BEST_CPU,
+    SETTINGS,
+    TRANSFORMERS,
+    best_cell,
+    best_published,
+    cell,
+    new_model,
+    trained,
+)
+from time2decide.neural import TrainingConfig, count_parameters, labelled_qps, train
+from time2decide.qp import PAPER_SIZES
+
+MODULES = (qp_grid, qp_shift, qp_ablation, qp_histograms)
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All four experiments under the preset `smoke`, with one cache: id -> rows."""
+    root = tmp_path_factory.mktemp("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIME2DECIDE_CACHE", str(root / "cache"))
+        rows = {m.EXPERIMENTS[0].id: reproduce(m.EXPERIMENTS[0], "smoke", root=root / "results") for m in MODULES}
+        yield root, rows
+
+
+def test_smoke_preset_measures_everything(smoke: Any) -> None:
+    _, rows = smoke
+    assert {name: len(found) for name, found in rows.items()} == {
+        "qp-grid": 8,
+        "qp-shift": 10,
+        "qp-ablation": 4,
+        "qp-histograms": 2,
+    }
+    for found in rows.values():
+        for row in found:
+            assert row["error"] is None
+            assert row["preset"] == "smoke"
+            assert row["r2"] <= 1
+            assert row["parameters"] > 0
+            assert row["steps"] == 32
+    assert all(sum(row["nmse_counts"]) == 256 for row in rows["qp-histograms"])
+
+
+def test_second_time_nothing_is_trained(smoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, rows = smoke
+    monkeypatch.setattr("time2decide.experiments.qp_cells.train", None)
+    for module in MODULES:
+        experiment = module.EXPERIMENTS[0]
+        assert reproduce(experiment, "smoke", root=root / "results") == rows[experiment.id]
+        again = reproduce(experiment, "smoke", root=root / "elsewhere")  # other rows, same trained models
+        assert [row["r2"] for row in again] == [row["r2"] for row in rows[experiment.id]]
+
+
+def test_tables_show_ours_beside_the_papers(smoke: Any) -> None:
+    _, rows = smoke
+    shown = {m.EXPERIMENTS[0].id: m.EXPERIMENTS[0].show(rows[m.EXPERIMENTS[0].id]) for m in MODULES}
+    assert all("preset smoke: width 16" in text for text in shown.values())
+    assert "(0.817)" in shown["qp-grid"]
+    assert "0.9515 (-2.29%)" in shown["qp-shift"]
+    assert "(0.7045)" in shown["qp-ablation"]
+    assert "median 0.011" in shown["qp-histograms"]
+    for module in MODULES:
+        assert isinstance(module.EXPERIMENTS[0].show([]), str)
+
+
+@pytest.mark.parametrize("architecture", [*TRANSFORMERS, *BASELINES])
+def test_paper_preset_takes_a_real_step(architecture: str) -> None:
+    config = best_cell("paper", 5, 3, architecture)
+    settings = TrainingConfig(**config["training"], seed=config["seed"])
+    assert (config["d_model"], config["dropout"], config["counts"]["train"]) == (256, 0.1, 50_000)
+    assert (settings.epochs, settings.batch, settings.lr, settings.weight_decay) == (500, 128, 1e-4, 0.02)
+    model = new_model(config)
+    data = labelled_qps(settings.batch, 5, 3, seed=42, cache=False)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    state = train(model, (data.tokens(), data.x), (data.tokens(), data.x), replace(settings, epochs=1))
+    assert state.step == 1
+    assert not state.diverged
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
+
+
+def test_tasks_of_the_paper_are_the_cells_of_its_tables() -> None:
+    grid = {
+        (f"n={c['n']};m={c['m']};layers={c['layers']};heads={c['heads']}", c["architecture"])
+        for c in qp_grid.tasks("paper")
+    }
+    assert grid == set(published("qp_r2"))
+    ablation = {(f"n={c['n']};m={c['m']}", c["architecture"]) for c in qp_ablation.tasks("paper")}
+    assert ablation == set(published("arch_ablation"))
+    ranges = {f"kappa={name}" for name in qp_shift.RANGES}
+    assert ranges == {place for place, _ in published("qp_distribution_shift")}
+
+
+def test_best_cells_of_the_paper() -> None:
+    assert best_published(5, 3, "LinearTransformer") == (8, 2)
+    assert best_published(5, 3, "SoftmaxTransformer") == (16, 2)
+    assert best_published(20, 16, "LinearTransformer") == (4, 1)  # cells without a number count as lowest
+
+
+def test_baselines_have_as_many_parameters_as_the_transformer() -> None:
+    for n, m in PAPER_SIZES[:6]:
+        sizes = {
+            name: count_parameters(new_model(best_cell("cpu", n, m, name))) for name in (*TRANSFORMERS, *BASELINES)
+        }
+        assert max(sizes.values()) < 1.06 * min(sizes.values()), sizes
+
+
+def test_every_cell_of_a_preset_has_the_same_budget() -> None:
+    budgets = {json.dumps([c["counts"], c["training"]]) for m in MODULES for c in m.tasks("cpu")}
+    assert len(budgets) == 1
+    assert SETTINGS["cpu"]["training"]["schedule"] == "cosine"
+
+
+def published_rows() -> list[dict[str, Any]]:
+    rows = []
+    for (place, architecture), r2 in published("qp_r2").items():
+        parts = {key: int(value) for key, value in (item.split("=") for item in place.split(";"))}
+        rows.append({**parts, "architecture": architecture, "r2": r2, "error": None})
+    return rows
+
+
+def test_findings_hold_on_the_papers_own_numbers() -> None:
+    small = [row for row in published_rows() if row["n"] == 5]
+    assert [item["held"] for item in qp_grid.findings(small)] == [True, True]
+    everything = qp_grid.findings(published_rows())  # the paper's largest sizes break them
+    assert [item["held"] for item in everything] == [False, False]
+    assert "not at" in everything[0]["detail"]
+    rows = [
+        {"n": int(place[2:].split(";")[0]), "m": int(place.split("m=")[1]), "architecture": name, "r2": value}
+        for (place, name), value in published("arch_ablation").items()
+    ]
+    assert [item["held"] for item in qp_ablation.findings(rows)] == [True, True]
+    rows = [
+        {"kappa": place.removeprefix("kappa="), "architecture": name, "r2": value}
+        for (place, name), value in published("qp_distribution_shift").items()
+    ]
+    assert [item["held"] for item in qp_shift.findings(rows)] == [True, True, True]
+
+
+def test_findings_without_rows_are_not_held() -> None:
+    for module in (qp_grid, qp_shift, qp_ablation):
+        assert [item["held"] for item in module.findings([])].count(True) == 0
+
+
+def test_training_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = cell("smoke", 5, 3, "LinearTransformer", 1, 1)
+    monkeypatch.setenv("TIME2DECIDE_CACHE", str(tmp_path))
+    whole, _ = trained(config)
+    [path] = (tmp_path / "models").iterdir()
+    assert not list((tmp_path / "runs").iterdir())
+    path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "time2decide.experiments.qp_cells.save_model", None
+        )  # dies after training, before the model is kept
+        with pytest.raises(TypeError):
+            trained(config)
+    resumed, notes = trained(config)
+    assert notes["steps"] == 32
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def test_best_cells_of_the_stored_grid_are_those_that_are_used() -> None:
+    lines = [json.loads(line) for line in (RESULTS / "qp-grid" / "cpu.jsonl").read_text().splitlines()]
+    for architecture in TRANSFORMERS:
+        rows = [
+            {**line["config"], **line["rows"][0]} for line in lines if line["config"]["architecture"] == architecture
+        ]
+        best = max(rows, key=lambda row: row["validation_r2"])
+        assert (best["layers"], best["heads"]) == BEST_CPU[architecture]
