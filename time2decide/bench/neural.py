@@ -8,15 +8,15 @@ from the prediction of the network, with the residual looked at often enough to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
-import osqp
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from time2decide.bench.timing import interleaved, one_thread
+from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.solver import predict
 from time2decide.qp import QP, kkt, random_qp, solve_exact
@@ -54,7 +54,8 @@ def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
         f"osqp, tol {_TIGHT:g}": lambda: solve_osqp(qp, eps_abs=_TIGHT, eps_rel=_TIGHT, max_iter=20_000),
     }
     answers = {name: call() for name, call in peers.items()}
-    seconds = interleaved(peers, rounds=rounds)
+    times = interleaved(peers, rounds=rounds)
+    seconds = {name: median(values) for name, values in times.items()}
     residuals = {name: kkt(qp, *answer).worst for name, answer in answers.items()}
     truth = answers["exact"][0]
     return [
@@ -66,7 +67,7 @@ def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
             "instances_per_second": len(qp) / seconds[name],
             "solver_us": 1e6 * seconds[name] / len(qp),
             "exact_us": 1e6 * seconds["exact"] / len(qp),
-            "ratio": seconds[name] / seconds["exact"],
+            "ratio": ratio(times, name, "exact"),
             "r2": r2_score(answers[name][0], truth),
             "kkt_median": residuals[name].median().item(),
             "kkt_p99": residuals[name].quantile(0.99).item(),
@@ -130,6 +131,8 @@ def _osqp_iterations(qp: QP, tol: float, initial: Answer | None) -> np.ndarray:
 
 def _set_up(qp: QP, settings: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
     """An OSQP solver for the first instance, and the values of all of them in its order (columns, upper triangle)."""
+    import osqp  # a peer, not a dependency
+
     columns, lines = np.tril_indices(qp.n)  # the upper triangle by columns is the lower one by rows
     P = np.ascontiguousarray(qp.A.numpy()[:, lines, columns])  # (batch, n(n + 1)/2)
     A = np.ascontiguousarray(qp.C.mT.numpy()).reshape(len(qp), -1)  # (batch, n·m), by columns
