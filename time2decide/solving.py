@@ -43,7 +43,7 @@ def solve(
         answers are certified (``Solution.how`` says how each was obtained).
     steps : int, optional
         Run exactly this many layers. By default, layers until the KKT residual is at most `tol`, and for the
-        learned solver the depth of its checkpoint.
+        learned solver the depth of its checkpoint (its closing passes come on top).
     tol : float
         KKT residual at which an instance counts as solved.
     form : {"state", "literal", "classical"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,13 @@ def test_the_recorder_would_notice_them() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(2, 9), m=st.integers(1, 9), seed=st.integers(0, 10**6))
-def test_permutations_and_scales(n: int, m: int, seed: int) -> None:
+@given(n=st.integers(2, 9), m=st.integers(1, 9), seed=st.integers(0, 10**6), closing=st.sampled_from([0, 2]))
+def test_permutations_and_scales(n: int, m: int, seed: int, closing: int) -> None:
     """Relabelling or rescaling a problem does the same to the prediction, whether or not it is right."""
     # An untrained network with random gates: symmetry must come from the architecture, not from being correct.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = EquivariantSolver(EquivariantConfig(width=8, hidden=16, depth=3)).double()
+        model = EquivariantSolver(EquivariantConfig(width=8, hidden=16, depth=3, closing=closing)).double()
         torch.nn.init.normal_(model.mlp[-1].weight, std=0.3)
     A, b, C, d = data(random_qp(4, n, m, seed=seed))
     rng = np.random.default_rng(seed)
@@ -110,7 +111,9 @@ def test_rotations(solver: EquivariantSolver) -> None:
     torch.testing.assert_close((turned_x @ R, turned_dual), (x, dual), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("size", "least"), [((5, 3), 0.9999), ((10, 6), 0.9999), ((20, 16), 0.999), ((12, 12), 0.999)])
+@pytest.mark.parametrize(
+    ("size", "least"), [((5, 3), 0.99999), ((10, 6), 0.9999), ((20, 16), 0.9999), ((12, 12), 0.9999)]
+)
 def test_bundled_checkpoint_is_accurate(size: tuple[int, int], least: float) -> None:
     model = EquivariantSolver.from_pretrained("qp")
     qp = random_qp(600, *size, seed=20_260_700)
@@ -120,7 +123,7 @@ def test_bundled_checkpoint_is_accurate(size: tuple[int, int], least: float) -> 
         again, _ = model(*(v.float() for v in data(qp)))
     assert r2_score(x.double(), answer.x) > least
     right = ((dual > 0) == (answer.dual > 1e-9)).all(1).double().mean().item()
-    assert right > 0.96
+    assert right > 0.99
     assert torch.equal(x, again)
 
 
@@ -132,13 +135,16 @@ def test_bundled_checkpoint_is_small_and_says_how_it_was_made() -> None:
 
 
 def test_training_beats_the_untrained_network_in_the_tail() -> None:
-    qp = random_qp(2000, 20, 16, seed=20_260_701)
+    """More constraints than variables: where the classical method cycles."""
+    qp = random_qp(600, 10, 30, seed=20_260_701)
     answer = solve_exact(qp)
     missed = {}
-    for name, model in (("untrained", EquivariantSolver()), ("trained", EquivariantSolver.from_pretrained("qp"))):
+    classical = EquivariantSolver(EquivariantConfig(depth=0, closing=9))
+    models = {"classical": classical, "untrained": EquivariantSolver(), "trained": EquivariantSolver.from_pretrained()}
+    for name, model in models.items():
         with torch.no_grad():
             missed[name] = 1 - r2_score(model(*(v.float() for v in data(qp)))[0].double(), answer.x)
-    assert missed["trained"] < missed["untrained"] / 10
+    assert missed["trained"] < missed["untrained"] / 10 < missed["classical"] / 100
 
 
 def test_gradient_is_that_of_the_solution(solver: EquivariantSolver) -> None:
@@ -153,8 +159,8 @@ def test_gradient_is_that_of_the_solution(solver: EquivariantSolver) -> None:
         system = torch.zeros(4 + k, 4 + k, dtype=torch.float64)
         system[:4, :4], system[:4, 4:], system[4:, :4] = qp.A[i], rows.mT, rows
         adjoint = torch.linalg.solve(system, torch.cat([torch.ones(4), torch.zeros(k)]).double())
-        torch.testing.assert_close(b.grad[i], -adjoint[:4], rtol=2e-2, atol=2e-3)
-        torch.testing.assert_close(d.grad[i][dual[i] > 0], adjoint[4:], rtol=2e-2, atol=2e-3)
+        torch.testing.assert_close(b.grad[i], -adjoint[:4], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(d.grad[i][dual[i] > 0], adjoint[4:], rtol=1e-5, atol=1e-7)
 
 
 def test_newton_schulz_inverts_down_to_its_floor() -> None:
@@ -231,10 +237,14 @@ def test_bad_configurations(change: dict[str, Any], message: str) -> None:
         EquivariantConfig(**change)
 
 
-def test_depth_is_free_but_positive(solver: EquivariantSolver) -> None:
-    qp = random_qp(300, 10, 9, seed=4)
+def test_depth_is_free(solver: EquivariantSolver) -> None:
+    qp = random_qp(300, 20, 16, seed=4)
     answer = solve_exact(qp).x
-    missed = [1 - r2_score(solver(*data(qp), depth=depth)[0], answer) for depth in (1, 3, 12)]
-    assert missed[0] > missed[1] > missed[2]
-    with pytest.raises(InputError, match="depth: expected a whole number of at least 1, found 0"):
-        solver(*data(qp), depth=0)
+    bare = EquivariantSolver(replace(solver.config, closing=0)).double()
+    bare.load_state_dict(solver.state_dict())
+    with torch.no_grad():
+        missed = [1 - r2_score(bare(*data(qp), depth=depth)[0], answer) for depth in (1, 3, 6)]
+        closed = 1 - r2_score(solver(*data(qp))[0], answer)
+    assert missed[0] > missed[1] > missed[2] > closed
+    with pytest.raises(InputError, match="depth: expected a whole number of at least 0, found -1"):
+        solver(*data(qp), depth=-1)

@@ -46,7 +46,7 @@ def test_almost_all_are_certified_without_the_exact_solver(size: tuple[int, int]
     answer = solve(random_qp(1000, *size, seed=20_260_800), "neural+polish")
     assert (answer.kkt_residual <= 1e-8).all()
     assert (answer.how != "exact").mean() >= 0.99
-    assert (answer.how == "predicted").mean() >= 0.96
+    assert (answer.how == "predicted").mean() >= 0.99
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -98,17 +98,17 @@ def test_large_batches_are_cut_and_the_answers_do_not_change(monkeypatch: pytest
     monkeypatch.setattr(solver_module, "_NUMBERS_AT_ONCE", 10_000)
     cut = solve(qp, "neural+polish")
     np.testing.assert_array_equal(whole.how, cut.how)
-    torch.testing.assert_close(whole.x, cut.x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(whole.x, cut.x, rtol=0, atol=1e-10)
     x, _ = predict(qp)
     torch.testing.assert_close(x, predict(qp)[0], rtol=0, atol=0)
 
 
 def test_steps_are_the_depth_and_status_is_honest() -> None:
     qp = random_qp(200, 10, 9, seed=4)
-    shallow, deep = solve(qp, "neural", steps=1, tol=1e-3), solve(qp, "neural", steps=12, tol=1e-3)
-    assert set(shallow.steps) == {1}
-    assert set(deep.steps) == {12}
-    assert (deep.status == "optimal").mean() > 0.9 > (shallow.status == "optimal").mean()
+    shallow, deep = solve(qp, "neural", steps=0, tol=1e-3), solve(qp, "neural", steps=9, tol=1e-3)
+    closing = set(shallow.steps)
+    assert set(deep.steps) == {9 + steps for steps in closing}
+    assert (deep.status == "optimal").mean() > 0.97 > (shallow.status == "optimal").mean()
     residual = deep.kkt_residual.numpy()
     assert ((residual <= 1e-3) == (deep.status == "optimal")).all()
     assert (solve(qp, "neural", tol=1e-12).status == "not_converged").any()
@@ -129,7 +129,7 @@ def test_another_checkpoint(tmp_path: object) -> None:
     by_folder = solve(qp, "neural", checkpoint=str(tmp_path))
     by_model = solve_neural(qp, checkpoint=model)
     assert torch.equal(by_folder.x, by_model.x)
-    assert set(by_folder.steps) == {3}
+    assert set(by_folder.steps) == {3 + model.config.closing}
 
 
 def test_qpsolvers_signature() -> None:
@@ -154,7 +154,7 @@ def test_bad_arguments() -> None:
     qp = random_qp(2, 4, 3)
     for options, message in (
         ({"tol": -1.0}, "tol: expected a positive number"),
-        ({"steps": 0}, "depth: expected a whole number of at least 1"),
+        ({"steps": -1}, "depth: expected a whole number of at least 0"),
         ({"rho": 1.0}, "rho: expected no such option for method 'neural'"),
         ({"history": True}, "history: expected no such option"),
         ({"initial": (np.zeros(4), np.zeros(3))}, "initial: expected no such option"),

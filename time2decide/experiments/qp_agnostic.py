@@ -1,13 +1,15 @@
 """One learned solver for every size: accuracy, shift of κ, certificates; beside the paper's best model per size.
 
-The bundled checkpoint and the same network before training, which is the classical primal-dual active set method,
-on problems whose seeds training never used.
+The bundled checkpoint, the same network before training, whose gates are a soft form of the primal-dual active set
+method, and that classical method itself (no soft passes, as many hard ones), on problems whose seeds training never
+used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from functools import cache
 
 from time2decide.experiments.paper import published
@@ -23,6 +25,7 @@ from time2decide.qp.checks import InputError
 
 FAR_SIZES = ((3, 9), (10, 30), (60, 50))  # more constraints than variables, and far larger than in training
 SHIFT_SIZES = ((5, 3), (20, 16))
+MODELS = ("trained", "untrained", "classical")
 COUNTS = {"smoke": 200, "cpu": 10_000, "paper": 20_000}
 FIRST_SEED = 20_260_000  # training draws from (seed, step) pairs: no stream is shared
 #: R² asked for.
@@ -47,7 +50,7 @@ def tasks(preset: str) -> list[Config]:
             "count": COUNTS[preset],
             "seed": FIRST_SEED + number,
         }
-        for model in ("trained", "untrained")
+        for model in MODELS
         for number, ((n, m), kappa) in enumerate(cases)
         if model == "trained" or kappa is None
     ]
@@ -60,7 +63,7 @@ def run(config: Config) -> list[Row]:
     truth = solve_exact(qp)
     if not (truth.status == "optimal").all():
         raise InputError(f"seed: expected problems that all have an answer, found others at {config['seed']}")
-    model = load_solver() if config["model"] == "trained" else EquivariantSolver().eval()
+    model = _model(config["model"])
     x, dual = predict(qp, checkpoint=model)
     right = ((dual > 0) == (truth.dual > 1e-9)).all(-1)
     residual = kkt(qp, x, dual).worst
@@ -78,9 +81,21 @@ def run(config: Config) -> list[Row]:
             "certified": float(certified.mean()),
             "polished_kkt_max": answer.residual.max().item(),
             "depth": model.config.depth,
+            "closing": model.config.closing,
             "parameters": sum(weight.numel() for weight in model.parameters()),
         }
     ]
+
+
+def _model(name: str) -> EquivariantSolver:
+    """One of `MODELS`; all take the same number of passes."""
+    trained = load_solver()
+    if name == "trained":
+        return trained
+    shape = trained.config
+    if name == "classical":
+        shape = replace(shape, depth=0, closing=shape.depth + shape.closing)
+    return EquivariantSolver(shape).eval()
 
 
 @cache
@@ -90,23 +105,25 @@ def checkpoint_hash() -> str:
 
 
 def show(rows: list[Row]) -> str:
-    """One line per case: 1 − R², the paper's best cell, the untrained network, and how answers were certified."""
+    """One line per case: R², the paper's best cell, how answers were certified, and the two networks untrained."""
     good = [row for row in rows if row.get("error") is None]
-    untrained = {_case(row): row for row in good if row["model"] == "untrained"}
-    header = (
-        f"{'(n, m) κ':<18}{'R²':>11}{'1 − R²':>10}{'asked':>8}{'paper':>8}{'untrained':>11}"
-        f"{'right set':>11}{'predicted':>11}{'repaired':>10}{'exact':>8}{'untrained predicted':>21}"
-    )
-    lines = [header]
+    others = {(row["model"], *_case(row)): row for row in good}
+    lines = [
+        f"{'':<18}{'trained':<21}{'asked':>7}{'paper':>7}  {'certified by the trained one':<30}"
+        f"{'untrained':<20}{'classical':<20}",
+        f"{'(n, m) κ':<18}{'R²':<11}{'1 − R²':<10}{'R²':>7}{'R²':>7}  {'predicted':<11}{'repaired':<10}{'exact':<9}"
+        + 2 * f"{'1 − R²':<10}{'predicted':<10}",
+    ]
     for row in good:
         if row["model"] == "trained":
-            other = untrained.get(_case(row), {})
-            lines.append(
-                f"{_name(row):<18}{row['r2']:>11.7f}{row['missed']:>10.1e}{_text(_asked(row), '.4f'):>8}"
-                f"{_text(_paper(row), '.3f'):>8}{_text(other.get('missed'), '.1e'):>11}"
-                f"{row['right_set']:>11.4f}{row[PREDICTED]:>11.4f}{row[REPAIRED]:>10.4f}{row[EXACT]:>8.4f}"
-                f"{_text(other.get(PREDICTED), '.4f'):>21}"
+            text = (
+                f"{_name(row):<18}{row['r2']:<11.7f}{row['missed']:<10.1e}{_text(_asked(row), '.4f'):>7}"
+                f"{_text(_paper(row), '.3f'):>7}  {row[PREDICTED]:<11.4f}{row[REPAIRED]:<10.4f}{row[EXACT]:<9.4f}"
             )
+            for model in MODELS[1:]:
+                other = others.get((model, *_case(row)), {})
+                text += f"{_text(other.get('missed'), '.1e'):<10}{_text(other.get(PREDICTED), '.4f'):<10}"
+            lines.append(text.rstrip())
     failed = [f"failed: {row['model']} {_case(row)}: {row['error']}" for row in rows if row.get("error")]
     return "\n".join([*lines, *failed, "", *checks(good)])
 
@@ -173,7 +190,7 @@ EXPERIMENTS = (
         id="qp-agnostic",
         title="One learned solver for every size, with certificates",
         paper="beside the R² grids and the κ table of Section 4",
-        presets={"smoke": "5 s", "cpu": "3 min", "paper": "6 min"},
+        presets={"smoke": "5 s", "cpu": "4 min", "paper": "8 min"},
         tasks=tasks,
         run=run,
         show=show,

@@ -17,8 +17,11 @@ Tokens attend to tokens throughout; nothing is inverted, solved or factorised.
        K = gM̂g + (1 − g²)I,   u = g·dual,   dual ← u − gK⁻¹g(M̂u + q̂).
 
    For g in {0, 1} this is a step of semismooth Newton, the primal-dual active set method. The untrained layer gates
-   by the sign of dual − slack and therefore *is* that classical method, which is often exact and sometimes cycles.
-   Training buys the tail: gates that do not cycle.
+   by a sigmoid of dual − slack and so is a soft form of that classical method, which is often exact and sometimes
+   cycles. Training buys the tail: gates that do not cycle.
+4. *Closing passes.* A few passes with gates of exactly 0 and 1, without learned weights, of which the candidate with
+   the smallest violation |min(dual, slack)| is kept. Where the set is right they leave nothing but rounding, and
+   the derivative of the answer is that of its active KKT system.
 """
 
 from __future__ import annotations
@@ -48,15 +51,16 @@ class EquivariantConfig:
 
     width: int = 32  # state of a constraint token
     hidden: int = 128  # hidden units of the shared MLP
-    depth: int = 8  # passes through the looped layer, unless the caller says otherwise
+    depth: int = 6  # passes through the looped layer, unless the caller says otherwise; with 0 all is classical
+    closing: int = 3  # passes with gates of 0 and 1 after them
     sharpness: float = 4.0  # slope of the classical gate before training
     floor: float = 1e-4  # smallest over largest eigenvalue that Newton–Schulz is to invert
-    data_steps: tuple[int, int] = (8, 3)  # accelerated and plain Newton–Schulz steps on A
-    gate_steps: tuple[int, int] = (6, 3)  # the same on the gated scores of every pass
+    data_steps: tuple[int, int] = (8, 3)  # accelerated and plain Newton–Schulz steps on A and in closing passes
+    gate_steps: tuple[int, int] = (6, 3)  # the same on the gated scores of a pass
 
     def __post_init__(self) -> None:
-        for name in ("width", "hidden", "depth"):
-            check_count(name, getattr(self, name))
+        for name, least in (("width", 1), ("hidden", 1), ("depth", 0), ("closing", 0)):
+            check_count(name, getattr(self, name), least=least)
         check_positive("sharpness", self.sharpness)
         if not 0 < self.floor < 1:
             raise InputError(f"floor: expected a number in (0, 1), found {self.floor}")
@@ -118,9 +122,8 @@ class EquivariantSolver(nn.Module):
         problem = self.dual_problem(A, b, C, d)
         dual = torch.zeros_like(d).unsqueeze(-1)  # (batch, m, 1)
         if C.shape[1]:
-            hat = self.iterate(problem, depth)[-1][0]
-            active = hat > problem.scores @ hat + problem.q  # the multiplier is larger than the slack
-            dual = torch.where(active, torch.relu(hat), 0.0) * problem.unit
+            trace = self.iterate(problem, depth)
+            dual = self.close(problem, trace[-1][0] if trace else dual) * problem.unit
         x = _free_primal(A, problem.X, b.unsqueeze(-1) + C.mT @ dual)
         return x.squeeze(-1), dual.squeeze(-1)
 
@@ -144,7 +147,7 @@ class EquivariantSolver(nn.Module):
 
     def iterate(self, problem: DualProblem, depth: int | None = None) -> list[tuple[Tensor, Tensor]]:
         """The looped layer: (normalised dual, gate logit) after every pass, each (batch, m, 1)."""
-        passes = self.config.depth if depth is None else check_count("depth", depth)
+        passes = self.config.depth if depth is None else check_count("depth", depth, least=0)
         scores, q = problem.scores, problem.q
         eye = torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
         attention = scores / scores.norm(dim=2, keepdim=True)  # (batch, m, m), rows of unit length
@@ -160,13 +163,31 @@ class EquivariantSolver(nn.Module):
             update = self.mlp(torch.cat(read, -1))  # (batch, m, width + 1)
             state = state + update[..., :-1]
             logit = 2 * (self.sharpness * classical + update[..., -1:])
-            g = torch.sigmoid(logit.clamp_min(-36))  # smaller gates only make denormal, slow numbers
+            g = torch.sigmoid(logit.clamp_min(-18))  # smaller gates only make denormal, slow numbers
             K = g * scores * g.mT + (1 - g * g) * eye  # (batch, m, m): unit diagonal, identity on closed gates
             inverse = newton_schulz(K, self.config.floor, self.config.gate_steps)
             u = g * dual
             dual = u - g * (inverse @ (g * torch.baddbmm(q, scores, u)))
             trace.append((dual, logit))
         return trace
+
+    def close(self, problem: DualProblem, dual: Tensor) -> Tensor:
+        """The closing passes: the least violated of all candidates, (batch, m, 1) and ≥ 0.
+
+        With a the constraints whose multiplier is larger than their slack:  dual ← −aK⁻¹aq̂,  K = aM̂a + (1 − a)I,
+        refined once.
+        """
+        scores, q = problem.scores, problem.q
+        eye = torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
+        best = torch.where(dual > torch.baddbmm(q, scores, dual), torch.relu(dual), 0.0)
+        for _ in range(self.config.closing):
+            a = (dual > torch.baddbmm(q, scores, dual)).to(q.dtype)
+            inverse = newton_schulz(a * scores * a.mT + (1 - a) * eye, self.config.floor, self.config.data_steps)
+            dual = -a * (inverse @ (a * q))
+            dual = dual - a * (inverse @ (a * torch.baddbmm(q, scores, dual)))
+            candidate = torch.relu(dual)
+            best = torch.where(_violation(problem, candidate) <= _violation(problem, best), candidate, best)
+        return best
 
     def save_pretrained(self, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
         """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
@@ -248,6 +269,12 @@ def _acceleration(floor: float, steps: int) -> tuple[float, list[float]]:
 def signed_log(v: Tensor) -> Tensor:
     """sign(v)·log(1 + |v|): the identity near 0, and large multipliers are compressed."""
     return torch.sign(v) * torch.log1p(v.abs())
+
+
+def _violation(problem: DualProblem, dual: Tensor) -> Tensor:
+    """max |min(dual, slack)|, zero at the solution and only there; (batch, 1, 1), without gradient."""
+    with torch.no_grad():
+        return torch.minimum(dual, torch.baddbmm(problem.q, problem.scores, dual)).abs().amax(1, keepdim=True)
 
 
 def _free_primal(A: Tensor, X: Tensor, linear: Tensor) -> Tensor:

@@ -42,14 +42,15 @@ def solve_neural(
         obtained: ``predicted`` (the network's active set is optimal), ``repaired`` or ``exact``. A float32 problem
         is certified before the answer is rounded to float32.
     depth : int, optional
-        Passes through the looped layer; that of the checkpoint by default.
+        Passes through the looped layer before the closing ones; that of the checkpoint by default.
     checkpoint : name, folder or EquivariantSolver, optional
         The bundled one by default.
     """
     tol = check_positive("tol", tol)
     model = load_solver(checkpoint, qp.A.device)
     x, dual = predict(qp, depth=depth, checkpoint=model)
-    steps = np.full(len(qp), (depth or model.config.depth) if qp.m else 0)
+    passes = (model.config.depth if depth is None else depth) + model.config.closing
+    steps = np.full(len(qp), passes if qp.m else 0)
     if not polish:
         solved = (kkt(qp, x, dual).worst <= tol).cpu().numpy()
         status = np.where(solved, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
