@@ -15,7 +15,7 @@ from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
 #: Every method of `solve`.
-METHODS = ("exact", *CONSTRUCTIONS)
+METHODS = ("exact", *CONSTRUCTIONS, "neural", "neural+polish")
 
 
 def solve(
@@ -39,9 +39,11 @@ def solve(
     method : str
         ``exact`` (DAQP), or a construction: ``gradient`` and ``nesterov`` for class U, ``arrow_hurwicz`` for LC,
         ``ista`` for R, ``projected_gradient`` for C, ``fista`` for R and C, ``admm`` for LC, R and C,
-        ``newton_schulz`` for all.
+        ``newton_schulz`` for all; or the learned solver for U and LC: ``neural``, and ``neural+polish``, whose
+        answers are certified (``Solution.how`` says how each was obtained).
     steps : int, optional
-        Run exactly this many layers. By default, layers until the KKT residual is at most `tol`.
+        Run exactly this many layers. By default, layers until the KKT residual is at most `tol`, and for the
+        learned solver the depth of its checkpoint (its closing passes come on top).
     tol : float
         KKT residual at which an instance counts as solved.
     form : {"state", "literal", "classical"}
@@ -55,7 +57,7 @@ def solve(
         Starting point of an iterative method; zeros by default.
     **options
         ``step_size``, ``dual_step`` (step sizes; checked against the conditions for convergence), ``rho``,
-        ``alpha``, ``inverse_by`` (ADMM).
+        ``alpha``, ``inverse_by`` (ADMM), ``checkpoint`` (a name or folder, for the learned solver).
 
     Returns
     -------
@@ -66,11 +68,17 @@ def solve(
         raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
     if method not in METHODS:
         raise InputError(f"method: expected one of {', '.join(METHODS)}, found {method!r}")
-    if method == "exact":
-        if options or steps is not None or history or initial is not None:
-            extra = [*options, *(["steps"] if steps is not None else []), *(["history"] if history else [])]
-            raise InputError(f"{(extra or ['initial'])[0]}: expected no such option for method 'exact'")
-        return solve_exact(qp, tol=check_positive("tol", tol))
+    if method == "exact" or method.startswith("neural"):
+        given = {"steps": steps is not None, "history": history, "initial": initial is not None}
+        extra = [*options, *(name for name, is_given in given.items() if is_given)]
+        extra = [name for name in extra if method == "exact" or name not in ("steps", "checkpoint")]
+        if extra:
+            raise InputError(f"{extra[0]}: expected no such option for method {method!r}")
+        if method == "exact":
+            return solve_exact(qp, tol=check_positive("tol", tol))
+        from time2decide.neural.solver import solve_neural  # only now: the constructions do not need it
+
+        return solve_neural(qp, tol=tol, polish=method == "neural+polish", depth=steps, **options)
     algorithm = build(qp, method, form, **options)
     start = None
     if initial is not None:

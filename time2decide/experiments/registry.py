@@ -17,6 +17,7 @@ PRESETS = ("smoke", "cpu", "paper")
 #: id -> module that holds it as EXPERIMENT; a module is imported only when its experiment is asked for.
 _MODULES = {
     "convergence": "convergence",
+    "qp-agnostic": "qp_agnostic",
 }
 
 

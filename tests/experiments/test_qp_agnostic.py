@@ -1,0 +1,62 @@
+"""The experiment of the size-agnostic solver: fresh seeds, honest checks, published figures in the right place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from time2decide.experiments import get_experiment, reproduce
+from time2decide.experiments.qp_agnostic import PRETRAINED, TARGETS, checkpoint_hash, checks, tasks
+from time2decide.neural.equivariant_training import UNSEEN_SIZES
+from time2decide.qp import KAPPA_RANGES, PAPER_SIZES
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return reproduce(get_experiment("qp-agnostic"), "smoke", root=tmp_path_factory.mktemp("results"))
+
+
+def test_smoke_run_and_table(stored: list[dict[str, Any]]) -> None:
+    assert not [row["error"] for row in stored if row["error"]]
+    text = get_experiment("qp-agnostic").show(stored)
+    line = next(line for line in text.splitlines() if line.startswith("(5, 3) "))
+    assert "0.9995" in line  # what is asked
+    assert "0.974" in line  # the paper's best cell
+    assert "NOT met" not in text
+
+
+def test_shares_add_up_and_all_is_certified(stored: list[dict[str, Any]]) -> None:
+    for row in stored:
+        assert row["predicted"] + row["repaired"] + row["exact"] == pytest.approx(1)
+        assert row["certified"] == 1
+        assert row["polished_kkt_max"] <= 1e-8
+
+
+def test_every_asked_case_is_there_with_ten_thousand_fresh_problems() -> None:
+    found = tasks("cpu")
+    trained = {(t["n"], t["m"], t["kappa"] and tuple(t["kappa"])) for t in found if t["model"] == "trained"}
+    assert {(*size, None) for size in (*PAPER_SIZES, *UNSEEN_SIZES)} <= trained
+    assert {(5, 3, kappa) for kappa in KAPPA_RANGES} <= trained
+    assert {task["count"] for task in found} == {10_000}
+    assert min(task["seed"] for task in found) >= 20_260_000
+    assert set(TARGETS) == {*PAPER_SIZES, *UNSEEN_SIZES}
+
+
+def test_checks_notice_failure(stored: list[dict[str, Any]]) -> None:
+    broken = [{**row, "r2": 0.9, "certified": 0.5, "certified_without_fallback": 0.5} for row in stored]
+    verdicts = checks(broken)
+    assert sum(line.startswith("NOT met") for line in verdicts) == 3  # the drop under κ is that of equal numbers
+    assert all(line.startswith("met") for line in checks(stored))
+
+
+def test_rows_belong_to_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tasks("smoke")[0]["checkpoint"]
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setitem(PRETRAINED, "qp", tmp_path)
+    checkpoint_hash.cache_clear()
+    try:
+        assert tasks("smoke")[0]["checkpoint"] != before
+    finally:
+        checkpoint_hash.cache_clear()

@@ -1,0 +1,91 @@
+"""``time2decide train``: the models that come with the package, made again by one command each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from time2decide.qp.checks import InputError, check_count
+
+app = typer.Typer(help="Train a model; interrupt it and start it again as you like.", no_args_is_help=True)
+
+
+@app.callback()
+def train() -> None:
+    """Train a model; interrupt it and start it again as you like."""
+
+
+@app.command()
+def qp(
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about an hour.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path("runs/qp"),
+    steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of torch; the sums are small, more than 2 do not help.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Train the size-agnostic QP solver, the `neural` method of solve.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit.
+
+    Example: time2decide train qp --preset cpu --out runs/qp
+    """
+    import torch
+
+    from time2decide.experiments.store import provenance
+    from time2decide.neural.equivariant_training import PRESETS, train_equivariant
+
+    if preset not in PRESETS:
+        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    chosen = PRESETS[preset]
+    recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
+    torch.set_num_threads(check_count("threads", threads))
+    with step_report() as report:
+        train_equivariant(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
+    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    answer: dict[str, Any] = {"out": str(out), **facts}
+    typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+
+
+@contextmanager
+def step_report(every: float = 30.0) -> Iterator[Callable[[int, int, float], None]]:
+    """A bar with the time left on a terminal, a line every `every` seconds elsewhere; on standard error."""
+    if not sys.stderr.isatty():
+        yield _lines(every)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("training")
+        yield lambda done, total, loss: bar.update(task, completed=done, total=total)
+
+
+def _lines(every: float) -> Callable[[int, int, float], None]:
+    began = last = time.monotonic()
+    first = -1
+    losses: list[float] = []
+
+    def report(done: int, total: int, loss: float) -> None:
+        nonlocal last, first
+        first = done - 1 if first < 0 else first
+        losses.append(loss)
+        now = time.monotonic()
+        if now - last < every and done < total:
+            return
+        left = (now - began) / (done - first) * (total - done)
+        print(
+            f"step {done}/{total} loss {sum(losses) / len(losses):.5f} left {left:.0f} s", file=sys.stderr, flush=True
+        )
+        last = now
+        losses.clear()
+
+    return report

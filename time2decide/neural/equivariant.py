@@ -1,0 +1,294 @@
+"""One attention network for strictly convex QPs of every size.
+
+The network works on the dual of  min ½xᵀAx + bᵀx  s.t.  Cx ≤ d,  a linear complementarity problem. With X = A⁻¹,
+
+    M = CXCᵀ,   q = d + CXb,   slack = M·dual + q ≥ 0,   dual ≥ 0,   dualᵀslack = 0,   x = −X(b + Cᵀ·dual).
+
+Tokens attend to tokens throughout; nothing is inverted, solved or factorised.
+
+1. *Data attention.* The rows of A attend to each other: Newton–Schulz steps X ← X(2I − AX).
+2. *Exact normalisation.* S = diag(M)^½ and σ = rms(q/S) give scores M̂ = S⁻¹MS⁻¹ of unit diagonal and q̂ = q/(Sσ).
+   The answer is thereby invariant to the scale of (A, b) and of every row (cᵢ, dᵢ), and equivariant to
+   permutations of variables and constraints and to rotations of x.
+3. *Looped constraint layer*, the same weights at every depth. Each constraint has a state of `width` numbers, reads
+   the others by linear attention with scores M̂ and says by a gate g in (0, 1) whether it is active. The gated
+   tokens then attend to each other, again by Newton–Schulz, which inverts the gated scores:
+
+       K = gM̂g + (1 − g²)I,   u = g·dual,   dual ← u − gK⁻¹g(M̂u + q̂).
+
+   For g in {0, 1} this is a step of semismooth Newton, the primal-dual active set method. The untrained layer gates
+   by a sigmoid of dual − slack and so is a soft form of that classical method, which is often exact and sometimes
+   cycles. Training buys the tail: gates that do not cycle.
+4. *Closing passes.* A few passes with gates of exactly 0 and 1, without learned weights, of which the candidate with
+   the smallest violation |min(dual, slack)| is kept. Where the set is right they leave nothing but rounding, and
+   the derivative of the answer is that of its active KKT system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.qp.checks import InputError, check_count, check_positive
+
+#: Checkpoints that come with the package, by name.
+PRETRAINED = {"qp": Path(__file__).parent / "pretrained" / "qp"}
+_NUMBERS_READ = 5  # dual, slack, q, clipped slack and dual − slack of a constraint, beside its state
+
+
+@dataclass(frozen=True)
+class EquivariantConfig:
+    """Shape of `EquivariantSolver`; nothing depends on the size of a problem."""
+
+    width: int = 32  # state of a constraint token
+    hidden: int = 128  # hidden units of the shared MLP
+    depth: int = 6  # passes through the looped layer, unless the caller says otherwise; with 0 all is classical
+    closing: int = 3  # passes with gates of 0 and 1 after them
+    sharpness: float = 4.0  # slope of the classical gate before training
+    floor: float = 1e-4  # smallest over largest eigenvalue that Newton–Schulz is to invert
+    data_steps: tuple[int, int] = (8, 3)  # accelerated and plain Newton–Schulz steps on A and in closing passes
+    gate_steps: tuple[int, int] = (6, 3)  # the same on the gated scores of a pass
+
+    def __post_init__(self) -> None:
+        for name, least in (("width", 1), ("hidden", 1), ("depth", 0), ("closing", 0)):
+            check_count(name, getattr(self, name), least=least)
+        check_positive("sharpness", self.sharpness)
+        if not 0 < self.floor < 1:
+            raise InputError(f"floor: expected a number in (0, 1), found {self.floor}")
+        for name in ("data_steps", "gate_steps"):
+            accelerated, plain = getattr(self, name)
+            check_count(name, accelerated, least=0)
+            check_count(name, plain)  # the last plain step is the one that carries the gradient
+            object.__setattr__(self, name, (accelerated, plain))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EquivariantConfig:
+        """The configuration of a JSON object; a key that is not a field raises."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise InputError(f"config: expected keys among {', '.join(sorted(known))}, found {unknown[0]!r}")
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class DualProblem:
+    """The normalised complementarity problem of a batch, and the way back."""
+
+    X: Tensor  # (batch, n, n) inverse of A
+    scores: Tensor  # (batch, m, m) M̂, unit diagonal
+    q: Tensor  # (batch, m, 1) q̂, unit root mean square
+    unit: Tensor  # (batch, m, 1) multiplier = unit · normalised multiplier; 0 for an all-zero row of C
+
+
+class EquivariantSolver(nn.Module):
+    """Permutation-equivariant looped attention solver for any (n, m), m = 0 included."""
+
+    def __init__(self, config: EquivariantConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or EquivariantConfig()
+        self.embed = nn.Linear(3, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        first = nn.Linear(2 * config.width + _NUMBERS_READ, config.hidden)
+        last = nn.Linear(config.hidden, config.width + 1)  # what is added to the state, and the learned gate
+        self.mlp = nn.Sequential(first, nn.GELU(), last)
+        self.sharpness = nn.Parameter(torch.tensor(config.sharpness))
+        with torch.no_grad():  # start as the classical method: the learned part of the gate is silent
+            last.weight[-1:].zero_()
+            last.bias[-1:].zero_()
+
+    def forward(self, A: Tensor, b: Tensor, C: Tensor, d: Tensor, depth: int | None = None) -> tuple[Tensor, Tensor]:
+        """Solve a batch.
+
+        Parameters
+        ----------
+        A, b, C, d : (batch, n, n) positive definite, (batch, n), (batch, m, n), (batch, m)
+        depth : int, optional
+            Passes through the looped layer; that of the configuration by default.
+
+        Returns
+        -------
+        x (batch, n) and dual (batch, m) ≥ 0; the predicted active set is dual > 0.
+        """
+        problem = self.dual_problem(A, b, C, d)
+        dual = torch.zeros_like(d).unsqueeze(-1)  # (batch, m, 1)
+        if C.shape[1]:
+            trace = self.iterate(problem, depth)
+            dual = self.close(problem, trace[-1][0] if trace else dual) * problem.unit
+        x = _free_primal(A, problem.X, b.unsqueeze(-1) + C.mT @ dual)
+        return x.squeeze(-1), dual.squeeze(-1)
+
+    def dual_problem(self, A: Tensor, b: Tensor, C: Tensor, d: Tensor) -> DualProblem:
+        """Data attention and normalisation: no learned weights. Shapes as in `forward`."""
+        root = A.diagonal(dim1=1, dim2=2).sqrt().unsqueeze(-1)  # (batch, n, 1)
+        scale = root * root.mT  # Jacobi scaling: unit diagonal, smaller condition number
+        X = newton_schulz(A / scale, self.config.floor, self.config.data_steps)
+        X = 0.5 * (X + X.mT) / scale
+        M = C @ X @ C.mT  # (batch, m, m)
+        diagonal = M.diagonal(dim1=1, dim2=2).unsqueeze(-1)  # (batch, m, 1)
+        used = diagonal > 0  # an all-zero row of C constrains nothing: a padding token
+        S = torch.where(used, diagonal, 1.0).sqrt()
+        eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+        scores = M / (S * S.mT) * (1 - eye) + eye
+        free_slack = d.unsqueeze(-1) - C @ _free_primal(A, X, b.unsqueeze(-1))  # (batch, m, 1)
+        q = torch.where(used, free_slack / S, 0.0)
+        count = used.sum(1, keepdim=True).clamp_min(1)
+        sigma = (q.square().sum(1, keepdim=True) / count).sqrt().clamp_min(1e-20)  # (batch, 1, 1)
+        return DualProblem(X, scores, torch.where(used, q / sigma, 1.0), used * sigma / S)
+
+    def iterate(self, problem: DualProblem, depth: int | None = None) -> list[tuple[Tensor, Tensor]]:
+        """The looped layer: (normalised dual, gate logit) after every pass, each (batch, m, 1)."""
+        passes = self.config.depth if depth is None else check_count("depth", depth, least=0)
+        scores, q = problem.scores, problem.q
+        eye = torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
+        attention = scores / scores.norm(dim=2, keepdim=True)  # (batch, m, m), rows of unit length
+        energy = scores.square().sum(2, keepdim=True).log()  # how much a row overlaps with the others
+        state = self.embed(torch.cat([q, attention @ torch.relu(-q), energy], -1))  # (batch, m, width)
+        dual, trace = torch.zeros_like(q), []
+        for _ in range(passes):
+            slack = torch.baddbmm(q, scores, dual)
+            clipped = torch.baddbmm(q, scores, torch.relu(dual)).clamp(-3, 3)
+            token = self.norm(state)
+            classical = signed_log(dual - slack)
+            read = [token, attention @ token, signed_log(dual), signed_log(slack), q, clipped, classical]
+            update = self.mlp(torch.cat(read, -1))  # (batch, m, width + 1)
+            state = state + update[..., :-1]
+            logit = 2 * (self.sharpness * classical + update[..., -1:])
+            g = torch.sigmoid(logit.clamp_min(-18))  # smaller gates only make denormal, slow numbers
+            K = g * scores * g.mT + (1 - g * g) * eye  # (batch, m, m): unit diagonal, identity on closed gates
+            inverse = newton_schulz(K, self.config.floor, self.config.gate_steps)
+            u = g * dual
+            dual = u - g * (inverse @ (g * torch.baddbmm(q, scores, u)))
+            trace.append((dual, logit))
+        return trace
+
+    def close(self, problem: DualProblem, dual: Tensor) -> Tensor:
+        """The closing passes: the least violated of all candidates, (batch, m, 1) and ≥ 0.
+
+        With a the constraints whose multiplier is larger than their slack:  dual ← −aK⁻¹aq̂,  K = aM̂a + (1 − a)I,
+        refined once.
+        """
+        scores, q = problem.scores, problem.q
+        eye = torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
+        best = torch.where(dual > torch.baddbmm(q, scores, dual), torch.relu(dual), 0.0)
+        for _ in range(self.config.closing):
+            a = (dual > torch.baddbmm(q, scores, dual)).to(q.dtype)
+            inverse = newton_schulz(a * scores * a.mT + (1 - a) * eye, self.config.floor, self.config.data_steps)
+            dual = -a * (inverse @ (a * q))
+            dual = dual - a * (inverse @ (a * torch.baddbmm(q, scores, dual)))
+            candidate = torch.relu(dual)
+            best = torch.where(_violation(problem, candidate) <= _violation(problem, best), candidate, best)
+        return best
+
+    def save_pretrained(self, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
+        """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
+        folder = Path(folder)
+        facts = {"architecture": type(self).__name__, "config": asdict(self.config), "notes": dict(notes or {})}
+        save_tensors(folder / "model.safetensors", self.state_dict(), facts)
+        _write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
+        return folder
+
+    @classmethod
+    def from_pretrained(cls, name_or_dir: str | Path = "qp") -> EquivariantSolver:
+        """The solver of a bundled checkpoint (``qp``) or of a folder made by `save_pretrained`, ready to use."""
+        return load_pretrained(name_or_dir)[0]
+
+
+def load_pretrained(name_or_dir: str | Path) -> tuple[EquivariantSolver, dict[str, Any]]:
+    """The solver of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
+    folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
+    try:
+        facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except OSError:
+        names = ", ".join(PRETRAINED)
+        raise InputError(f"checkpoint: expected {names} or a folder with config.json, found {name_or_dir}") from None
+    except ValueError as error:
+        raise InputError(f"checkpoint: expected JSON in {folder / 'config.json'}, found {error}") from None
+    if not isinstance(facts, dict) or set(facts) != {"architecture", "config", "notes"}:
+        found = sorted(facts) if isinstance(facts, dict) else type(facts).__name__
+        raise InputError(f"checkpoint: expected the keys architecture, config, notes in config.json, found {found}")
+    if facts["architecture"] != EquivariantSolver.__name__:
+        raise InputError(f"checkpoint: expected an EquivariantSolver, found {facts['architecture']!r}")
+    model = EquivariantSolver(EquivariantConfig.from_dict(facts["config"]))
+    tensors, header = load_tensors(folder / "model.safetensors")
+    if header.get("config") != facts["config"]:  # a kill between the two files, or a file from elsewhere
+        raise InputError(f"checkpoint: expected model.safetensors and config.json of one model, found two in {folder}")
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise InputError(f"checkpoint: expected weights that fit config.json, found {error}") from None
+    return model.eval(), facts["notes"]
+
+
+def newton_schulz(K: Tensor, floor: float, steps: tuple[int, int]) -> Tensor:
+    """Approximate inverse of symmetric positive definite K (batch, t, t) by products alone.
+
+        Y₀ = cI / ‖K⁴‖_F^¼,   Y ← sₖ(2Y − YKY),   sₖ = 1 in the plain steps.
+
+    The norm bounds the largest eigenvalue from above, by a factor of at most t^⅛. Only the last step is
+    differentiated: at Y = K⁻¹ held fixed, d[2Y − YKY] = −Y·dK·Y, the derivative of the inverse itself, without the
+    memory of the loop.
+    """
+    start, scales = _acceleration(floor, steps[0])
+    with torch.no_grad():
+        fixed = K.detach()
+        size = fixed.flatten(1).norm(dim=1).view(-1, 1, 1)  # scaled first, so that K⁴ cannot overflow
+        unit = fixed / size
+        square = unit @ unit
+        top = size * (square @ square).flatten(1).norm(dim=1).pow(0.25).view(-1, 1, 1)  # (batch, 1, 1)
+        Y = start / top * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)  # (batch, t, t)
+        for scale in scales + [1.0] * (steps[1] - 1):
+            Y = torch.baddbmm(Y, Y, fixed @ Y, beta=2 * scale, alpha=-scale)
+        Y = 0.5 * (Y + Y.mT)
+    return torch.baddbmm(Y, Y, K @ Y, beta=2, alpha=-1)
+
+
+def _acceleration(floor: float, steps: int) -> tuple[float, list[float]]:
+    """Scales under which a step quadruples, rather than doubles, the small eigenvalues.
+
+    If the spectrum of KY lies in [l, 2 − l], that of KY(2 − KY) lies in [l(2 − l), 1]; the factor
+    2/(1 + l(2 − l)) centres it about 1 again.
+    """
+    low = 2 * floor / (1 + floor)
+    scales = []
+    for _ in range(steps):
+        scales.append(2 / (1 + low * (2 - low)))
+        low = scales[-1] * low * (2 - low)
+    return 2 / (1 + floor), scales
+
+
+def signed_log(v: Tensor) -> Tensor:
+    """sign(v)·log(1 + |v|): the identity near 0, and large multipliers are compressed."""
+    return torch.sign(v) * torch.log1p(v.abs())
+
+
+def _violation(problem: DualProblem, dual: Tensor) -> Tensor:
+    """max |min(dual, slack)|, zero at the solution and only there; (batch, 1, 1), without gradient."""
+    with torch.no_grad():
+        return torch.minimum(dual, torch.baddbmm(problem.q, problem.scores, dual)).abs().amax(1, keepdim=True)
+
+
+def _free_primal(A: Tensor, X: Tensor, linear: Tensor) -> Tensor:
+    """−A⁻¹·linear (batch, n, 1), refined once by x ← x − X(Ax + linear) against the rounding of float32."""
+    x = -(X @ linear)
+    return x - X @ torch.baddbmm(linear, A, x)
+
+
+def _write_text(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
