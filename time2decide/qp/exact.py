@@ -79,9 +79,7 @@ def _solve_chunk(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sense = np.where(rows.equal, _EQUALITY, 0).astype(np.int32)
     solve = daqp.solve
     for i in range(batch):
-        x[i], _, flag[i], info = solve(
-            rows.H[i], rows.f[i], rows.G[i], rows.upper[i], rows.lower, sense, **_SETTINGS
-        )
+        x[i], _, flag[i], info = solve(rows.H[i], rows.f[i], rows.G[i], rows.upper[i], rows.lower, sense, **_SETTINGS)
         dual[i] = info["lam"]
     return x, dual, flag
 
@@ -183,9 +181,7 @@ def _diagnose(qp: QP, i: int, otherwise: str) -> str:
         penalty = 0.0 if qp.l1_penalty is None else qp.l1_penalty[i].item()
         cost = np.concatenate([b + penalty, -b + penalty])
         rows = np.hstack([C, -C]) if qp.m else None
-        falling = linprog(
-            cost, rows, np.zeros(qp.m) if qp.m else None, np.hstack([A, -A]), np.zeros(n), bounds=(0, 1)
-        )
+        falling = linprog(cost, rows, np.zeros(qp.m) if qp.m else None, np.hstack([A, -A]), np.zeros(n), bounds=(0, 1))
         if falling.status == 0 and falling.fun < -1e-9 * (1 + np.abs(b).max()):
             return Status.UNBOUNDED
     return otherwise

@@ -141,4 +141,6 @@ def _present(qp: QP, value: ArrayLike, along: int = 0) -> ArrayLike:
     if not qp.single:
         return value
     value = value[0] if along == 0 else value[:, 0]
-    return value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    return (
+        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    )

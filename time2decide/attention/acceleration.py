@@ -1,0 +1,104 @@
+"""Nesterov's method on (U) and FISTA on (R) and (C), with two iterate tokens.
+
+    y = x + β(x − x₋),   x₋ ← x,   x ← prox(y − γ(Ay + b))
+
+A layer is two attention blocks. The first mixes the two iterate tokens by their identity: each carries a slot that
+says which of the two it is, queries and keys read only these slots and the values are the contents, so that the
+head adds β(x − x₋) to the first and x − x₋ to the second. The second block is the gradient head at the first
+token, and the feed-forward network of ISTA or its threshold loop follows. With γ = 1/L and
+β = (√κ − 1)/(√κ + 1) the error shrinks by about 1 − 1/√κ per layer instead of 1 − 1/κ (Nesterov's constant-momentum
+scheme for strongly convex objectives; the proximal version keeps the rate).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from time2decide.attention.gradient import GradientDescent
+from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, selector
+from time2decide.attention.loop import Algorithm, State
+from time2decide.attention.projected_gradient import threshold_loop
+from time2decide.qp.problem import QP
+from time2decide.qp.projections import soft_threshold
+
+
+class Accelerated(nn.Module):
+    """Gradient tokens widened by two slots, (current, previous), that are set on the iterate tokens only."""
+
+    def __init__(self, n: int, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.gradient = GradientDescent(n, dtype)
+        self.ffn = SoftThresholdFFN(n, dtype)
+        self.n, self.width = n, self.gradient.width + 2
+        which = selector(2, self.width, self.width - 2, dtype)  # the two identity slots
+        content = selector(n, self.width, 0, dtype)
+        # query [current, previous] -> key weights: the scores become β(1, −1) and (1, −1) after scaling rows by β
+        difference = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=dtype)
+        self.mixing_head = LinearAttentionHead(W_Q=which.mT @ difference, W_K=which.mT, W_V=content.mT, W_O=content)
+
+    def tokens(self, qp: QP, x: Tensor) -> Tensor:
+        """Data tokens, then the current and the previous iterate: (batch, n + 3, 2n + 3)."""
+        narrow = torch.cat([self.gradient.data_tokens(qp), *2 * [self.gradient.iterate_token(x)]], dim=1)
+        which = narrow.new_zeros(len(qp), qp.n + 3, 2)
+        which[:, -2, 0] = which[:, -1, 1] = 1
+        return torch.cat([narrow, which], dim=2)
+
+    def forward(self, tokens: Tensor, step: Tensor, beta: Tensor) -> Tensor:
+        """Both attention blocks; the network or the loop on the current token is left to the caller."""
+        data, pair = tokens[:, :-2], tokens[:, -2:]
+        share = torch.stack([beta, torch.ones_like(beta)], dim=1).unsqueeze(-1)  # (batch, 2, 1)
+        pair = pair + share * self.mixing_head(pair, tokens)
+        narrow = self.gradient.width
+        moved = self.gradient(torch.cat([data[..., :narrow], pair[:, :1, :narrow]], dim=1), step)[:, -1:]
+        current = torch.cat([moved, pair[:, :1, narrow:]], dim=2)
+        return torch.cat([data, current, pair[:, 1:]], dim=1)
+
+
+def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+    """The token matrix goes through both blocks, scores and all."""
+    model = Accelerated(qp.n, qp.A.dtype).to(qp.A.device)
+
+    def layer(state: State) -> State:
+        tokens = model(state[0], step, beta)
+        y = tokens[:, -2:-1, : qp.n]
+        theta = _threshold(qp, step, y)
+        if theta is None:
+            return (tokens,)
+        shrunk = tokens.clone()
+        shrunk[:, -2:-1, : qp.n] = model.ffn(y, theta)
+        return (shrunk,)
+
+    return Algorithm(
+        start=lambda x, dual: (model.tokens(qp, x),),
+        step=layer,
+        read=lambda state: (state[0][:, -2, : qp.n], qp.d[:, :0]),
+    )
+
+
+def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+    """Cached attention: by linearity the gradient is read once, at y."""
+    M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
+    weight = beta.view(-1, 1, 1)
+
+    def layer(state: State) -> State:
+        x, previous = state
+        new = torch.baddbmm(c, torch.addcmul(x, weight, x - previous), M)
+        theta = _threshold(qp, step, new)
+        return (new if theta is None else soft_threshold(new, theta)), x
+
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1)),
+        step=layer,
+        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+    )
+
+
+def _threshold(qp: QP, step: Tensor, y: Tensor) -> Tensor | None:
+    """θ of the network after the gradient: γλ for (R), the loop's answer for (C), none for (U)."""
+    if qp.l1_penalty is not None:
+        return (step * qp.l1_penalty).view(-1, 1, 1)
+    if qp.l1_radius is not None:
+        radius = qp.l1_radius.view(-1, 1, 1)
+        return threshold_loop(y.abs(), radius, torch.zeros_like(radius))
+    return None

@@ -1,0 +1,107 @@
+"""Arrow–Hurwicz on (LC) by a macro-block of two attention blocks.
+
+    x ← x − γ(Ax + b + Cᵀλ),   then   λ ← [λ + η(Cx − d)]₊
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from time2decide.attention.layers import LinearAttentionHead, selector
+from time2decide.attention.loop import Algorithm, State
+from time2decide.qp.problem import QP
+
+
+class ArrowHurwicz(nn.Module):
+    """The transformer of the second construction.
+
+    Tokens have width 2n + m + 1, in slots (content n, identity n, dual m, constant 1):
+
+        row i of A: [aᵢ, eᵢ, 0, bᵢ]    row i of C: [cᵢ, 0, eᵢ, −dᵢ]    iterate: [x, 0, 0, 1]    dual: [0, 0, λ, 0]
+
+    First block, two heads: from the iterate, query and key [content, constant], value the identity slots: Ax + b.
+    From the dual token, query and key the dual slots, value the content: Cᵀλ. Their sum, times −γ, is added to
+    the iterate's row. Second block, from the new iterate: query and key [content, constant], value the dual
+    slots: Cx − d; times η it is added to the dual row and a ReLU on the dual slots follows.
+
+    The dual token's constant slot is 0, not 1 as in the paper: with 1 its key meets the iterate's query and its
+    own value λ enters the sum, so that attention over all tokens would give Cx − d + λ. No head needs that 1.
+    """
+
+    def __init__(self, n: int, m: int, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.n, self.m, self.width = n, m, 2 * n + m + 1
+        content = selector(n, self.width, 0, dtype)
+        identity = selector(n, self.width, n, dtype)
+        dual = selector(m, self.width, 2 * n, dtype)
+        constant = selector(1, self.width, 2 * n + m, dtype)
+        point = torch.cat([content, constant]).mT
+        self.objective_head = LinearAttentionHead(W_Q=point, W_K=point, W_V=identity.mT, W_O=content)
+        self.multiplier_head = LinearAttentionHead(W_Q=dual.mT, W_K=dual.mT, W_V=content.mT, W_O=content)
+        self.constraint_head = LinearAttentionHead(W_Q=point, W_K=point, W_V=dual.mT, W_O=dual)
+
+    def data_tokens(self, qp: QP) -> Tensor:
+        """Rows of A with b, rows of C with −d: (batch, n + m, width)."""
+        n, m = self.n, self.m
+        rows = qp.A.new_zeros(len(qp), n + m, self.width)
+        rows[:, :n, :n] = qp.A
+        rows[:, :n, n : 2 * n] = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device)
+        rows[:, :n, -1] = qp.b
+        rows[:, n:, :n] = qp.C
+        rows[:, n:, 2 * n : 2 * n + m] = torch.eye(m, dtype=qp.A.dtype, device=qp.A.device)
+        rows[:, n:, -1] = -qp.d
+        return rows
+
+    def iterate_tokens(self, x: Tensor, dual: Tensor) -> Tensor:
+        """The iterate's and the dual's token: (batch, 2, width)."""
+        rows = x.new_zeros(len(x), 2, self.width)
+        rows[:, 0, : self.n] = x
+        rows[:, 0, -1] = 1
+        rows[:, 1, 2 * self.n : 2 * self.n + self.m] = dual
+        return rows
+
+    def forward(self, tokens: Tensor, step: Tensor, dual_step: Tensor) -> Tensor:
+        """One macro-block on all tokens (batch, n + m + 2, width)."""
+        data, x, dual = tokens[:, :-2], tokens[:, -2:-1], tokens[:, -1:]
+        x = x - step.view(-1, 1, 1) * (self.objective_head(x, tokens) + self.multiplier_head(dual, tokens))
+        tokens = torch.cat([data, x, dual], dim=1)
+        dual = torch.relu(dual + dual_step.view(-1, 1, 1) * self.constraint_head(x, tokens))
+        return torch.cat([data, x, dual], dim=1)
+
+
+def literal(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+    """The token matrix goes through the macro-block, scores and all."""
+    model = ArrowHurwicz(qp.n, qp.m, qp.A.dtype).to(qp.A.device)
+    data = model.data_tokens(qp)
+    n, m = qp.n, qp.m
+    return Algorithm(
+        start=lambda x, dual: (torch.cat([data, model.iterate_tokens(x, dual)], dim=1),),
+        step=lambda state: (model(state[0], step, dual_step),),
+        read=lambda state: (state[0][:, -2, :n], state[0][:, -1, 2 * n : 2 * n + m]),
+    )
+
+
+def state_form(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+    """The same weights with the three heads' states cached, residual and step sizes folded in."""
+    n, m = qp.n, qp.m
+    model = ArrowHurwicz(n, m, qp.A.dtype).to(qp.A.device)
+    data = model.data_tokens(qp)
+    gamma, eta = step.view(-1, 1, 1), dual_step.view(-1, 1, 1)
+    objective = model.objective_head.state(data)[:, :, :n]  # (batch, n + 1, n)
+    M = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device) - gamma * objective[:, :n]
+    c = -gamma * objective[:, n:]
+    pull = -gamma * model.multiplier_head.state(data)[:, :, :n]  # (batch, m, n)
+    constraint = eta * model.constraint_head.state(data)[:, :, 2 * n : 2 * n + m]  # (batch, n + 1, m)
+    push, shift = constraint[:, :n].contiguous(), constraint[:, n:].contiguous()
+
+    def layer(state: State) -> State:
+        x, dual = state
+        x = torch.baddbmm(torch.baddbmm(c, x, M), dual, pull)
+        return x, torch.baddbmm(dual, x, push).add_(shift).relu_()
+
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), dual.unsqueeze(1)),
+        step=layer,
+        read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
+    )

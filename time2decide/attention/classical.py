@@ -1,0 +1,155 @@
+"""The classical iterations, written as well as we can write them: the reference for equality and for speed.
+
+Everything that does not change between iterations is formed once: a gradient step is the single product
+x(I − γA) − γb. Iterates are rows (batch, 1, n).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from time2decide.attention.admm import Splitting
+from time2decide.attention.loop import Algorithm, State
+from time2decide.qp.problem import QP
+from time2decide.qp.projections import soft_threshold, sorted_threshold
+
+
+def _gradient_map(qp: QP, step: Tensor) -> tuple[Tensor, Tensor]:
+    """M, c with x − γ(Ax + b) = xM + c for a row x."""
+    gamma = step.view(-1, 1, 1)
+    eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
+    return eye - gamma * qp.A, -gamma * qp.b.unsqueeze(1)
+
+
+def _primal(step) -> Algorithm:  # type: ignore[no-untyped-def]
+    """An algorithm whose state is the iterate alone."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1),),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+    )
+
+
+def gradient(qp: QP, step: Tensor) -> Algorithm:
+    """x ← x − γ(Ax + b)."""
+    M, c = _gradient_map(qp, step)
+    return _primal(lambda state: (torch.baddbmm(c, state[0], M),))
+
+
+def ista(qp: QP, step: Tensor) -> Algorithm:
+    """x ← S_{γλ}(x − γ(Ax + b))."""
+    M, c = _gradient_map(qp, step)
+    assert qp.l1_penalty is not None
+    level = (step * qp.l1_penalty).view(-1, 1, 1)
+    return _primal(lambda state: (soft_threshold(torch.baddbmm(c, state[0], M), level),))
+
+
+def projected_gradient(qp: QP, step: Tensor) -> Algorithm:
+    """x ← projection of x − γ(Ax + b) onto ‖x‖₁ ≤ B, by sorting."""
+    M, c = _gradient_map(qp, step)
+    assert qp.l1_radius is not None
+    radius = qp.l1_radius.view(-1, 1, 1)
+
+    def one(state: State) -> State:
+        y = torch.baddbmm(c, state[0], M)
+        return (soft_threshold(y, sorted_threshold(y.abs(), radius).clamp_min_(0)),)
+
+    return _primal(one)
+
+
+def arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+    """x ← x − γ(Ax + b + Cᵀλ), then λ ← [λ + η(Cx − d)]₊."""
+    M, c = _gradient_map(qp, step)
+    pull = -step.view(-1, 1, 1) * qp.C  # (batch, m, n)
+    eta = dual_step.view(-1, 1, 1)
+    push, bound = eta * qp.C.mT, eta * qp.d.unsqueeze(1)  # (batch, n, m), (batch, 1, m)
+
+    def one(state: State) -> State:
+        x, dual = state
+        x = torch.baddbmm(torch.baddbmm(c, x, M), dual, pull)
+        return x, torch.baddbmm(dual, x, push).sub_(bound).relu_()
+
+    return _primal_dual(one)
+
+
+def _primal_dual(step) -> Algorithm:  # type: ignore[no-untyped-def]
+    """An algorithm whose state is (x, λ)."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), dual.unsqueeze(1)),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
+    )
+
+
+def accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+    """Nesterov's method, with the proximal map of the ℓ1 term when there is one (FISTA).
+
+    y = x + β(x − x₋), then x ← prox(y − γ(Ay + b)).
+    """
+    M, c = _gradient_map(qp, step)
+    weight = beta.view(-1, 1, 1)
+    level = None if qp.l1_penalty is None else (step * qp.l1_penalty).view(-1, 1, 1)
+    radius = None if qp.l1_radius is None else qp.l1_radius.view(-1, 1, 1)
+
+    def one(state: State) -> State:
+        x, previous = state
+        new = torch.baddbmm(c, torch.addcmul(x, weight, x - previous), M)
+        if level is not None:
+            new = soft_threshold(new, level)
+        if radius is not None:
+            new = soft_threshold(new, sorted_threshold(new.abs(), radius).clamp_min_(0))
+        return new, x
+
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1)),
+        step=one,
+        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+    )
+
+
+def newton_schulz(qp: QP, scale: Tensor) -> Algorithm:
+    """X ← X(2I − AX) from X = scale·I, read out as x = −Xb."""
+    eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
+    return Algorithm(
+        start=lambda x, dual: (scale.view(-1, 1, 1) * eye,),
+        step=lambda state: (2 * state[0] - state[0] @ qp.A @ state[0],),
+        read=lambda state: (-(state[0] @ qp.b.unsqueeze(-1)).squeeze(-1), qp.b.new_zeros(len(qp), 0)),
+    )
+
+
+def admm(qp: QP, parts: Splitting) -> Algorithm:
+    """OSQP's iteration with its own variables x, z, y: solve, relax, project, update the multiplier."""
+    K, W, rho, alpha = parts.K, parts.W, parts.rho, parts.alpha
+    b = qp.b.unsqueeze(1)
+
+    def prox(v: Tensor) -> Tensor:
+        if qp.m:
+            return torch.minimum(v, qp.d.unsqueeze(1))
+        if qp.l1_penalty is not None:
+            return soft_threshold(v, qp.l1_penalty.view(-1, 1, 1) / rho)
+        assert qp.l1_radius is not None
+        return soft_threshold(v, sorted_threshold(v.abs(), qp.l1_radius.view(-1, 1, 1)).clamp_min_(0))
+
+    def solve(z: Tensor, y: Tensor) -> Tensor:
+        return ((rho * z - y) @ K - b) @ W
+
+    def start(x: Tensor, dual: Tensor) -> State:
+        point = (K @ x.unsqueeze(-1)).mT
+        v = point + dual.unsqueeze(1) / rho if qp.m else point
+        z = prox(v)
+        return z, rho * (v - z)
+
+    def one(state: State) -> State:
+        z, y = state
+        relaxed = alpha * (solve(z, y) @ K.mT) + (1 - alpha) * z
+        new = prox(relaxed + y / rho)
+        return new, y + rho * (relaxed - new)
+
+    def read(state: State) -> tuple[Tensor, Tensor]:
+        z, y = state
+        if not qp.m:
+            return z.squeeze(1), qp.d[:, :0]
+        return solve(z, y).squeeze(1), y.squeeze(1)
+
+    return Algorithm(start, one, read)

@@ -1,0 +1,97 @@
+"""Gradient descent on (U) by one linear attention head: one layer is x ← x − γ(Ax + b)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from time2decide.attention.layers import LinearAttentionHead, selector
+from time2decide.attention.loop import Algorithm, State
+from time2decide.qp.problem import QP
+
+
+class GradientDescent(nn.Module):
+    """The transformer of the first construction.
+
+    Tokens have width 2n + 1, in three groups of slots (content, identity, constant):
+
+        row i of A: [aᵢ, eᵢ, 0]      b: [0, b, 1]      iterate: [x, 0, 1]
+
+    The head has W_Q = W_K = [Eᵀ Sᵀ] (content and constant), W_V = Rᵀ (identity) and W_O = E. The iterate's query
+    is [x, 1]; row i of A answers ⟨x, aᵢ⟩eᵢ, b answers b, the iterate itself has value 0, so the sum over all
+    tokens is Ax + b. The residual on the iterate's row with factor −γ makes one step.
+    """
+
+    def __init__(self, n: int, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.n, self.width = n, 2 * n + 1
+        content = selector(n, self.width, 0, dtype)
+        identity = selector(n, self.width, n, dtype)
+        constant = selector(1, self.width, 2 * n, dtype)
+        query = torch.cat([content, constant]).mT
+        self.head = LinearAttentionHead(W_Q=query, W_K=query, W_V=identity.mT, W_O=content)
+
+    def data_tokens(self, qp: QP) -> Tensor:
+        """Rows of A and b, (batch, n + 1, 2n + 1)."""
+        batch, n = len(qp), self.n
+        rows = qp.A.new_zeros(batch, n + 1, self.width)
+        rows[:, :n, :n] = qp.A
+        rows[:, :n, n : 2 * n] = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device)
+        rows[:, n, n : 2 * n] = qp.b
+        rows[:, n, 2 * n] = 1
+        return rows
+
+    def iterate_token(self, x: Tensor) -> Tensor:
+        """[x, 0, 1] for x (batch, n), as (batch, 1, 2n + 1)."""
+        token = x.new_zeros(len(x), 1, self.width)
+        token[:, 0, : self.n] = x
+        token[:, 0, 2 * self.n] = 1
+        return token
+
+    def forward(self, tokens: Tensor, step: Tensor) -> Tensor:
+        """One layer on all tokens (batch, n + 2, 2n + 1): attention at the last row, residual on it alone."""
+        iterate = tokens[:, -1:]
+        moved = iterate - step.view(-1, 1, 1) * self.head(iterate, tokens)
+        return torch.cat([tokens[:, :-1], moved], dim=1)
+
+    def state(self, qp: QP, step: Tensor) -> tuple[Tensor, Tensor]:
+        """The cached state with residual and γ folded in: M (batch, n, n), c (batch, 1, n), layer x ← xM + c.
+
+        The iterate's own token is left out of the state: its value is zero.
+        """
+        n = self.n
+        cached = self.head.state(self.data_tokens(qp))[:, :, :n]  # (batch, n + 1, n), rows [x slots; constant]
+        gamma = step.view(-1, 1, 1)
+        eye = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device)
+        return eye - gamma * cached[:, :n], -gamma * cached[:, n:]
+
+
+def literal(qp: QP, step: Tensor) -> Algorithm:
+    """The token matrix goes through the layer, scores and all."""
+    model = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device)
+    return token_algorithm(qp, model, lambda state: (model(state[0], step),))
+
+
+def state_form(qp: QP, step: Tensor) -> Algorithm:
+    """The same weights with KᵀV cached: a layer is one product."""
+    M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
+    return iterate_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
+
+
+def token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type: ignore[no-untyped-def]
+    """An algorithm on the token matrix whose last row holds the iterate."""
+    data = model.data_tokens(qp)
+
+    def start(x: Tensor, dual: Tensor) -> State:
+        return (torch.cat([data, model.iterate_token(x)], dim=1),)
+
+    return Algorithm(start, step, lambda state: (state[0][:, -1, : qp.n], qp.d[:, :0]))
+
+
+def iterate_algorithm(step) -> Algorithm:  # type: ignore[no-untyped-def]
+    """An algorithm on the iterate's row (batch, 1, n); further state of a step starts at zero."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1),),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+    )

@@ -1,0 +1,88 @@
+"""Projected gradient on (C): the ISTA layer whose threshold is found by a feedback loop.
+
+The loop of the construction is θ ← θ + η[‖S_θ(y)‖₁ − B]₊. With η ≤ 1/n, as in the paper, the excess shrinks by
+1 − |active|/n per turn. With η = 1/|active|, where the active set is {i : |yᵢ| > θ}, one turn lands exactly on the
+answer as soon as the active set is right: the excess is linear in θ there. Seen as Newton's method on the convex
+piecewise linear function θ ↦ ‖S_θ(y)‖₁ − B, it ends after finitely many turns from any start: from the right of
+the root one turn goes to its left, and from the left the active set only shrinks. A layer therefore starts its
+loop from the threshold of the layer before, and needs one or two turns once the iterates settle.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from time2decide.attention.gradient import iterate_algorithm, token_algorithm
+from time2decide.attention.ista import ISTA
+from time2decide.attention.loop import Algorithm, State
+from time2decide.qp.checks import InputError
+from time2decide.qp.problem import QP
+from time2decide.qp.projections import soft_threshold
+
+ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
+
+
+def literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-14) -> Algorithm:
+    """Attention layer, then the ReLU network inside its loop from θ = 0."""
+    if eta not in ETAS:
+        raise InputError(f"eta: expected one of {', '.join(ETAS)}, found {eta!r}")
+    model = ISTA(qp.n, qp.A.dtype).to(qp.A.device)
+    radius = _radius(qp)
+
+    def layer(state: State) -> State:
+        tokens = model(state[0], step)
+        y = tokens[:, -1:, : qp.n]
+        theta = torch.zeros_like(radius)
+        for _ in range(100_000):
+            shrunk = model.ffn(y, theta)
+            excess = torch.relu(shrunk.abs().sum(-1, keepdim=True) - radius)
+            if bool((excess <= loop_tol * radius.clamp_min(1)).all()):
+                break
+            count = (shrunk != 0).sum(-1, keepdim=True).clamp_min(1) if eta == "active" else qp.n
+            theta = theta + excess / count
+        return (model.threshold(tokens, theta),)
+
+    return token_algorithm(qp, model, layer)
+
+
+def state_form(qp: QP, step: Tensor) -> Algorithm:
+    """Cached attention; the loop runs on the scalar θ, which the state carries from layer to layer."""
+    M, c = ISTA(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
+    radius = _radius(qp)
+
+    def layer(state: State) -> State:
+        y = torch.baddbmm(c, state[0], M)
+        theta = threshold_loop(y.abs(), radius, state[1])
+        return soft_threshold(y, theta), theta
+
+    algorithm = iterate_algorithm(layer)
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)),
+        step=layer,
+        read=algorithm.read,
+    )
+
+
+def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
+    """θ ≥ 0 with Σ(size − θ)₊ = radius, or 0 where the sum of sizes is within it; starts from `theta`.
+
+    size (batch, 1, n), radius and theta (batch, 1, 1). Threshold sets are nested, so that equal counts before and
+    after a turn mean equal sets: then the turn was exact.
+    """
+    active = size > theta
+    count = active.sum(-1, keepdim=True)
+    for _ in range(size.shape[-1] + 2):
+        # an empty set (θ too large, or radius 0) restarts at the largest entry, which is always in the set
+        theta = ((size * active).sum(-1, keepdim=True) - radius).div_(count.clamp(min=1))
+        theta = torch.where(count > 0, theta, size.amax(-1, keepdim=True) - radius).clamp_min_(0)
+        active = size > theta
+        before, count = count, active.sum(-1, keepdim=True)
+        if torch.equal(before, count):
+            break
+    return theta
+
+
+def _radius(qp: QP) -> Tensor:
+    assert qp.l1_radius is not None
+    return qp.l1_radius.view(-1, 1, 1)

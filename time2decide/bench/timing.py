@@ -1,0 +1,29 @@
+"""Interleaved timing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+
+def interleaved(
+    peers: dict[str, Callable[[], object]], *, rounds: int, repeat: dict[str, int] | int = 1
+) -> dict[str, float]:
+    """Median seconds per call of each peer, measured in turn `rounds` times after one call to warm up.
+
+    `repeat` is the number of calls inside one measurement, for calls too short to time alone.
+    """
+    counts = repeat if isinstance(repeat, dict) else dict.fromkeys(peers, repeat)
+    times: dict[str, list[float]] = {name: [] for name in peers}
+    for call in peers.values():
+        call()
+    for turn in range(rounds):
+        names = list(peers) if turn % 2 == 0 else list(peers)[::-1]  # neither side always goes first
+        for name in names:
+            call, count = peers[name], counts[name]
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            times[name].append((time.perf_counter() - start) / count)
+    return {name: median(values) for name, values in times.items()}

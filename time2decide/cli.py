@@ -1,0 +1,184 @@
+"""The command line: ``time2decide --help``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from time2decide.qp.checks import InputError
+
+app = typer.Typer(
+    help="Transformers that solve quadratic programs and make covariance-aware decisions.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+BENCHMARKS = ("constructions", "labels", "projection")
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command()
+def solve(
+    file: Annotated[
+        Path, typer.Argument(help="Problem: .npz or .json with A, b and optionally C, d, l1_penalty, l1_radius.")
+    ],
+    method: Annotated[str, typer.Option(help="exact, or a construction: see `time2decide.METHODS`.")] = "exact",
+    steps: Annotated[int | None, typer.Option(help="Run exactly this many layers.")] = None,
+    tol: Annotated[float, typer.Option(help="Stop at this KKT residual.")] = 1e-8,
+    out: Annotated[Path | None, typer.Option(help="Write x, dual, status and kkt_residual to this .npz.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Solve the quadratic programs in a file.
+
+    Example: time2decide solve problem.npz --method admm --json
+    """
+    from time2decide.problem_files import read_problem, solution_as_dict, write_solution
+    from time2decide.solving import solve as solve_problem
+
+    solution = solve_problem(read_problem(file), method=method, steps=steps, tol=tol)
+    if out is not None:
+        write_solution(solution, out)
+    answer = solution_as_dict(solution)
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    table = Table("problem", "status", "KKT residual", "objective", "x", title=f"{solution.qp!r} by {method}")
+    for i, (status, residual, objective, x) in enumerate(
+        zip(answer["status"], answer["kkt_residual"], answer["objective"], answer["x"], strict=True)
+    ):
+        if i == 20:
+            table.add_row("…", f"{len(answer['status']) - i} more", "", "", "(--json or --out gives all)")
+            break
+        shown = " ".join(f"{v:.4g}" for v in x[:8]) + (" …" if len(x) > 8 else "")
+        table.add_row(str(i), status, _number(residual), _number(objective), shown)
+    _console().print(table)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="ID", help="A table or figure; `list` names them all.")],
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the numbers we publish. paper: full size.")] = "cpu",
+    results: Annotated[Path | None, typer.Option(help="Where rows are stored.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper, or show it if it is already in the results.
+
+    Example: time2decide reproduce convergence --preset cpu
+    """
+    from time2decide.experiments import get_experiment
+    from time2decide.experiments import reproduce as run
+    from time2decide.reports import draw
+
+    if name == "list":
+        _list_experiments(results, as_json)
+        return
+    experiment = get_experiment(name)
+
+    def progress(number: int, total: int, config: dict[str, Any]) -> None:
+        text = " ".join(f"{key}={value}" for key, value in config.items())
+        print(f"[{number + 1}/{total}] {text}", file=sys.stderr)
+
+    rows = run(experiment, preset, root=results, progress=progress)
+    pictures = draw(experiment.id, rows, preset, results)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    typer.echo(experiment.show(rows))
+    for picture in pictures:
+        typer.echo(f"figure: {picture}")
+
+
+def _list_experiments(results: Path | None, as_json: bool) -> None:
+    from time2decide.experiments import Store, experiment_ids, get_experiment
+    from time2decide.experiments.store import task_key
+
+    listing = []
+    for experiment in map(get_experiment, experiment_ids()):
+        state = {}
+        for preset, expected in experiment.presets.items():
+            keys = {task_key(config) for config in experiment.tasks(preset)}
+            stored = len(keys & Store(experiment.id, preset, results).done())
+            state[preset] = {"expected": expected, "stored": stored, "tasks": len(keys)}
+        listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
+    if as_json:
+        typer.echo(json.dumps(listing))
+        return
+    table = Table("id", "what", "in the paper", "presets (expected time, tasks stored)")
+    for entry in listing:
+        presets = "\n".join(f"{p}: {s['expected']}, {s['stored']}/{s['tasks']}" for p, s in entry["presets"].items())
+        table.add_row(entry["id"], entry["title"], entry["paper"], presets)
+    _console().print(table)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure speed and accuracy against peers in one run.
+
+    Example: time2decide bench constructions --json
+    """
+    if name not in (*BENCHMARKS, "all"):
+        raise InputError(f"name: expected one of {', '.join(BENCHMARKS)} or all, found {name!r}")
+    collected: list[dict[str, Any]] = []
+    for each in BENCHMARKS if name == "all" else (name,):
+        rows = importlib.import_module(f"time2decide.bench.{each}").rows(quick=quick)
+        if not as_json:
+            _console().print(rows_table(rows, title=each))
+        collected += [{"bench": each, **row} for row in rows] if name == "all" else rows
+    if as_json:
+        typer.echo(json.dumps(collected))
+
+
+def rows_table(rows: list[dict[str, Any]], title: str) -> Table:
+    """Rows of equal keys as a table."""
+    table = Table(*rows[0], title=title)
+    for row in rows:
+        table.add_row(*[_number(value) for value in row.values()])
+    return table
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _console() -> Console:
+    """A wide console when output is not a terminal, so that tables in logs are not folded."""
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
+def main() -> None:
+    """Run the command line: bad input is one line on standard error and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        code = app(standalone_mode=False)
+    except (InputError, click.UsageError) as error:
+        message = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        print("time2decide: " + " ".join(message.split()), file=sys.stderr)
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print("time2decide: interrupted; finished rows are stored, start again to go on", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""One call for every solver: ``solve(qp, method=...)``, and the same under the signature of qpsolvers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from time2decide.attention import METHODS as CONSTRUCTIONS
+from time2decide.attention import build, run
+from time2decide.qp.checks import ArrayLike, InputError, check_positive
+from time2decide.qp.exact import Rows, solve_exact, solve_rows
+from time2decide.qp.problem import QP
+from time2decide.qp.solution import Solution, Status
+
+#: Every method of `solve`.
+METHODS = ("exact", *CONSTRUCTIONS)
+
+
+def solve(
+    qp: QP,
+    method: str = "exact",
+    *,
+    steps: int | None = None,
+    tol: float = 1e-8,
+    form: str = "state",
+    max_steps: int = 200_000,
+    check_every: int = 10,
+    history: bool = False,
+    initial: tuple[ArrayLike, ArrayLike] | None = None,
+    **options: Any,
+) -> Solution:
+    """Solve a batch of quadratic programs.
+
+    Parameters
+    ----------
+    qp : QP
+    method : str
+        ``exact`` (DAQP), or a construction: ``gradient`` and ``nesterov`` for class U, ``arrow_hurwicz`` for LC,
+        ``ista`` for R, ``projected_gradient`` for C, ``fista`` for R and C, ``admm`` for LC, R and C,
+        ``newton_schulz`` for all.
+    steps : int, optional
+        Run exactly this many layers. By default, layers until the KKT residual is at most `tol`.
+    tol : float
+        KKT residual at which an instance counts as solved.
+    form : {"state", "literal", "classical"}
+        How a construction is run: linear attention with cached state, token by token as in the proofs, or the
+        classical iteration that it equals.
+    max_steps, check_every : int
+        Limit on layers, and how often the stopping rule looks at the residual.
+    history : bool
+        Keep the KKT residual after every layer in ``Solution.history``.
+    initial : (x, dual), optional
+        Starting point of an iterative method; zeros by default.
+    **options
+        ``step_size``, ``dual_step`` (step sizes; checked against the conditions for convergence), ``rho``,
+        ``alpha``, ``inverse_by`` (ADMM).
+
+    Returns
+    -------
+    Solution
+        With ``status`` per instance; nothing is raised for instances without an answer.
+    """
+    if not isinstance(qp, QP):
+        raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
+    if method not in METHODS:
+        raise InputError(f"method: expected one of {', '.join(METHODS)}, found {method!r}")
+    if method == "exact":
+        if options or steps is not None or history or initial is not None:
+            extra = [*options, *(["steps"] if steps is not None else []), *(["history"] if history else [])]
+            raise InputError(f"{(extra or ['initial'])[0]}: expected no such option for method 'exact'")
+        return solve_exact(qp, tol=check_positive("tol", tol))
+    algorithm = build(qp, method, form, **options)
+    start = None
+    if initial is not None:
+        start = tuple(torch.as_tensor(np.asarray(v) if not torch.is_tensor(v) else v) for v in initial)
+        if qp.single:
+            start = tuple(v.unsqueeze(0) if v.dim() == 1 else v for v in start)
+    ended = run(
+        algorithm,
+        qp,
+        steps=steps,
+        tol=tol,
+        max_steps=max_steps,
+        check_every=check_every,
+        history=history,
+        initial=start,  # type: ignore[arg-type]
+    )
+    status = np.where((ended.residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    return Solution.build(
+        qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history
+    )
+
+
+def solve_qp(
+    P: ArrayLike,
+    q: ArrayLike,
+    G: ArrayLike = None,
+    h: ArrayLike = None,
+    A: ArrayLike = None,
+    b: ArrayLike = None,
+    lb: ArrayLike = None,
+    ub: ArrayLike = None,
+    solver: str = "exact",
+    initvals: ArrayLike = None,
+    verbose: bool = False,
+    **options: Any,
+) -> np.ndarray | None:
+    """Minimise ½xᵀPx + qᵀx subject to Gx ≤ h, Ax = b, lb ≤ x ≤ ub, with the signature of qpsolvers.
+
+    `solver` is a method of `solve`. Matrices may be scipy-sparse; infinite entries of h, lb and ub mean no
+    constraint. Returns x, or None when no point satisfies the constraints, the objective has no minimum or the
+    method did not converge.
+    """
+    P, q = _dense("P", P, 2), _dense("q", q, 1)
+    n = len(q)
+    if P.shape != (n, n):
+        raise InputError(f"P: expected shape ({n}, {n}) to match q, found {P.shape}")
+    QP(P, q)  # the usual checks of P and q
+    rows, bounds = _pair("G", G, "h", h, n)
+    equal_rows, values = _pair("A", A, "b", b, n)
+    for name, limit, sign in (("ub", ub, 1.0), ("lb", lb, -1.0)):
+        if limit is not None:
+            side = np.broadcast_to(_dense(name, limit, None), (n,))
+            rows, bounds = np.vstack([rows, sign * np.eye(n)]), np.append(bounds, sign * side)
+    if np.isnan(bounds).any():
+        raise InputError("h, lb, ub: expected numbers, found NaN")
+    if (bounds == -np.inf).any():
+        return None
+    keep = bounds < np.inf
+    rows, bounds = rows[keep], bounds[keep]
+    if solver == "exact":
+        return _exact_with_equalities(P, q, rows, bounds, equal_rows, values)
+    C = np.vstack([rows, equal_rows, -equal_rows])
+    d = np.concatenate([bounds, values, -values])
+    qp = QP(P, q, C, d) if len(d) else QP(P, q)
+    initial = None if initvals is None else (np.asarray(initvals, dtype=float), np.zeros(len(d)))
+    answer = solve(qp, solver, initial=initial, **options)
+    if verbose:
+        print(f"time2decide {solver}: {answer.status}, KKT residual {answer.kkt_residual:.2e}")
+    return answer.x if answer.status == Status.OPTIMAL else None
+
+
+def _exact_with_equalities(
+    P: np.ndarray, q: np.ndarray, rows: np.ndarray, bounds: np.ndarray, equal_rows: np.ndarray, values: np.ndarray
+) -> np.ndarray | None:
+    """DAQP with equality rows as such; its answer is checked against the constraints."""
+    G, upper = np.vstack([rows, equal_rows]), np.concatenate([bounds, values])
+    equal = np.arange(len(upper)) >= len(bounds)
+    lower = np.where(equal, upper, -1e30)
+    x, dual, flag = solve_rows(Rows(P[None], q[None], G[None], upper[None], lower, equal))
+    point, multipliers = x[0], dual[0]
+    scale = 1 + np.abs(upper).max(initial=0) + np.abs(q).max()
+    violation = np.max(np.where(equal, np.abs(G @ point - upper), G @ point - upper), initial=0.0)
+    gradient = np.abs(P @ point + q + G.T @ multipliers).max()
+    solved = flag[0] in (1, 2) and violation <= 1e-8 * scale and gradient <= 1e-6 * scale
+    return point if solved else None
+
+
+def _dense(name: str, value: ArrayLike, dims: int | None) -> np.ndarray:
+    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=float)
+    if dims is not None and array.ndim != dims:
+        raise InputError(f"{name}: expected {dims} dimension{'s' * (dims > 1)}, found shape {array.shape}")
+    return array
+
+
+def _pair(
+    matrix_name: str, matrix: ArrayLike, vector_name: str, vector: ArrayLike, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both or neither of a constraint matrix and its right-hand side; empty arrays when neither is given."""
+    if matrix is None and vector is None:
+        return np.zeros((0, n)), np.zeros(0)
+    if matrix is None or vector is None:
+        missing = matrix_name if matrix is None else vector_name
+        raise InputError(f"{missing}: expected together with its other half ({matrix_name} and {vector_name})")
+    rows = np.atleast_2d(np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float))
+    values = np.atleast_1d(np.asarray(vector, dtype=float))
+    if rows.shape != (len(values), n):
+        raise InputError(f"{matrix_name}: expected shape ({len(values)}, {n}), found {rows.shape}")
+    if not np.isfinite(rows).all():
+        raise InputError(f"{matrix_name}: expected finite numbers, found NaN or infinity")
+    return rows, values
