@@ -115,9 +115,9 @@ def draw(fold: tuple[Term, ...], count: int, rng: np.random.Generator) -> np.nda
     rank = kernel.factor.shape[1]
     if count * rank > length:
         factor = tall_factor(_gram(fold))
-        return factor @ rng.standard_normal((factor.shape[1], count))
+        return np.asarray(factor @ rng.standard_normal((factor.shape[1], count)))
     inner = draw(fold[:-1], count * rank, rng).reshape(length, count, rank)  # (T, count, rank)
-    return np.einsum("tcr,tr->tc", inner, kernel.factor)
+    return np.asarray(np.einsum("tcr,tr->tc", inner, kernel.factor))
 
 
 def _random_fold(bank: tuple[Kernel, ...], most: int, rng: np.random.Generator) -> tuple[Term, ...]:
