@@ -6,11 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from time2decide.qp.checks import InputError
+
+if TYPE_CHECKING:
+    from time2decide.decisions import Backtest
 
 _COLUMNS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "traded", "regret", "mse")
 
@@ -71,11 +74,9 @@ def _budgets(text: str) -> list[float]:
         raise InputError(f"turnover: expected numbers separated by commas, found {text!r}") from None
 
 
-def _write(result: object, folder: Path) -> list[Path]:
-    from time2decide.decisions.backtest import Backtest
+def _write(result: Backtest, folder: Path) -> list[Path]:
     from time2decide.decisions.figures import write_figures
 
-    assert isinstance(result, Backtest)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = []
@@ -89,13 +90,10 @@ def _write(result: object, folder: Path) -> list[Path]:
         raise InputError(f"out: expected a folder that can be written to, found {folder} ({error.strerror})") from None
 
 
-def _print_summary(result: object, data: str, cost_bps: float) -> None:
+def _print_summary(result: Backtest, data: str, cost_bps: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from time2decide.decisions.backtest import Backtest
-
-    assert isinstance(result, Backtest)
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp"
     table = Table("strategy", "turnover_l1", *_COLUMNS, title=title)

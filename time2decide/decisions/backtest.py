@@ -89,7 +89,9 @@ def backtest(
         if isinstance(strategy, str):
             result = oracle_rollout(oracle, budgets, window, risk_aversion)
         else:
-            result = rollout(array, strategy, budgets, risk_aversion=risk_aversion, window=window, oracle=oracle)
+            result = rollout(
+                array, strategy, budgets.tolist(), risk_aversion=risk_aversion, window=window, oracle=oracle
+            )
         frame = _steps_frame(result, array, steps, cost / 1e4)
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))

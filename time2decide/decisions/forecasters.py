@@ -34,7 +34,7 @@ def ridge(returns: np.ndarray, lags: int = 16, penalty: float = 0.1) -> np.ndarr
     β = (XᵀX + penalty · v · rows · I)⁻¹ Xᵀy on returns minus their mean, v the variance of the asset, so that the
     penalty has no unit.
     """
-    series, window, m = returns.shape
+    window = returns.shape[1]
     mean = returns.mean(axis=1, keepdims=True)
     centred = (returns - mean).transpose(0, 2, 1)  # (series, m, window)
     history = np.lib.stride_tricks.sliding_window_view(centred, lags, axis=-1)  # (series, m, window - lags + 1, lags)
