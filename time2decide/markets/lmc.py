@@ -26,6 +26,8 @@ from time2decide.qp.checks import InputError, check_count, check_positive
 
 _VERSION = 1  # of the random stream: raise it when the same seed gives other numbers, so that caches are not mixed
 
+_PARALLEL_FROM = 128  # below this, starting worker processes costs more than it saves
+
 
 @dataclass(frozen=True)
 class LMCConfig:
@@ -149,7 +151,7 @@ def _kernel_gram(kernel: Kernel) -> np.ndarray:
 
 
 def _generate(config: LMCConfig, seed: int, first: int, count: int, workers: int | None) -> np.ndarray:
-    processes = min(workers or (cpu_count() if count >= 32 else 1), count)
+    processes = min(workers or (cpu_count() if count >= _PARALLEL_FROM else 1), count)
     edges = first + np.linspace(0, count, (4 * processes if processes > 1 else 1) + 1).astype(int)
     parts = Parallel(n_jobs=processes)(
         delayed(_generate_part)(config, seed, int(i), int(j)) for i, j in pairwise(edges)
