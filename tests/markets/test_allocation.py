@@ -123,3 +123,23 @@ def test_bad_input_is_named(change, name):
     arguments = {"returns": [0.1, 0.2], "covariance": np.eye(2), "previous": [0.5, 0.5], "turnover_l1": 1.0}
     with pytest.raises(InputError, match=name):
         mean_variance_step(**(arguments | {"risk_aversion": RISK_AVERSION} | change))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_degenerate_decisions_are_certified(seed):
+    """Equal assets, equal returns, riskless assets and covariances of low rank."""
+    rng = np.random.default_rng(seed)
+    m, scale = int(rng.integers(2, 20)), 10.0 ** rng.integers(-5, 2)
+    factor = rng.standard_normal((60, m, max(1, m // 3))) * scale * 10.0 ** rng.integers(-1, 3)
+    factor[:, : m // 2] = factor[:, :1]
+    factor[:20, -1] = 0
+    r = np.round(rng.standard_normal((60, m))) * scale + (100 * scale if seed % 2 else 0)
+    r[:10] = r[:10, :1]
+    steps = random_steps(rng, 60, m, scale)._replace(returns=r, covariance=factor @ factor.transpose(0, 2, 1))
+    s = mean_variance_step(*steps)
+    assert violation(steps, s) < 1e-12
+    relative = r - r.max(-1, keepdims=True)
+    gradient = relative - 2 * RISK_AVERSION * np.einsum("nij,nj->ni", steps.covariance, s)
+    best = greedy_allocations(gradient, steps.previous, steps.turnover_l1 / 2)
+    size = np.maximum(np.abs(relative).max(-1), 2 * RISK_AVERSION * np.abs(steps.covariance).max((1, 2)))
+    assert (np.einsum("ni,ni->n", gradient, best - s) <= 1e-9 * size).all()

@@ -17,7 +17,7 @@ from time2decide.markets.lmc import LMCConfig, lmc_series, lmc_set
 def rows(quick: bool = False) -> list[dict[str, Any]]:
     """Seconds per series of 16 × 1024 by both routes, and the time of a whole data set."""
     config = LMCConfig(length=128) if quick else LMCConfig()
-    each = 2 if quick else 5
+    each = 1 if quick else 2
     kernel_bank(config.length)  # made once per process
     peers: dict[str, Callable[[], object]] = {
         "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
 
-_CERTIFIED = 1e-14  # gap relative to the largest gradient: a few units of rounding
-_REFUSED = 1e-9  # an answer whose relative gap is above this is no answer
+_CERTIFIED = 1e-14  # gap relative to the data (return differences and curvature): a few units of rounding
+_REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
 _VERTEX_ROUNDS = 2
-_PROXIMAL = 1e-8  # DAQP needs a definite Hessian; proximal rounds remove the bias again
+_PROXIMAL = (1e-8, 1e-6)  # DAQP needs a definite Hessian; proximal rounds remove the bias again
 _PROXIMAL_ROUNDS = 6
 _SETTINGS = {"primal_tol": 1e-12, "dual_tol": 1e-12}
 _NO_BOUND, _EQUALITY = 1e30, 5  # DAQP's infinity, and its mark of an equality row
@@ -97,16 +97,19 @@ def best_allocations(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: 
 
     r (n, k or 1, m), curvature 2λΣ (n, m, m), p (n, k, m), half = γ/2 (n, k); returns (n, k, m).
     """
+    r = r - r.max(-1, keepdims=True)  # a constant does not matter on the simplex, and its rounding does
+    scale = np.maximum(np.abs(r).max(-1), np.abs(curvature).max((-2, -1))[:, None])  # (n, k or 1)
     s = greedy_allocations(r - p @ curvature, p, half)
     for _ in range(_VERTEX_ROUNDS):
-        target, open_ = _improve(r, curvature, p, half, s)
+        gap, target = _certify(r - s @ curvature, p, half, s)
+        open_ = gap > _CERTIFIED * scale
         if not open_.any():
             return s
         s = np.where(open_[..., None], target, s)
-    _, open_ = _improve(r, curvature, p, half, s)
-    r = np.broadcast_to(r, p.shape)
+    open_ = _certify(r - s @ curvature, p, half, s)[0] > _CERTIFIED * scale
+    r, scale = np.broadcast_to(r, p.shape), np.broadcast_to(scale, open_.shape)
     for i, j in zip(*np.nonzero(open_), strict=True):
-        s[i, j] = _solve_one(r[i, j], curvature[i], p[i, j], float(half[i, j]))
+        s[i, j] = _solve_one(r[i, j] / scale[i, j], curvature[i] / scale[i, j], p[i, j], half[i, j])
     return s
 
 
@@ -128,29 +131,21 @@ def greedy_allocations(gradient: np.ndarray, p: np.ndarray, half: np.ndarray) ->
     return answer
 
 
-def _improve(
-    r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: np.ndarray, s: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best vertex for the gradient at s, (n, k, m), and where it proves that s is not optimal, (n, k)."""
-    gradient = r - s @ curvature
+def _certify(gradient: np.ndarray, p: np.ndarray, half: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """gap = max_v gᵀ(v − s) over the feasible set, (...), and the v that attains it, (..., m)."""
     target = greedy_allocations(gradient, p, half)
-    gap = np.einsum("nkm,nkm->nk", gradient, target - s)
-    return target, gap > _CERTIFIED * np.abs(gradient).max(-1)
+    return np.einsum("...m,...m->...", gradient, target - s), target
 
 
-def _solve_one(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: float) -> np.ndarray:
+def _solve_one(r: np.ndarray, Q: np.ndarray, p: np.ndarray, half: np.float64) -> np.ndarray:
     """One decision by DAQP in the trades: s = p + b − v, 0 ≤ b ≤ 1, 0 ≤ v ≤ p, 1ᵀb = 1ᵀv ≤ γ/2.
 
-    The Hessian is singular in (b, v) because buying and selling the same asset changes nothing; each round adds
-    ε/2 ‖x − x_before‖², which vanishes as the rounds converge (a factor of about ε each).
+    The data are scaled to size 1. The Hessian is singular in (b, v) because buying and selling the same asset
+    changes nothing; each round adds ε/2 ‖x − x_before‖², which vanishes as the rounds converge.
     """
     m = len(r)
-    relative = r - r.max()  # a constant does not matter on the simplex, and its rounding does
-    scale = max(np.abs(relative).max(), np.abs(curvature).max())
-    Q = curvature / scale
     H = np.block([[Q, -Q], [-Q, Q]])
-    H[np.diag_indices(2 * m)] += _PROXIMAL
-    slope = Q @ p - relative / scale
+    slope = Q @ p - r
     f = np.concatenate([slope, -slope])
     rows = np.ones((2, 2 * m))  # 1ᵀb − 1ᵀv = 0 and 1ᵀb ≤ γ/2
     rows[0, m:], rows[1, m:] = -1.0, 0.0
@@ -160,32 +155,28 @@ def _solve_one(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: float)
     sense = np.zeros(2 * m + 2, dtype=np.int32)
     sense[2 * m] = _EQUALITY
     x, best, least = np.zeros(2 * m), p, np.inf
-    for _ in range(_PROXIMAL_ROUNDS):
-        x, _, _, _ = daqp.solve(H, f - _PROXIMAL * x, rows, upper, lower, sense, **_SETTINGS)
-        s = _settle(p, x[:m] - x[m:], half)
-        gap = _relative_gap(relative, curvature, p, half, s)
-        if gap < least:
-            best, least = s, gap
-        if least <= _CERTIFIED:
-            return best
+    for weight in _PROXIMAL:
+        definite = H + weight * np.eye(2 * m)
+        for _ in range(_PROXIMAL_ROUNDS):
+            x, _, _, _ = daqp.solve(definite, f - weight * x, rows, upper, lower, sense, **_SETTINGS)
+            s = _settle(p, x[:m] - x[m:], half)
+            gap = float(_certify(r - Q @ s, p, np.asarray(half), s)[0])
+            if gap < least:
+                best, least = s, gap
+            if least <= _CERTIFIED:
+                return best
     if not least <= _REFUSED:
         raise ArithmeticError(f"mean-variance step: no answer was found (relative gap {least:.3g})")
     return best
 
 
-def _settle(p: np.ndarray, change: np.ndarray, half: float) -> np.ndarray:
+def _settle(p: np.ndarray, change: np.ndarray, half: np.float64) -> np.ndarray:
     """p + change with the solver's rounding removed: bought equals sold, neither above `half`, nothing below 0."""
     bought, sold = np.maximum(change, 0.0), np.minimum(np.maximum(-change, 0.0), p)
     amount = min(bought.sum(), sold.sum(), half)
     if not amount > 0:
         return p.copy()
     return np.asarray(np.maximum(p - sold * (amount / sold.sum()), 0.0) + bought * (amount / bought.sum()))
-
-
-def _relative_gap(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: float, s: np.ndarray) -> float:
-    gradient = r - curvature @ s
-    target = greedy_allocations(gradient, p, np.asarray(half))
-    return float(gradient @ (target - s) / max(np.abs(gradient).max(), np.finfo(float).tiny))
 
 
 def _array(name: str, value: ArrayLike) -> np.ndarray:
