@@ -88,9 +88,7 @@ def solve(
         initial=start,  # type: ignore[arg-type]
     )
     status = np.where((ended.residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    return Solution.build(
-        qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history
-    )
+    return Solution.build(qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history)
 
 
 def solve_qp(

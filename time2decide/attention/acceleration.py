@@ -5,9 +5,12 @@
 A layer is two attention blocks. The first mixes the two iterate tokens by their identity: each carries a slot that
 says which of the two it is, queries and keys read only these slots and the values are the contents, so that the
 head adds β(x − x₋) to the first and x − x₋ to the second. The second block is the gradient head at the first
-token, and the feed-forward network of ISTA or its threshold loop follows. With γ = 1/L and
-β = (√κ − 1)/(√κ + 1) the error shrinks by about 1 − 1/√κ per layer instead of 1 − 1/κ (Nesterov's constant-momentum
-scheme for strongly convex objectives; the proximal version keeps the rate).
+token, and the feed-forward network of ISTA or its threshold loop follows.
+
+The momentum is β = min((t − 1)/t₊, (√κ − 1)/(√κ + 1)) with t₊ = (1 + √(1 + 4t²))/2, where t is a scalar carried
+from layer to layer as the threshold is. When the score ⟨y − x, x − x₋⟩ of the new iterate is positive the momentum
+points uphill and t goes back to 1 (O'Donoghue and Candès): the method then follows the conditioning on the
+support, which is better than κ. Rate: with γ = 1/L the error shrinks by about 1 − 1/√κ per layer instead of 1 − 1/κ.
 """
 
 from __future__ import annotations
@@ -56,42 +59,61 @@ class Accelerated(nn.Module):
 
 
 def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
-    """The token matrix goes through both blocks, scores and all."""
+    """The token matrix goes through both blocks, scores and all; `beta` is the largest momentum."""
     model = Accelerated(qp.n, qp.A.dtype).to(qp.A.device)
+    n, cap = qp.n, beta.view(-1, 1, 1)
 
     def layer(state: State) -> State:
-        tokens = model(state[0], step, beta)
-        y = tokens[:, -2:-1, : qp.n]
-        theta = _threshold(qp, step, y)
-        if theta is None:
-            return (tokens,)
-        shrunk = tokens.clone()
-        shrunk[:, -2:-1, : qp.n] = model.ffn(y, theta)
-        return (shrunk,)
+        tokens, t = state
+        weight, grown = next_momentum(t, cap)
+        x, previous = tokens[:, -2:-1, :n], tokens[:, -1:, :n]
+        y = torch.addcmul(x, weight, x - previous)
+        tokens = model(tokens, step, weight.flatten())
+        theta = _threshold(qp, step, tokens[:, -2:-1, :n])
+        if theta is not None:
+            tokens = tokens.clone()
+            tokens[:, -2:-1, :n] = model.ffn(tokens[:, -2:-1, :n], theta)
+        return tokens, restarted(grown, y, tokens[:, -2:-1, :n], x)
 
     return Algorithm(
-        start=lambda x, dual: (model.tokens(qp, x),),
+        start=lambda x, dual: (model.tokens(qp, x), torch.ones_like(cap)),
         step=layer,
-        read=lambda state: (state[0][:, -2, : qp.n], qp.d[:, :0]),
+        read=lambda state: (state[0][:, -2, :n], qp.d[:, :0]),
     )
 
 
 def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     """Cached attention: by linearity the gradient is read once, at y."""
     M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
-    weight = beta.view(-1, 1, 1)
+    cap = beta.view(-1, 1, 1)
 
     def layer(state: State) -> State:
-        x, previous = state
-        new = torch.baddbmm(c, torch.addcmul(x, weight, x - previous), M)
+        x, previous, t = state
+        weight, grown = next_momentum(t, cap)
+        y = torch.addcmul(x, weight, x - previous)
+        new = torch.baddbmm(c, y, M)
         theta = _threshold(qp, step, new)
-        return (new if theta is None else soft_threshold(new, theta)), x
+        if theta is not None:
+            new = soft_threshold(new, theta)
+        return new, x, restarted(grown, y, new, x)
 
     return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1)),
+        start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1), torch.ones_like(cap)),
         step=layer,
-        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+        read=lambda state: (state[0].squeeze(1), qp.d[:, :0]),
     )
+
+
+def next_momentum(t: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+    """β of this layer and t of the next, both (batch, 1, 1)."""
+    grown = (1 + (1 + 4 * t * t).sqrt()) / 2
+    return torch.minimum((t - 1) / grown, cap), grown
+
+
+def restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """t, set back to 1 where the momentum points uphill."""
+    uphill = ((y - new) * (new - old)).sum(-1, keepdim=True) > 0
+    return torch.where(uphill, torch.ones_like(t), t)
 
 
 def _threshold(qp: QP, step: Tensor, y: Tensor) -> Tensor | None:

@@ -1,6 +1,6 @@
 """Arrow–Hurwicz on (LC) by a macro-block of two attention blocks.
 
-    x ← x − γ(Ax + b + Cᵀλ),   then   λ ← [λ + η(Cx − d)]₊
+x ← x − γ(Ax + b + Cᵀλ),   then   λ ← [λ + η(Cx − d)]₊
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from time2decide.attention.admm import Splitting
 from time2decide.attention.loop import Algorithm, State
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold, sorted_threshold
+from time2decide.qp.solution import proximal_map
 
 
 def _gradient_map(qp: QP, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,28 +84,24 @@ def _primal_dual(step) -> Algorithm:  # type: ignore[no-untyped-def]
 
 
 def accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
-    """Nesterov's method, with the proximal map of the ℓ1 term when there is one (FISTA).
+    """Nesterov's method with adaptive restart, with the proximal map of the ℓ1 term when there is one (FISTA).
 
-    y = x + β(x − x₋), then x ← prox(y − γ(Ay + b)).
+    y = x + β(x − x₋), then x ← prox(y − γ(Ay + b)); `beta` is the largest momentum.
     """
-    M, c = _gradient_map(qp, step)
-    weight = beta.view(-1, 1, 1)
-    level = None if qp.l1_penalty is None else (step * qp.l1_penalty).view(-1, 1, 1)
-    radius = None if qp.l1_radius is None else qp.l1_radius.view(-1, 1, 1)
+    gamma, cap = step.view(-1, 1), beta.view(-1, 1)
 
     def one(state: State) -> State:
-        x, previous = state
-        new = torch.baddbmm(c, torch.addcmul(x, weight, x - previous), M)
-        if level is not None:
-            new = soft_threshold(new, level)
-        if radius is not None:
-            new = soft_threshold(new, sorted_threshold(new.abs(), radius).clamp_min_(0))
-        return new, x
+        x, previous, t = state
+        grown = (1 + torch.sqrt(1 + 4 * t**2)) / 2
+        y = x + torch.minimum((t - 1) / grown, cap) * (x - previous)
+        new = proximal_map(qp, y - gamma * (torch.einsum("bij,bj->bi", qp.A, y) + qp.b), step)
+        restart = ((y - new) * (new - x)).sum(-1, keepdim=True) > 0
+        return new, x, torch.where(restart, torch.ones_like(t), grown)
 
     return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1)),
+        start=lambda x, dual: (x, x, torch.ones_like(cap)),
         step=one,
-        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+        read=lambda state: (state[0], qp.d[:, :0]),
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
+
+import torch
 
 
 def interleaved(
@@ -27,3 +30,14 @@ def interleaved(
                 call()
             times[name].append((time.perf_counter() - start) / count)
     return {name: median(values) for name, values in times.items()}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: small kernels gain nothing from more, and a busy machine makes them much slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

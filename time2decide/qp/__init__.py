@@ -20,7 +20,6 @@ __all__ = [
     "InputError",
     "Solution",
     "Status",
-    "solve_exact",
     "kkt",
     "project_l1_ball",
     "project_portfolio",
@@ -28,4 +27,5 @@ __all__ = [
     "random_qp",
     "reference_problems",
     "soft_threshold",
+    "solve_exact",
 ]

@@ -1,0 +1,82 @@
+"""The paper's runtime tables: one attention layer in its state form against one classical step.
+
+Both run through the same loop body on the same problems, one thread, interleaved. The classical step is the best
+we can write: everything constant is formed once, and the projection sorts. `paper` is the overhead the paper
+prints for its own pair of implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from time2decide.attention import Algorithm, build
+from time2decide.bench.timing import interleaved, one_thread
+from time2decide.qp import QP, random_qp
+
+_METHODS = {"U": "gradient", "R": "ista", "C": "projected_gradient", "LC": "arrow_hurwicz"}
+_PAPER = {
+    "U": {16: 1.25, 32: 1.08, 64: 1.04, 128: 1.08},
+    "R": {16: 1.35, 32: 1.12, 64: 1.09, 128: 1.09},
+    "C": {16: 3.37, 32: 1.67, 64: 1.39, 128: 1.14},
+}
+_PAPER_LC = {
+    (16, 8): 1.25,
+    (16, 16): 1.18,
+    (32, 8): 1.07,
+    (32, 16): 1.02,
+    (32, 32): 1.02,
+    (64, 16): 1.04,
+    (64, 32): 0.99,
+    (64, 64): 1.05,
+    (128, 32): 1.19,
+    (128, 64): 1.20,
+}
+
+
+def rows(quick: bool = False) -> list[dict[str, Any]]:
+    """One row per class, size and batch."""
+    cases = [(kind, n, 0, value) for kind, sizes in _PAPER.items() for n, value in sizes.items()]
+    cases += [("LC", n, m, value) for (n, m), value in _PAPER_LC.items()]
+    if quick:
+        cases = [case for case in cases if case[1] == 16]
+    with one_thread(), torch.no_grad():
+        return [
+            _row(kind, n, m, batch, paper, rounds=5 if quick else 61)
+            for kind, n, m, paper in cases
+            for batch in (1, 256)
+        ]
+
+
+def _row(kind: str, n: int, m: int, batch: int, paper: float, rounds: int) -> dict[str, Any]:
+    qp = random_qp(batch, n, m, kind=kind, seed=n + m)
+    forms = {"classical": "classical", "attention": "state"}
+    peers = {name: _steps(build(qp, _METHODS[kind], form), qp) for name, form in forms.items()}
+    probe = interleaved(peers, rounds=3)["classical"]
+    repeat = max(1, int(2e-3 / probe))  # about 2 ms per measurement
+    seconds = interleaved(peers, rounds=rounds, repeat=repeat)
+    return {
+        "problem": kind,
+        "n": n,
+        "m": m,
+        "batch": batch,
+        "classical_us": 1e6 * seconds["classical"],
+        "attention_us": 1e6 * seconds["attention"],
+        "overhead": seconds["attention"] / seconds["classical"],
+        "paper": paper,
+    }
+
+
+def _steps(algorithm: Algorithm, qp: QP) -> Callable[[], None]:
+    """A call that takes one more step from where the last one ended, after 100 steps from zero."""
+    state = algorithm.start(qp.b.new_zeros(len(qp), qp.n), qp.b.new_zeros(len(qp), qp.m))
+    for _ in range(100):
+        state = algorithm.step(state)
+
+    def one() -> None:
+        nonlocal state
+        state = algorithm.step(state)
+
+    return one
