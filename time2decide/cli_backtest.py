@@ -32,12 +32,12 @@ def backtest(
     window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
     last: Annotated[int | None, typer.Option(help="Use only this many last rows.")] = None,
     periods_per_year: Annotated[float, typer.Option(help="For annual figures.")] = 252.0,
-    out: Annotated[Path | None, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Compare strategies walk-forward, with costs; each sees only the past.
 
-    Example: time2decide backtest --data sp500 --last 1000 --strategies uniform,pto-ar1 --turnover 0.5 --out report
+    Example: time2decide backtest --data sp500 --last 1000 --strategies uniform,pto-ar1 --turnover 0.5
     """
     from time2decide.decisions import backtest as run
     from time2decide.markets import load_returns
@@ -58,7 +58,7 @@ def backtest(
         window=window,
         periods_per_year=periods_per_year,
     )
-    files = [] if out is None else _write(result, out)
+    files = _write(result, out)
     if as_json:
         typer.echo(json.dumps(result.summary.to_dict(orient="records")))
         return

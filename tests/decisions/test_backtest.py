@@ -100,7 +100,8 @@ def test_command_prints_and_writes(app, table, tmp_path):
     file = tmp_path / "returns.csv"
     table.to_csv(file, index_label="date")
     arguments = ["--data", str(file), "--strategies", "uniform,pto-ar1", "--turnover", "0.2,1"]
-    shown = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    arguments += ["--out", str(tmp_path / "out")]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert shown.exit_code == 0
     assert "pto-ar1" in shown.output
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
@@ -119,5 +120,5 @@ def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):
     assert isinstance(result.exception, InputError)
     assert "column 'A', row 41" in str(result.exception)
     assert not (tmp_path / "out").exists()
-    result = CliRunner().invoke(app, ["--data", str(file), "--turnover", "much"])
+    result = CliRunner().invoke(app, ["--data", str(file), "--turnover", "much", "--out", str(tmp_path / "out")])
     assert "turnover: expected numbers" in str(result.exception)

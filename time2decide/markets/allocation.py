@@ -53,23 +53,16 @@ def mean_variance_step(
     -------
     (..., m), numpy unless `returns` is a tensor.
     """
-    r, S, p, gamma = (
-        _array(name, value)
-        for name, value in zip(
-            ("returns", "covariance", "previous", "turnover_l1"),
-            (returns, covariance, previous, turnover_l1),
-            strict=True,
-        )
-    )
+    r, S = _array("returns", returns), _array("covariance", covariance)
+    p, gamma = _array("previous", previous), _array("turnover_l1", turnover_l1)
     m = r.shape[-1] if r.ndim else 0
     if not m or p.shape[-1:] != (m,) or S.shape[-2:] != (m, m):
         raise InputError(f"returns: expected (..., m) as in previous and covariance, found {r.shape} and {S.shape}")
     weight = check_positive("risk_aversion", risk_aversion, allow_zero=True)
-    check_weights("previous", p)
+    p = _on_simplex("previous", p)
     lead = np.broadcast_shapes(r.shape[:-1], p.shape[:-1], S.shape[:-2], gamma.shape)
     rows = int(np.prod(lead, dtype=int))
-    flat = (np.broadcast_to(array, (*lead, m)).reshape(rows, 1, m) for array in (r, p))  # (rows, 1, m)
-    r_rows, p_rows = flat
+    r_rows, p_rows = (np.broadcast_to(array, (*lead, m)).reshape(rows, 1, m) for array in (r, p))  # (rows, 1, m)
     curvature = 2 * weight * np.broadcast_to(S, (*lead, m, m)).reshape(rows, m, m)
     half = half_turnover(np.broadcast_to(gamma, lead).reshape(rows, 1))
     answer = best_allocations(r_rows, curvature, p_rows, half).reshape(*lead, m)
@@ -83,13 +76,15 @@ def half_turnover(turnover_l1: np.ndarray) -> np.ndarray:
     return np.asarray(np.minimum(turnover_l1, 2.0) / 2)
 
 
-def check_weights(name: str, weights: np.ndarray) -> None:
-    """Raise unless every row of `weights` (..., m) is a point of the simplex."""
-    if (weights < -1e-9).any():
+def _on_simplex(name: str, weights: np.ndarray) -> np.ndarray:
+    """Weights (..., m) with rounding up to 1e-6 removed, or an `InputError`."""
+    if (weights < -1e-6).any():
         raise InputError(f"{name}: expected non-negative weights, found {weights.min():.6g}")
     off = np.abs(weights.sum(-1) - 1).max(initial=0.0)
-    if off > 1e-9:
+    if off > 1e-6:
         raise InputError(f"{name}: expected weights that sum to 1, found a sum off by {off:.3g}")
+    weights = np.maximum(weights, 0.0)
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 def best_allocations(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -154,9 +149,9 @@ def _solve_one(r: np.ndarray, Q: np.ndarray, p: np.ndarray, half: np.float64) ->
     lower[-1] = -_NO_BOUND
     sense = np.zeros(2 * m + 2, dtype=np.int32)
     sense[2 * m] = _EQUALITY
-    x, best, least = np.zeros(2 * m), p, np.inf
+    best, least = p, np.inf
     for weight in _PROXIMAL:
-        definite = H + weight * np.eye(2 * m)
+        x, definite = np.zeros(2 * m), H + weight * np.eye(2 * m)
         for _ in range(_PROXIMAL_ROUNDS):
             x, _, _, _ = daqp.solve(definite, f - weight * x, rows, upper, lower, sense, **_SETTINGS)
             s = _settle(p, x[:m] - x[m:], half)
