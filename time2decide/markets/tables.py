@@ -105,6 +105,11 @@ def _checked(frame: pd.DataFrame, name: str, most_gap: float) -> pd.DataFrame:
         raise InputError(f"{name}: column {twice[0]!r}: expected distinct names, found it twice")
     index = _checked_index(frame.index, name, most_gap)
     cells = [_numbers(frame.iloc[:, i], name, column) for i, column in enumerate(columns)]
+    for column, numbers in zip(columns, cells, strict=True):
+        if (numbers == numbers[0]).all():
+            raise InputError(
+                f"{name}: column {column!r}: expected numbers that vary, found {numbers[0]:g} in every row"
+            )
     return pd.DataFrame(np.column_stack(cells), index=index, columns=columns)
 
 
@@ -149,9 +154,6 @@ def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
         found = cells.iloc[bad[0]]
         text = "an empty cell" if str(found).strip() == "" else repr(found) if isinstance(found, str) else str(found)
         raise InputError(f"{name}: {_place(cells.index, column, bad[0])}: expected a number, found {text}")
-    same = np.flatnonzero(numbers != numbers[0])
-    if not same.size:
-        raise InputError(f"{name}: column {column!r}: expected numbers that vary, found {numbers[0]:g} in every row")
     return np.asarray(numbers)
 
 
