@@ -143,7 +143,7 @@ def show(rows: list[Row]) -> str:
 
 
 def _block(title: str, rows: list[Row], key: str, market: str | None, scale: float = 1.0) -> str:
-    digits, width = (1, 13) if scale > 1 else (4, 22)
+    digits, width = (1, 13) if scale > 1 else (4, 24)
     lines = [title, "strategy".ljust(18) + "".join(f"γ={budget:g}".rjust(width) for budget in BUDGETS)]
     for name in dict.fromkeys(row["strategy"] for row in rows):
         cells = []
