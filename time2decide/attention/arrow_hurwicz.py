@@ -89,11 +89,12 @@ def state_form(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     data = model.data_tokens(qp)
     gamma, eta = step.view(-1, 1, 1), dual_step.view(-1, 1, 1)
     objective = model.objective_head.state(data)[:, :, :n]  # (batch, n + 1, n)
-    M = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device) - gamma * objective[:, :n]
-    c = -gamma * objective[:, n:]
-    pull = -gamma * model.multiplier_head.state(data)[:, :, :n]  # (batch, m, n)
+    M = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device) - gamma * objective[:, :n].contiguous()
+    c = -gamma * objective[:, n:].contiguous()
+    pull = -gamma * model.multiplier_head.state(data)[:, :, :n].contiguous()  # (batch, m, n)
     constraint = eta * model.constraint_head.state(data)[:, :, 2 * n : 2 * n + m]  # (batch, n + 1, m)
-    push, shift = constraint[:, :n].contiguous(), constraint[:, n:].contiguous()
+    push = constraint[:, :n].mT.contiguous().mT  # stored by constraint: faster to read for few constraints
+    shift = constraint[:, n:].contiguous()
 
     def layer(state: State) -> State:
         x, dual = state

@@ -63,7 +63,7 @@ class GradientDescent(nn.Module):
         cached = self.head.state(self.data_tokens(qp))[:, :, :n]  # (batch, n + 1, n), rows [x slots; constant]
         gamma = step.view(-1, 1, 1)
         eye = torch.eye(n, dtype=qp.A.dtype, device=qp.A.device)
-        return eye - gamma * cached[:, :n], -gamma * cached[:, n:]
+        return (eye - gamma * cached[:, :n]).contiguous(), (-gamma * cached[:, n:]).contiguous()
 
 
 def literal(qp: QP, step: Tensor) -> Algorithm:

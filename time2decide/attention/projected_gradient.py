@@ -10,6 +10,7 @@ loop from the threshold of the layer before, and needs one or two turns once the
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from time2decide.attention.ista import ISTA
 from time2decide.attention.loop import Algorithm, State
 from time2decide.qp.checks import InputError
 from time2decide.qp.problem import QP
-from time2decide.qp.projections import soft_threshold
+from time2decide.qp.projections import is_single, soft_threshold
 
 ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
 
@@ -70,17 +71,30 @@ def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
     size (batch, 1, n), radius and theta (batch, 1, 1). Threshold sets are nested, so that equal counts before and
     after a turn mean equal sets: then the turn was exact.
     """
-    active = size > theta
-    count = active.sum(-1, keepdim=True)
-    for _ in range(size.shape[-1] + 2):
-        # an empty set (θ too large, or radius 0) restarts at the largest entry, which is always in the set
-        theta = ((size * active).sum(-1, keepdim=True) - radius).div_(count.clamp(min=1))
-        theta = torch.where(count > 0, theta, size.amax(-1, keepdim=True) - radius).clamp_min_(0)
-        active = size > theta
-        before, count = count, active.sum(-1, keepdim=True)
-        if torch.equal(before, count):
+    if is_single(size):
+        return torch.full_like(theta, _loop_of_one(size.numpy().ravel(), radius.item(), theta.item()))
+    before = None
+    for _ in range(2 * size.shape[-1] + 4):
+        over = (size - theta).relu_()
+        excess = over.sum(-1, keepdim=True).sub_(radius)
+        count = over.sign_().sum(-1, keepdim=True)
+        if before is not None and torch.equal(before, count):
             break
+        # an empty set counts as one entry: θ then moves left by the radius, and the loop goes on from there
+        theta, before = torch.addcdiv(theta, excess, count.clamp(min=1)).clamp_min_(0), count
     return theta
+
+
+def _loop_of_one(size: np.ndarray, radius: float, theta: float) -> float:
+    """The same loop for one problem in numpy, whose calls cost less than torch's on short vectors."""
+    before = -1
+    while True:
+        active = size[size > theta]
+        count = len(active)
+        if count == before:
+            return theta
+        theta = max(0.0, (float(np.add.reduce(active)) - radius) / count) if count else max(0.0, theta - radius)
+        before = count
 
 
 def _radius(qp: QP) -> Tensor:

@@ -8,12 +8,13 @@ prints for its own pair of implementations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
 
 from time2decide.attention import Algorithm, build
-from time2decide.bench.timing import interleaved, one_thread
+from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.qp import QP, random_qp
 
 _METHODS = {"U": "gradient", "R": "ista", "C": "projected_gradient", "LC": "arrow_hurwicz"}
@@ -44,7 +45,7 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
         cases = [case for case in cases if case[1] == 16]
     with one_thread(), torch.no_grad():
         return [
-            _row(kind, n, m, batch, paper, rounds=5 if quick else 61)
+            _row(kind, n, m, batch, paper, rounds=5 if quick else 101)
             for kind, n, m, paper in cases
             for batch in (1, 256)
         ]
@@ -54,17 +55,17 @@ def _row(kind: str, n: int, m: int, batch: int, paper: float, rounds: int) -> di
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
     forms = {"classical": "classical", "attention": "state"}
     peers = {name: _steps(build(qp, _METHODS[kind], form), qp) for name, form in forms.items()}
-    probe = interleaved(peers, rounds=3)["classical"]
-    repeat = max(1, int(2e-3 / probe))  # about 2 ms per measurement
-    seconds = interleaved(peers, rounds=rounds, repeat=repeat)
+    probe = median(interleaved(peers, rounds=5)["classical"])
+    repeat = max(1, int(1e-3 / probe))  # about 1 ms per measurement
+    times = interleaved(peers, rounds=rounds, repeat=repeat)
     return {
         "problem": kind,
         "n": n,
         "m": m,
         "batch": batch,
-        "classical_us": 1e6 * seconds["classical"],
-        "attention_us": 1e6 * seconds["attention"],
-        "overhead": seconds["attention"] / seconds["classical"],
+        "classical_us": 1e6 * median(times["classical"]),
+        "attention_us": 1e6 * median(times["attention"]),
+        "overhead": ratio(times, "attention", "classical"),
         "paper": paper,
     }
 

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from statistics import median
 
 import torch
+from threadpoolctl import threadpool_limits
 
 
 def interleaved(
     peers: dict[str, Callable[[], object]], *, rounds: int, repeat: dict[str, int] | int = 1
-) -> dict[str, float]:
-    """Median seconds per call of each peer, measured in turn `rounds` times after one call to warm up.
+) -> dict[str, list[float]]:
+    """Seconds per call of each peer, measured in turn `rounds` times after one call to warm up.
 
     `repeat` is the number of calls inside one measurement, for calls too short to time alone.
     """
@@ -29,15 +30,21 @@ def interleaved(
             for _ in range(count):
                 call()
             times[name].append((time.perf_counter() - start) / count)
-    return {name: median(values) for name, values in times.items()}
+    return times
+
+
+def ratio(times: dict[str, list[float]], name: str, peer: str) -> float:
+    """Median over rounds of time(name) / time(peer): each pair was measured side by side."""
+    return median(a / b for a, b in zip(times[name], times[peer], strict=True))
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: small kernels gain nothing from more, and a busy machine makes them much slower."""
+    """Torch and BLAS on one thread: small kernels gain nothing from more, and a busy machine makes them slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -7,6 +7,7 @@ are shared out to worker processes.
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import NamedTuple
 
 import daqp
@@ -43,7 +44,7 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     `workers` is the number of processes; by default all cores for large batches and this process for small ones.
     """
     problem = qp.to("cpu", torch.float64) if qp.A.dtype != torch.float64 or qp.A.device.type != "cpu" else qp
-    rows = _as_rows(problem)
+    rows = as_rows(problem)
     x, dual, flag = solve_rows(rows, workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]
     if qp.l1_penalty is not None or qp.l1_radius is not None:
@@ -64,7 +65,7 @@ def solve_rows(rows: Rows, *, workers: int | None = None) -> tuple[np.ndarray, n
     edges = np.linspace(0, batch, 4 * count + 1).astype(int)
     chunks = (
         rows._replace(H=rows.H[i:j], f=rows.f[i:j], G=rows.G[i:j], upper=rows.upper[i:j])
-        for i, j in zip(edges[:-1], edges[1:], strict=True)
+        for i, j in pairwise(edges)
         if j > i
     )
     parts = Parallel(n_jobs=count, max_nbytes=None)(delayed(_solve_chunk)(chunk) for chunk in chunks)
@@ -84,7 +85,7 @@ def _solve_chunk(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, dual, flag
 
 
-def _as_rows(qp: QP) -> Rows:
+def as_rows(qp: QP) -> Rows:
     """Lift the ℓ1 terms: t ≥ |x| as two rows per variable, then λ·1ᵀt in the objective and 1ᵀt ≤ B as a row."""
     A, b, C, d = (np.ascontiguousarray(t.numpy()) for t in (qp.A, qp.b, qp.C, qp.d))
     batch, n, m = len(qp), qp.n, qp.m
@@ -107,26 +108,38 @@ def _as_rows(qp: QP) -> Rows:
     return Rows(A, b, C, d, np.full(count, -_NO_BOUND), np.zeros(count, dtype=bool))
 
 
-def _polish(qp: QP, x: np.ndarray, dual: np.ndarray, rounds: int = 3) -> tuple[np.ndarray, np.ndarray]:
+def _polish(qp: QP, x: np.ndarray, dual: np.ndarray, rounds: int = 5) -> tuple[np.ndarray, np.ndarray]:
     """Make the lifted answer exact: solve the linear KKT system on the support, signs and active rows it shows.
 
-    The lifted Hessian is singular in t, for which DAQP uses a proximal method that stops at about 1e-7. A refined
-    answer is taken only where its KKT residual is smaller, and is itself refined.
+    The lifted Hessian is singular in t, for which DAQP uses a proximal method that stops at about 1e-7. Each round
+    reads the active set off the point of the round before, the last round off the lifted answer itself, whose tiny
+    entries may be real; the point with the smallest KKT residual is kept.
     """
-    residual = kkt(qp, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy()
-    for _ in range(rounds):
-        after_gradient = x - _lagrangian_gradient(qp, x, dual)
-        shrunk = proximal_map(qp, torch.from_numpy(np.nan_to_num(after_gradient))).numpy()
-        new_x, new_dual = x.copy(), dual.copy()
-        for i in np.flatnonzero((residual > 1e-13) & np.isfinite(x).all(axis=1)):
-            new_x[i], new_dual[i] = _polish_one(qp, i, shrunk[i], dual[i])
-        after = kkt(qp, torch.from_numpy(new_x), torch.from_numpy(new_dual)).worst.numpy()
-        better = after < residual
-        if not better.any():
+    lifted_x, lifted_dual = x, dual
+
+    def residual_of(x: np.ndarray, dual: np.ndarray) -> np.ndarray:
+        return kkt(qp, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy()
+
+    best_x, best_dual, best = x, dual, residual_of(x, dual)
+    for turn in range(rounds):
+        unsolved = np.flatnonzero((best > 1e-13) & np.isfinite(x).all(axis=1))
+        if not len(unsolved):
             break
-        x, dual = np.where(better[:, None], new_x, x), np.where(better[:, None], new_dual, dual)
-        residual = np.minimum(after, residual)
-    return x, dual
+        if turn == rounds - 1:
+            x, dual = lifted_x, lifted_dual
+            shrunk = np.where(np.abs(x) > 1e-9, x, 0.0)
+        else:
+            stepped = np.nan_to_num(x - _lagrangian_gradient(qp, x, dual))
+            shrunk = proximal_map(qp, torch.from_numpy(stepped)).numpy()
+        active = dual > qp.d.numpy() - np.einsum("bij,bj->bi", qp.C.numpy(), x)  # multiplier larger than slack
+        x, dual = x.copy(), dual.copy()
+        for i in unsolved:
+            x[i], dual[i] = _polish_one(qp, i, shrunk[i], np.flatnonzero(active[i]))
+        residual = residual_of(x, dual)
+        better = (residual < best)[:, None]
+        best_x, best_dual = np.where(better, x, best_x), np.where(better, dual, best_dual)
+        best = np.minimum(residual, best)
+    return best_x, best_dual
 
 
 def _lagrangian_gradient(qp: QP, x: np.ndarray, dual: np.ndarray) -> np.ndarray:
@@ -135,16 +148,15 @@ def _lagrangian_gradient(qp: QP, x: np.ndarray, dual: np.ndarray) -> np.ndarray:
     return np.einsum("bij,bj->bi", A, x) + b + np.einsum("bij,bi->bj", C, dual)
 
 
-def _polish_one(qp: QP, i: int, shrunk: np.ndarray, dual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _polish_one(qp: QP, i: int, shrunk: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The KKT system on the support and signs of `shrunk`, a point after a proximal step, and the active rows."""
     A, b, C, d = (t[i].numpy() for t in (qp.A, qp.b, qp.C, qp.d))
     support = np.flatnonzero(shrunk)
     signs = np.sign(shrunk[support])
     penalty = 0.0 if qp.l1_penalty is None else qp.l1_penalty[i].item()
-    active = np.flatnonzero(dual > 1e-7)
     rows, values = C[np.ix_(active, support)], d[active]
     radius = np.inf if qp.l1_radius is None else qp.l1_radius[i].item()
-    if np.abs(shrunk).sum() >= radius * (1 - 1e-12):  # the ball binds: one more row, 1ᵀ|x| = B on the support
+    if np.abs(shrunk).sum() >= radius * (1 - 1e-6):  # the ball binds: one more row, 1ᵀ|x| = B on the support
         rows, values = np.vstack([rows, signs]), np.append(values, radius)
     k, r = len(support), len(values)
     system = np.zeros((k + r, k + r))
@@ -152,8 +164,11 @@ def _polish_one(qp: QP, i: int, shrunk: np.ndarray, dual: np.ndarray) -> tuple[n
     system[:k, k:], system[k:, :k] = rows.T, rows
     right = np.concatenate([-b[support] - penalty * signs, values])
     answer = np.linalg.lstsq(system, right, rcond=None)[0]
+    multipliers = answer[k : k + len(active)]
+    if (multipliers < 0).any():  # of two opposite rows only one pulls
+        return _polish_one(qp, i, shrunk, active[multipliers >= 0])
     new_x, new_dual = np.zeros(qp.n), np.zeros(qp.m)
-    new_x[support], new_dual[active] = answer[:k], answer[k : k + len(active)]
+    new_x[support], new_dual[active] = answer[:k], multipliers
     return new_x, new_dual
 
 

@@ -7,6 +7,7 @@ derivative wherever the projection is differentiable.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +25,21 @@ def sorted_threshold(y: Tensor, total: Tensor) -> Tensor:
     The sum of the k largest entries minus `total`, over k, is largest at the true support:
     θ = max_k (y₍₁₎ + … + y₍ₖ₎ − total) / k.
     """
+    if is_single(y):
+        return torch.full_like(y[..., :1], _sorted_threshold_of_one(y.numpy().ravel(), total.item()))
     partial = torch.sort(y, dim=-1, descending=True).values.cumsum(-1)
     counts = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
     return ((partial - total) / counts).amax(-1, keepdim=True)
+
+
+def is_single(y: Tensor) -> bool:
+    """One vector on the CPU without gradient, for which numpy's calls cost less than torch's."""
+    return y.shape[-1] == y.numel() and y.device.type == "cpu" and not y.requires_grad
+
+
+def _sorted_threshold_of_one(y: np.ndarray, total: float) -> float:
+    descending = np.sort(y)[::-1]
+    return float(((np.add.accumulate(descending) - total) / np.arange(1, len(y) + 1)).max())
 
 
 def _refine(y: Tensor, total: Tensor, theta: Tensor) -> Tensor:
