@@ -101,7 +101,7 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
     from time2decide.experiments import Store, experiment_ids, get_experiment
     from time2decide.experiments.store import task_key
 
-    listing = []
+    listing: list[dict[str, Any]] = []
     for experiment in map(get_experiment, experiment_ids()):
         state = {}
         for preset, expected in experiment.presets.items():
