@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import reduce
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from time2decide.bench.timing import interleaved
+from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.markets.kernels import LINEAR_OFFSETS, MIXTURES, NOISE_LEVELS, PERIODS, SMOOTH_SCALES, kernel_bank
 from time2decide.markets.lmc import LMCConfig, lmc_series, lmc_set
 
@@ -23,7 +24,8 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
         "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],
         "sklearn": lambda: [sklearn_series(config, 0, i) for i in range(each)],
     }
-    seconds = {name: value / each for name, value in interleaved(peers, rounds=1 if quick else 3).items()}
+    with one_thread():
+        times = interleaved(peers, rounds=1 if quick else 3)
     count = 4 if quick else 330
     start = time.perf_counter()
     lmc_set(count, config, cache=False)
@@ -31,9 +33,9 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
     return [
         {
             "compared": f"LMC series of {config.channels} × {config.length}",
-            "ours_s": seconds["ours"],
-            "sklearn_s": seconds["sklearn"],
-            "ratio": seconds["sklearn"] / seconds["ours"],
+            "ours_s": median(times["ours"]) / each,
+            "sklearn_s": median(times["sklearn"]) / each,
+            "ratio": ratio(times, "sklearn", "ours"),
             "series": count,
             "seconds": whole,
         }

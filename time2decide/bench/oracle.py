@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.bench.timing import interleaved
+from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.markets.allocation import mean_variance_step
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
@@ -28,10 +30,9 @@ class Steps(NamedTuple):
 
 def rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per market for the cost of a step, and one for the labels of a whole training set."""
-    return [
-        *(_step_row(market, quick) for market in (("clean",) if quick else ("clean", "noisy"))),
-        _training_row(quick),
-    ]
+    markets = ("clean",) if quick else ("clean", "noisy")
+    with one_thread():
+        return [*(_step_row(market, quick) for market in markets), _training_row(quick)]
 
 
 def _step_row(market: str, quick: bool) -> dict[str, Any]:
@@ -40,12 +41,12 @@ def _step_row(market: str, quick: bool) -> dict[str, Any]:
     returns = synthetic_returns(market, count=series)[:, : 160 if quick else None]
     decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
     few = sample_steps(market, 4 if quick else 40, series=series)
-    peers = {
+    peers: dict[str, Callable[[], object]] = {
         "ours": lambda: oracle_path(returns, BUDGETS),
         "reference": lambda: [cvxpy_osqp_step(few, i) for i in range(len(few.returns))],
     }
-    seconds = interleaved(peers, rounds=1 if quick else 3)
-    ours, reference = seconds["ours"] / decisions, seconds["reference"] / len(few.returns)
+    times = interleaved(peers, rounds=1 if quick else 3)
+    seconds = median(times["ours"])
     many = sample_steps(market, 50 if quick else 2500, series=series)
     exact = np.stack([clarabel_step(many, i) for i in range(len(many.returns))])
     steps = mean_variance_step(many.returns, many.covariance, many.previous, many.turnover_l1)
@@ -53,10 +54,10 @@ def _step_row(market: str, quick: bool) -> dict[str, Any]:
     return {
         "compared": f"oracle step, m=16, {market}",
         "decisions": decisions,
-        "ours_us": ours * 1e6,
-        "cvxpy_osqp_us": reference * 1e6,
-        "ratio": reference / ours,
-        "seconds": seconds["ours"],
+        "ours_us": seconds / decisions * 1e6,
+        "cvxpy_osqp_us": median(times["reference"]) / len(few.returns) * 1e6,
+        "ratio": ratio(times, "reference", "ours") * decisions / len(few.returns),
+        "seconds": seconds,
         "ours_objective_error": float(np.abs(objective(many, steps) - objective(many, exact)).max()),
         "ours_constraint_error": violation(many, steps),
         "cvxpy_osqp_weight_error": float(np.abs(theirs - mean_variance_step(*few)).max()),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from time2decide.markets.cache import cached_array
 from time2decide.markets.kernels import Kernel, kernel_bank, tall_factor
