@@ -13,7 +13,8 @@ from time2decide.markets.lmc import LMCConfig, lmc_set, series_generator
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 from time2decide.qp.checks import InputError, check_count
 
-#: Standard deviation of the noise of each market. The paper says 0.01; its tables fit 0.0065.
+#: Standard deviation of the noise of each market. The paper says 0.01; at 0.0065 the ratio of Uniform's noisy to its
+#: clean row is the paper's.
 MARKETS = {"clean": 0.0, "noisy": 0.01, "noisy-matched": 0.0065}
 #: Series of each split: (number of the first, default count). The ranges can grow without meeting.
 SPLITS = {"train": (0, 300), "validation": (1_000_000, 30), "evaluation": (2_000_000, 30)}
