@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +21,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+#: What typer raises for a wrong option, argument or command; it keeps its own copy of click.
+_CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
 BENCHMARKS = ("constructions", "labels", "projection", "neural")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
@@ -101,7 +102,7 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
     from time2decide.experiments import Store, experiment_ids, get_experiment
     from time2decide.experiments.store import task_key
 
-    listing = []
+    listing: list[dict[str, Any]] = []
     for experiment in map(get_experiment, experiment_ids()):
         state = {}
         for preset, expected in experiment.presets.items():
@@ -165,19 +166,21 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         code = app(standalone_mode=False)
-    except (InputError, click.UsageError) as error:
-        message = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        print("time2decide: " + " ".join(message.split()), file=sys.stderr)
-        code = 2
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except InputError as error:
+        code = _complain(str(error))
+    except _CommandLineError as error:
+        code = _complain(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
         print("time2decide: interrupted; finished rows are stored, start again to go on", file=sys.stderr)
         code = 130
     except BrokenPipeError:
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> int:
+    print("time2decide: " + " ".join(message.split()), file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class LinearAttentionHead(nn.Module):
     def __init__(self, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> None:
         super().__init__()
         for name, weight in {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O}.items():
-            self.register_buffer(name, weight)
+            self.register_buffer(name, weight.clone())  # a weight of its own even where two are equal
 
     def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """Queries (batch, q, width) read tokens (batch, t, width); returns (batch, q, width)."""

@@ -79,8 +79,15 @@ def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
         excess = over.sum(-1, keepdim=True).sub_(radius)
         count = over.sign_().sum(-1, keepdim=True)
         if before is not None and torch.equal(before, count):
-            break
-        # an empty set counts as one entry: θ then moves left by the radius, and the loop goes on from there
+            if count.amin().item() > 0:
+                break
+            # a start beyond every entry: max(size) − radius is at most θ, and is θ where the radius is 0
+            lowest = (size.amax(-1, keepdim=True) - radius).clamp_min_(0)
+            restart = torch.where(count > 0, theta, lowest)
+            if torch.equal(restart, theta):
+                break
+            theta, before = restart, None
+            continue
         theta, before = torch.addcdiv(theta, excess, count.clamp(min=1)).clamp_min_(0), count
     return theta
 
@@ -88,13 +95,16 @@ def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
 def _loop_of_one(size: np.ndarray, radius: float, theta: float) -> float:
     """The same loop for one problem in numpy, whose calls cost less than torch's on short vectors."""
     before = -1
-    while True:
+    for _ in range(2 * len(size) + 4):  # rounding can make two sets alternate at a tie; either is exact then
         active = size[size > theta]
         count = len(active)
         if count == before:
-            return theta
-        theta = max(0.0, (float(np.add.reduce(active)) - radius) / count) if count else max(0.0, theta - radius)
-        before = count
+            break
+        if count:
+            theta, before = max(0.0, (float(np.add.reduce(active)) - radius) / count), count
+        else:  # a start beyond every entry: max(size) − radius is at most θ, and is θ where the radius is 0
+            theta, before = max(0.0, float(size.max()) - radius), 0 if radius == 0 else -1
+    return theta
 
 
 def _radius(qp: QP) -> Tensor:

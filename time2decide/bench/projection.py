@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -14,56 +15,58 @@ from time2decide.bench.timing import one_thread
 from time2decide.qp import QP, project_portfolio, solve_exact
 from time2decide.qp.exact import as_rows, solve_rows
 
-_SIZES = ((16, 1), (16, 256), (16, 4096), (64, 1), (64, 256), (64, 4096), (500, 1), (500, 256), (500, 4096))
-
 
 def rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per number of assets and batch: µs per projection, ratios, and errors against the exact answer."""
-    sizes = _SIZES[:2] if quick else _SIZES
     with one_thread():
-        return [_row(m, batch, rounds=3 if quick else 21) for m, batch in sizes]
+        return [
+            row
+            for m, checked in ((16, 3), *(() if quick else ((64, 3), (500, 1))))
+            for row in _rows(m, checked if quick else 5 * checked if m == 16 else checked, quick)
+        ]
 
 
-def _row(m: int, batch: int, rounds: int) -> dict[str, Any]:
-    rng = np.random.default_rng(m + batch)
-    y = rng.normal(1 / m, 1 / np.sqrt(m), (batch, m))
-    previous = rng.dirichlet(np.full(m, 0.5), batch)
-    gamma = rng.uniform(0.1, 1.5, batch)
-    tensors = [torch.from_numpy(a) for a in (y, previous, gamma)]
-    x = project_portfolio(*tensors).numpy()
-    # the peers solve one instance at a time, and take seconds for 500 assets
-    rounds, checked = (rounds, 16) if m == 16 else (3, 3) if m == 64 else (1, 1)
-    checked = min(batch, checked)
+def _rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
+    """All batches of one m; the peers solve `checked` instances one at a time, which takes 30 s for 500 assets."""
+    batches = (1, 256) if quick else (1, 256, 4096)
+    rng = np.random.default_rng(m)
+    y = rng.normal(1 / m, 1 / np.sqrt(m), (max(batches), m))
+    previous = rng.dirichlet(np.full(m, 0.5), max(batches))
+    gamma = rng.uniform(0.1, 1.5, max(batches))
     lifted = _lifted(y[:checked], previous[:checked], gamma[:checked])
-    calls = 20 if batch == 1 else 1
-    times: dict[str, list[float]] = {"ours": [], "daqp": [], "slsqp": []}
-    for turn in range(rounds):
-        i = turn % checked
+    peers: dict[str, list[float]] = {"daqp": [], "slsqp": []}
+    ours: dict[int, list[float]] = {batch: [] for batch in batches}
+    for i in range(checked):
         one = as_rows(lifted[i])
-        jobs = {
-            "ours": lambda: [project_portfolio(*tensors) for _ in range(calls)],
-            "daqp": lambda one=one: solve_rows(one),
-            "slsqp": lambda i=i: _by_slsqp(y[i], previous[i], gamma[i]),
-        }
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            times[name].append((time.perf_counter() - start) / (calls * batch if name == "ours" else 1))
-    exact = solve_exact(lifted).x + previous[:checked]
+        peers["daqp"].append(_seconds(solve_rows, one))
+        peers["slsqp"].append(_seconds(_by_slsqp, y[i], previous[i], gamma[i]))
+        for batch, times in ours.items():
+            given = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]
+            times += [_seconds(project_portfolio, *given) / batch for _ in range(5)]
+    x = project_portfolio(y, previous, gamma)
+    exact = np.asarray(solve_exact(lifted).x) + previous[:checked]
     excess = np.abs(x - previous).sum(1) - gamma
-    violation = max(np.abs(x.sum(1) - 1).max(), -x.min(), excess.max(), 0.0)
-    ours, by_daqp, by_slsqp = (median(times[name]) for name in ("ours", "daqp", "slsqp"))
-    return {
-        "assets": m,
-        "batch": batch,
-        "ours_us": 1e6 * ours,
-        "slsqp_us": 1e6 * by_slsqp,
-        "daqp_us": 1e6 * by_daqp,
-        "ratio": by_slsqp / ours,
-        "ratio_daqp": by_daqp / ours,
-        "error": float(np.abs(x[:checked] - exact).max()),
-        "violation": float(violation),
-    }
+    by_daqp, by_slsqp = median(peers["daqp"]), median(peers["slsqp"])
+    return [
+        {
+            "assets": m,
+            "batch": batch,
+            "ours_us": 1e6 * median(times),
+            "slsqp_us": 1e6 * by_slsqp,
+            "daqp_us": 1e6 * by_daqp,
+            "ratio": by_slsqp / median(times),
+            "ratio_daqp": by_daqp / median(times),
+            "error": float(np.abs(x[:checked] - exact).max()),
+            "violation": float(max(np.abs(x.sum(1) - 1).max(), -x.min(), excess.max(), 0.0)),
+        }
+        for batch, times in ours.items()
+    ]
+
+
+def _seconds(job: Callable[..., object], *arguments: Any) -> float:
+    start = time.perf_counter()
+    job(*arguments)
+    return time.perf_counter() - start
 
 
 def _lifted(y: np.ndarray, previous: np.ndarray, gamma: np.ndarray) -> QP:

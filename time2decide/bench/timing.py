@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
 
@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 
 def interleaved(
-    peers: dict[str, Callable[[], object]], *, rounds: int, repeat: dict[str, int] | int = 1
+    peers: Mapping[str, Callable[[], object]], *, rounds: int, repeat: dict[str, int] | int = 1
 ) -> dict[str, list[float]]:
     """Seconds per call of each peer, measured in turn `rounds` times after one call to warm up.
 

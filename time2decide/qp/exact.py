@@ -14,7 +14,6 @@ import daqp
 import numpy as np
 import torch
 from joblib import Parallel, delayed
-from scipy.optimize import linprog
 
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status, kkt, proximal_map
@@ -52,8 +51,8 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     status = _statuses(problem, x, dual, flag, tol)
     answered = (status == Status.OPTIMAL) | (status == Status.NOT_CONVERGED)
     x[~answered], dual[~answered] = np.nan, np.nan
-    tensors = (torch.from_numpy(array).to(qp.A) for array in (x, dual))
-    return Solution.build(qp, *tensors, status, "exact")
+    point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x, dual))
+    return Solution.build(qp, point, multipliers, status, "exact")
 
 
 def solve_rows(rows: Rows, *, workers: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -133,7 +132,7 @@ def _polish(qp: QP, x: np.ndarray, dual: np.ndarray, rounds: int = 5) -> tuple[n
             shrunk = proximal_map(qp, torch.from_numpy(stepped)).numpy()
         active = dual > qp.d.numpy() - np.einsum("bij,bj->bi", qp.C.numpy(), x)  # multiplier larger than slack
         x, dual = x.copy(), dual.copy()
-        for i in unsolved:
+        for i in map(int, unsolved):
             x[i], dual[i] = _polish_one(qp, i, shrunk[i], np.flatnonzero(active[i]))
         residual = residual_of(x, dual)
         better = (residual < best)[:, None]
@@ -176,13 +175,15 @@ def _statuses(qp: QP, x: np.ndarray, dual: np.ndarray, flag: np.ndarray, tol: fl
     residual = kkt(qp, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy()
     scale = 1 + np.abs(qp.b.numpy()).max(axis=1)
     status = np.where(residual <= tol * scale, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    for i in np.flatnonzero((residual > tol * scale) | ~np.isin(flag, _SOLVED)):
+    for i in map(int, np.flatnonzero((residual > tol * scale) | ~np.isin(flag, _SOLVED))):
         status[i] = _diagnose(qp, i, status[i])
     return status
 
 
 def _diagnose(qp: QP, i: int, otherwise: str) -> str:
     """Infeasible, unbounded or merely not converged, by two linear programs."""
+    from scipy.optimize import linprog  # seldom needed, slow to import
+
     A, b, C, d = (t[i].numpy() for t in (qp.A, qp.b, qp.C, qp.d))
     n = qp.n
     if qp.l1_radius is None:
@@ -195,8 +196,10 @@ def _diagnose(qp: QP, i: int, otherwise: str) -> str:
     if qp.l1_radius is None:  # a direction v in [-1, 1] with Av = 0, Cv <= 0 and falling objective
         penalty = 0.0 if qp.l1_penalty is None else qp.l1_penalty[i].item()
         cost = np.concatenate([b + penalty, -b + penalty])
-        rows = np.hstack([C, -C]) if qp.m else None
-        falling = linprog(cost, rows, np.zeros(qp.m) if qp.m else None, np.hstack([A, -A]), np.zeros(n), bounds=(0, 1))
+        directions = np.hstack([C, -C]) if qp.m else None
+        falling = linprog(
+            cost, directions, np.zeros(qp.m) if qp.m else None, np.hstack([A, -A]), np.zeros(n), bounds=(0, 1)
+        )
         if falling.status == 0 and falling.fun < -1e-9 * (1 + np.abs(b).max()):
             return Status.UNBOUNDED
     return otherwise

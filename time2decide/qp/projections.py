@@ -16,7 +16,7 @@ from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite
 
 def soft_threshold(y: Tensor, level: Tensor | float) -> Tensor:
     """S_θ(y) = sign(y)·max(|y| − θ, 0), elementwise; `level` broadcasts against y."""
-    return y - torch.clamp(y, -level, level)  # type: ignore[call-overload, no-any-return]
+    return y - torch.clamp(y, -level, level)  # type: ignore[arg-type]
 
 
 def sorted_threshold(y: Tensor, total: Tensor) -> Tensor:
@@ -43,9 +43,10 @@ def _sorted_threshold_of_one(y: np.ndarray, total: float) -> float:
 
 
 def _refine(y: Tensor, total: Tensor, theta: Tensor) -> Tensor:
-    """θ again, as a differentiable function of y and total on the support {y > θ}."""
+    """θ again, as a differentiable function of y and total on the support {y > θ}; θ itself where that is empty."""
     support = (y > theta).to(y.dtype)
-    return ((y * support).sum(-1, keepdim=True) - total) / support.sum(-1, keepdim=True).clamp_min(1)
+    count = support.sum(-1, keepdim=True)
+    return torch.where(count > 0, ((y * support).sum(-1, keepdim=True) - total) / count.clamp_min(1), theta)
 
 
 def project_simplex(y: ArrayLike, total: float = 1.0) -> ArrayLike:
@@ -80,9 +81,7 @@ def _onto_l1_ball(y: Tensor, radius: ArrayLike) -> Tensor:
     inside = size.sum(-1, keepdim=True) <= bound
     with torch.no_grad():
         theta = sorted_threshold(size, bound)
-    # at radius 0 the support is empty and θ = max|y|: the answer is 0
-    level = torch.where(bound > 0, _refine(size, bound, theta), theta)
-    return torch.where(inside, y, soft_threshold(y, level.clamp_min(0)))
+    return torch.where(inside, y, soft_threshold(y, _refine(size, bound, theta).clamp_min(0)))
 
 
 def project_portfolio(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLike) -> ArrayLike:
@@ -156,7 +155,7 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
         raise InputError(f"turnover_l1: expected a non-negative number, found {gamma.min().item()}")
     if gamma.dim():
         gamma = gamma.unsqueeze(-1)
-    y, p = torch.broadcast_tensors(y, p)
+    y, p = y + torch.zeros_like(p), p + torch.zeros_like(y)  # one shape for both
     return y, p, gamma.clamp_max(2.0)
 
 

@@ -1,0 +1,80 @@
+import json
+import multiprocessing
+
+import pytest
+
+from time2decide.experiments import Experiment, Store, experiment_ids, get_experiment, published, reproduce
+from time2decide.experiments.store import task_key
+from time2decide.qp import InputError
+
+
+def tasks(preset):
+    return [{"value": value, "seed": 0} for value in range(4)]
+
+
+def run(config):
+    if config["value"] == 2:
+        raise RuntimeError("diverged")
+    return [{"square": config["value"] ** 2}, {"square": -1}]
+
+
+TOY = Experiment("toy", "a toy", "nowhere", {"smoke": "1 s"}, tasks, run, show=str)
+
+
+def test_rows_carry_provenance_and_failures_are_rows(tmp_path):
+    rows = reproduce(TOY, "smoke", root=tmp_path)
+    assert [row.get("square") for row in rows] == [0, -1, 1, -1, None, 9, -1]
+    assert [row["error"] for row in rows if row["error"]] == ["RuntimeError: diverged"]
+    line = json.loads((tmp_path / "toy/smoke.jsonl").read_text().splitlines()[0])
+    assert {"key", "config", "commit", "versions", "machine", "seconds", "time", "preset"} <= set(line)
+    assert line["versions"]["torch"].startswith("2.13")
+
+
+def test_only_missing_and_failed_tasks_run_again(tmp_path):
+    reproduce(TOY, "smoke", root=tmp_path)
+    ran = []
+    reproduce(TOY, "smoke", root=tmp_path, progress=lambda number, total, config: ran.append(config["value"]))
+    assert ran == [2]
+    assert len(Store("toy", "smoke", tmp_path).lines()) == 4
+
+
+def test_torn_line_of_a_killed_writer_is_not_a_result(tmp_path):
+    store = Store("toy", "smoke", tmp_path)
+    store.append({"value": 0, "seed": 0}, [{"square": 0}], 0.1)
+    with store.path.open("a") as file:
+        file.write('{"key": "half a li')
+    assert len(store.done()) == 1
+    store.append({"value": 1, "seed": 0}, [{"square": 1}], 0.1)
+    assert store.done() == {task_key({"value": value, "seed": 0}) for value in (0, 1)}
+
+
+def write_many(root, start):
+    for value in range(start, start + 50):
+        Store("toy", "smoke", root).append({"value": value}, [{"text": "x" * 5000}], 0.0)
+
+
+def test_two_processes_write_at_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=write_many, args=(tmp_path, start)) for start in (0, 1000)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(Store("toy", "smoke", tmp_path).done()) == 100
+
+
+def test_key_ignores_the_order_of_a_configuration():
+    assert task_key({"a": 1, "b": 2}) == task_key({"b": 2, "a": 1}) != task_key({"a": 2, "b": 1})
+
+
+def test_registry_and_published_figures():
+    for name in experiment_ids():
+        experiment = get_experiment(name)
+        assert experiment.id == name
+        for preset in experiment.presets:
+            configs = experiment.tasks(preset)
+            assert len({task_key(config) for config in configs}) == len(configs) > 0
+            assert all("seed" in config for config in configs)
+    assert published("qp_r2")["n=5;m=3;layers=8;heads=2", "LinearTransformer"] == 0.974
+    with pytest.raises(InputError, match="preset: expected one of smoke"):
+        reproduce(TOY, "cpu")

@@ -1,0 +1,89 @@
+import clarabel
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from time2decide import QP, random_qp, solve
+from time2decide.qp import PAPER_SIZES, reference_problems
+from time2decide.qp.exact import as_rows, solve_exact, solve_rows
+
+
+@pytest.mark.parametrize("reference", reference_problems(), ids=lambda r: r.name)
+def test_answers_known_on_paper(reference):
+    solution = solve(reference.qp)
+    np.testing.assert_allclose(solution.x, reference.x, atol=1e-12)
+    np.testing.assert_allclose(solution.dual, reference.dual, atol=1e-12)
+    assert solution.status == "optimal"
+
+
+def by_clarabel(qp, i):
+    """An interior-point answer of the lifted problem: another solver, another family."""
+    rows = as_rows(qp)
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+    P = sparse.triu(sparse.csc_matrix(rows.H[i])).tocsc()
+    G = sparse.csc_matrix(rows.G[i])
+    cones = [clarabel.NonnegativeConeT(G.shape[0])] if G.shape[0] else []
+    solved = clarabel.DefaultSolver(P, rows.f[i], G, rows.upper[i], cones, settings).solve()
+    assert str(solved.status) == "Solved"
+    return np.array(solved.x)[: qp.n]
+
+
+@pytest.mark.parametrize("kind", ["U", "LC", "R", "C"])
+def test_agrees_with_a_second_solver_family(kind):
+    for n, m in PAPER_SIZES:
+        qp = random_qp(6, n, m if kind == "LC" else 0, kind=kind, seed=n + m)
+        solution = solve_exact(qp)
+        assert solution.kkt_residual.max() < 1e-11
+        for i in range(len(qp)):
+            np.testing.assert_allclose(solution.x[i].numpy(), by_clarabel(qp, i), rtol=0, atol=1e-8)
+
+
+def test_every_class_at_once():
+    rng = np.random.default_rng(0)
+    base = random_qp(20, 6, 4, seed=5)
+    qp = QP(base.A, base.b, base.C, base.d, l1_penalty=rng.uniform(0.1, 0.5, 20), l1_radius=rng.uniform(0.2, 1.0, 20))
+    solution = solve(qp)
+    assert set(solution.status) == {"optimal"}
+    assert solution.kkt_residual.max() < 1e-10
+    assert (solution.x.abs().sum(-1) <= qp.l1_radius + 1e-12).all()
+
+
+def test_infeasible_and_unbounded_are_reported_per_instance():
+    A = np.stack([np.eye(2), np.eye(2), np.diag([1.0, 0.0]), np.diag([1.0, 0.0])])
+    b = np.array([[1.0, 1.0], [1.0, 1.0], [0.0, -1.0], [0.0, -1.0]])
+    C = np.array([[[1.0, 0.0], [-1.0, 0.0]]] * 3 + [[[0.0, 1.0], [-1.0, 0.0]]])
+    d = np.array([[1.0, 1.0], [-1.0, -1.0], [1.0, 1.0], [1.0, 1.0]])
+    solution = solve(QP(A, b, C, d))
+    assert solution.status.tolist() == ["optimal", "infeasible", "unbounded", "optimal"]
+    assert np.isnan(solution.x[1:3]).all()
+    assert np.isnan(solution.dual[1:3]).all()
+    np.testing.assert_allclose(solution.x[3], [0.0, 1.0], atol=1e-8)
+    assert np.isinf(solution.kkt_residual[1])
+    assert solve(QP(np.zeros((1, 1)), [1.0])).status == "unbounded"
+    assert solve(QP(np.zeros((1, 1)), [1.0], l1_penalty=2.0)).status == "optimal"
+    assert solve(QP(np.eye(1), [0.0], [[1.0]], [-3.0], l1_radius=1.0)).status == "infeasible"
+
+
+def test_worker_processes_give_the_same_rows():
+    rows = as_rows(random_qp(400, 5, 3, seed=2))
+    for one, two in zip(solve_rows(rows, workers=1), solve_rows(rows, workers=2), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_kkt_residual_sees_every_kind_of_error():
+    qp = random_qp(1, 4, 3, seed=0)
+    good = solve(qp)
+    assert good.kkt_residual.item() < 1e-12
+    from time2decide.qp import kkt
+
+    x, dual = good.x, good.dual
+    assert kkt(qp, x + 0.1, dual).stationarity.item() > 0.01
+    far = torch.full_like(x, 100.0) * torch.sign(qp.C[:, 0])
+    assert kkt(qp, far, dual).primal.item() > 1
+    assert kkt(qp, x, dual - 1).dual.item() >= 1 - dual.max().item()
+    slack = random_qp(1, 4, 3, seed=0)
+    slack.d = slack.d + 5
+    assert kkt(slack, x, torch.ones_like(dual)).complementarity.item() > 1

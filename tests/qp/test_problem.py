@@ -1,0 +1,106 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide import QP, InputError, random_qp, solve
+from time2decide.qp import KAPPA_RANGES
+
+
+def eye(n=3):
+    return np.eye(n)
+
+
+BAD = {
+    "A not square": (dict(A=np.ones((2, 3)), b=np.ones(3)), "A: expected shape square"),
+    "A one-dimensional": (dict(A=np.ones(3), b=np.ones(3)), "A: expected shape (n, n)"),
+    "A empty": (dict(A=np.zeros((0, 0)), b=np.zeros(0)), "A: expected at least one variable"),
+    "A asymmetric": (dict(A=[[1.0, 2.0], [0.0, 1.0]], b=[0.0, 0.0]), "A: expected symmetric"),
+    "A indefinite": (dict(A=np.diag([1.0, -1.0]), b=[0.0, 0.0]), "A: expected positive semidefinite"),
+    "A NaN": (dict(A=np.diag([1.0, np.nan]), b=[0.0, 0.0]), "A: expected finite numbers, found nan"),
+    "A text": (dict(A="abc", b=[0.0]), "A: expected an array of numbers"),
+    "A ragged": (dict(A=[[1.0], [1.0, 2.0]], b=[0.0]), "A: expected an array of numbers"),
+    "A complex": (dict(A=1j * eye(), b=np.ones(3)), "A: expected real numbers"),
+    "A missing": (dict(A=None, b=np.ones(3)), "A: expected an array"),
+    "b short": (dict(A=eye(), b=np.ones(2)), "b: expected shape (3,) to match A"),
+    "b infinite": (dict(A=eye(), b=[0.0, np.inf, 0.0]), "b: expected finite numbers, found inf at index (1,)"),
+    "b batch": (dict(A=np.stack([eye()] * 4), b=np.ones((3, 3))), "b: expected a batch of 4 as in A, found 3"),
+    "C without d": (dict(A=eye(), b=np.ones(3), C=np.ones((2, 3))), "d: expected together with C"),
+    "d without C": (dict(A=eye(), b=np.ones(3), d=np.ones(2)), "C: expected together with d"),
+    "C wide": (dict(A=eye(), b=np.ones(3), C=np.ones((2, 4)), d=np.ones(2)), "C: expected shape (m, 3) to match A"),
+    "d short": (dict(A=eye(), b=np.ones(3), C=np.ones((2, 3)), d=np.ones(1)), "d: expected shape (2,) to match C"),
+    "radius negative": (dict(A=eye(), b=np.ones(3), l1_radius=-1.0), "l1_radius: expected a non-negative number"),
+    "penalty negative": (dict(A=eye(), b=np.ones(3), l1_penalty=-0.1), "l1_penalty: expected a non-negative number"),
+    "penalty matrix": (dict(A=eye(), b=np.ones(3), l1_penalty=np.ones((2, 2))), "l1_penalty: expected shape"),
+    "empty batch": (dict(A=np.zeros((0, 3, 3)), b=np.ones(3)), "A: expected at least one problem"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_names_the_argument(name):
+    arguments, message = BAD[name]
+    with pytest.raises(InputError) as caught:
+        QP(**arguments)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, int])
+def test_numpy_in_numpy_out(dtype):
+    solution = solve(QP(np.eye(2, dtype=dtype), np.array([1, 2], dtype=dtype)))
+    assert isinstance(solution.x, np.ndarray)
+    assert solution.x.shape == (2,)
+    assert solution.x.dtype == (np.float32 if dtype is np.float32 else np.float64)
+    np.testing.assert_allclose(solution.x, [-1, -2])
+    assert solution.status == "optimal"
+    assert isinstance(solution.kkt_residual, float)
+
+
+def test_torch_in_torch_out_and_shared_arguments():
+    b = torch.randn(5, 3, dtype=torch.float32)
+    solution = solve(QP(torch.eye(3), b))  # one A for the whole batch
+    assert isinstance(solution.x, torch.Tensor)
+    assert solution.x.dtype == torch.float32
+    torch.testing.assert_close(solution.x, -b)
+    assert solution.dual.shape == (5, 0)
+    assert solution.status.tolist() == ["optimal"] * 5
+
+
+def test_kind_and_parts():
+    qp = QP(eye(), np.ones(3), np.ones((2, 3)), np.ones(2), l1_penalty=0.5)
+    assert (qp.kind, qp.n, qp.m, len(qp)) == ("LC+R", 3, 2, 1)
+    batch = random_qp(6, 4, 2, seed=3)
+    assert batch.kind == "LC"
+    assert len(batch[2]) == 1
+    assert len(batch[1:4]) == 3
+    assert len(batch[-1]) == 1
+    assert torch.equal(batch[4].b[0], batch.b[4])
+    assert batch.to(torch.float32).A.dtype == torch.float32
+    assert repr(batch) == "QP(LC, batch=6, n=4, m=2, float64)"
+
+
+def test_generator_is_deterministic_and_shifts_the_condition_number():
+    first, second = (random_qp(20, 6, 4, seed=7) for _ in range(2))
+    assert torch.equal(first.A, second.A)
+    assert torch.equal(first.d, second.d)
+    assert not torch.equal(first.A, random_qp(20, 6, 4, seed=8).A)
+    conditions = [torch.linalg.cond(random_qp(4000, 5, 3, kappa=k, seed=1).A).median() for k in (None, *KAPPA_RANGES)]
+    assert all(a < b for a, b in pairwise(conditions))
+    plain, shifted = random_qp(50, 5, 3, seed=1), random_qp(50, 5, 3, kappa=(10, 20), seed=1)
+    norms = [torch.linalg.matrix_norm(qp.A - 0.1 * torch.eye(5, dtype=torch.float64)) for qp in (plain, shifted)]
+    torch.testing.assert_close(norms[0], norms[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(batch=0, n=3), "batch: expected a whole number of at least 1"),
+        (dict(batch=2, n=3, kind="X"), "kind: expected one of"),
+        (dict(batch=2, n=3, m=2, kind="R"), "m: expected 0 for kind R"),
+        (dict(batch=2, n=3, m=1, kappa=(5, 2)), "kappa: expected a range"),
+    ],
+)
+def test_generator_refuses(arguments, message):
+    with pytest.raises(InputError, match=message[:20]):
+        random_qp(**arguments)

@@ -1,0 +1,154 @@
+"""The command line as a user meets it: its output and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from time2decide import random_qp, solve
+from time2decide.cli import main
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Call the command line in this process: a new one spends seconds on imports."""
+
+    def call(*arguments, cwd):
+        monkeypatch.setattr(sys, "argv", ["time2decide", *map(str, arguments)])
+        monkeypatch.chdir(cwd)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=out, stderr=err)
+
+    return call
+
+
+def test_a_real_process(tmp_path):
+    command = [os.path.join(os.path.dirname(sys.executable), "time2decide"), "solve", "missing.npz"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "time2decide: missing.npz: expected a file, found none\n"
+
+
+@pytest.fixture
+def problem(tmp_path):
+    qp = random_qp(3, 4, 2, seed=1)
+    np.savez(tmp_path / "problem.npz", A=qp.A, b=qp.b, C=qp.C, d=qp.d)
+    return qp
+
+
+def test_solve_npz_and_json(run, tmp_path, problem):
+    done = run("solve", "problem.npz", "--json", "--out", "answer.npz", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    np.testing.assert_allclose(answer["x"], solve(problem).x, atol=1e-12)
+    assert answer["status"] == ["optimal"] * 3
+    assert max(answer["kkt_residual"]) < 1e-12
+    with np.load(tmp_path / "answer.npz") as stored:
+        np.testing.assert_allclose(stored["x"], answer["x"])
+    (tmp_path / "one.json").write_text(json.dumps({"A": [[2, 0], [0, 2]], "b": [-2, 1], "l1_penalty": 1}))
+    done = run("solve", "one.json", "--method", "ista", "--json", cwd=tmp_path)
+    np.testing.assert_allclose(json.loads(done.stdout)["x"], [[0.5, 0.0]], atol=1e-7)
+    table = run("solve", "problem.npz", "--method", "admm", cwd=tmp_path)
+    assert "optimal" in table.stdout
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return name
+
+
+BAD_FILES = {
+    "missing.npz": (None, "expected a file, found none"),
+    "text.npz": ("not an archive", "expected an .npz archive"),
+    "empty.npz": ("", "expected an .npz archive"),
+    "broken.json": ('{"A": [[1', "expected JSON"),
+    "list.json": ("[1, 2]", "expected a JSON object"),
+    "binary.json": (b"\xff\xfe\x00", "expected JSON"),
+    "nothing.json": ("{}", "expected A, found only nothing"),
+    "extra.json": ('{"A": [[1]], "b": [1], "Q": 3}', "found 'Q'"),
+    "indefinite.json": ('{"A": [[-1]], "b": [1]}', "A: expected positive semidefinite"),
+    "text.json": ('{"A": "x", "b": [1]}', "A: expected an array of numbers"),
+    "nan.json": ('{"A": [[NaN]], "b": [1]}', "A: expected finite numbers"),
+    "shape.json": ('{"A": [[1, 0], [0, 1]], "b": [1]}', "b: expected shape (2,)"),
+    "problem.txt": ("A b", "expected a name ending in .npz or .json"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_give_one_line_and_exit_code_2(run, tmp_path, name):
+    content, message = BAD_FILES[name]
+    if content is not None:
+        write(tmp_path, name, content)
+    before = sorted(tmp_path.iterdir())
+    done = run("solve", name, "--json", "--out", "answer.npz", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["solve", "."], "found a folder"),
+        (["solve", "problem.npz", "--method", "magic"], "method: expected one of"),
+        (["solve", "problem.npz", "--method", "gradient"], "for a problem of class LC"),
+        (["solve", "problem.npz", "--tol", "-1"], "tol: expected a positive number"),
+        (["solve", "problem.npz", "--method", "admm", "--steps", "-3"], "steps: expected a whole number"),
+        (["solve", "problem.npz", "--out", "nowhere/answer.npz"], "existing folder"),
+        (["solve", "problem.npz", "--out", "answer.csv"], "ending in .npz"),
+        (["solve", "problem.npz", "--fast"], "No such option"),
+        (["reproduce", "table-99"], "experiment: expected one of"),
+        (["reproduce", "convergence", "--preset", "huge"], "preset: expected one of"),
+        (["bench", "everything"], "name: expected one of"),
+        (["fly"], "No such command"),
+    ],
+)
+def test_bad_arguments(run, tmp_path, problem, arguments, message):
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["problem.npz"]
+
+
+@pytest.mark.parametrize("command", ["solve", "reproduce", "bench"])
+def test_help_has_an_example(run, tmp_path, command):
+    done = run(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"Example: time2decide {command}" in " ".join(done.stdout.split())
+
+
+def test_reproduce_list_and_second_start_does_no_work(run, tmp_path):
+    listing = json.loads(run("reproduce", "list", "--json", cwd=tmp_path).stdout)
+    assert "convergence" in {entry["id"] for entry in listing}
+    first = run("reproduce", "convergence", "--preset", "smoke", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "newton_schulz" in first.stdout
+    assert (tmp_path / "results/figures/convergence-smoke.png").stat().st_size > 10_000
+    stored = (tmp_path / "results/convergence/smoke.jsonl").read_text()
+    second = run("reproduce", "convergence", "--preset", "smoke", cwd=tmp_path)
+    assert second.stderr == ""
+    assert (tmp_path / "results/convergence/smoke.jsonl").read_text() == stored
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["constructions", "labels", "projection"])
+def test_bench_prints_rows(run, tmp_path, name):
+    done = run("bench", name, "--quick", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert rows
+    if name == "constructions":
+        assert {"problem", "n", "m", "batch", "classical_us", "attention_us", "overhead"} <= set(rows[0])
+    else:
+        assert all("ratio" in row for row in rows)

@@ -1,0 +1,68 @@
+"""The qpsolvers signature, judged by its semantics and a second solver."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy import sparse
+
+from time2decide import InputError, solve_qp
+
+
+def drawn(seed, n=6):
+    rng = np.random.default_rng(seed)
+    G = rng.normal(size=(n, n))
+    inside = rng.uniform(-0.5, 0.5, n)
+    rows, equal = rng.normal(size=(4, n)), rng.normal(size=(2, n))
+    return {
+        "P": G @ G.T + 0.1 * np.eye(n),
+        "q": 3 * rng.normal(size=n),
+        "G": rows,
+        "h": rows @ inside + rng.uniform(0.1, 0.5, 4),
+        "A": equal,
+        "b": equal @ inside,
+        "lb": np.full(n, -1.0),
+        "ub": np.full(n, 1.0),
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equalities_bounds_and_inequalities_together(seed):
+    p = drawn(seed)
+    x = cp.Variable(6)
+    constraints = [p["G"] @ x <= p["h"], p["A"] @ x == p["b"], x >= p["lb"], x <= p["ub"]]
+    cp.Problem(cp.Minimize(0.5 * cp.quad_form(x, cp.psd_wrap(p["P"])) + p["q"] @ x), constraints).solve(
+        solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11
+    )
+    np.testing.assert_allclose(solve_qp(**p), x.value, atol=1e-7)
+    np.testing.assert_allclose(solve_qp(**p, solver="admm", tol=1e-7), x.value, atol=1e-4)
+
+
+def test_semantics_of_qpsolvers():
+    eye, q = np.eye(2), np.array([-1.0, -1.0])
+    np.testing.assert_allclose(solve_qp(eye, q), [1, 1])
+    np.testing.assert_allclose(solve_qp(eye, q, ub=np.array([0.5, np.inf])), [0.5, 1])
+    np.testing.assert_allclose(solve_qp(eye, q, G=np.array([1.0, 1.0]), h=np.array([1.0])), [0.5, 0.5])  # one row
+    np.testing.assert_allclose(solve_qp(sparse.csc_matrix(eye), q, G=sparse.csc_matrix(eye), h=[np.inf, 0.0]), [1, 0])
+    assert solve_qp(eye, q, G=[[1.0, 0.0], [-1.0, 0.0]], h=[-1.0, -1.0]) is None  # infeasible
+    assert solve_qp(np.diag([1.0, 0.0]), q) is None  # unbounded
+    assert solve_qp(eye, q, A=[[1.0, 0.0], [1.0, 0.0]], b=[0.0, 1.0]) is None  # contradictory equalities
+    np.testing.assert_allclose(solve_qp(np.diag([1.0, 0.0]), [-1.0, 1.0], lb=[-9.0, -2.0]), [1, -2], atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"P": np.eye(2), "q": [1.0]}, "P: expected shape (1, 1) to match q"),
+        ({"P": [1.0], "q": [1.0]}, "P: expected 2 dimensions"),
+        ({"P": np.eye(1), "q": [1.0], "G": [[1.0]]}, "h: expected together"),
+        ({"P": np.eye(1), "q": [1.0], "G": [[1.0, 2.0]], "h": [1.0]}, "G: expected shape (1, 1)"),
+        ({"P": np.eye(1), "q": [1.0], "G": [[np.nan]], "h": [1.0]}, "G: expected finite numbers"),
+        ({"P": np.eye(1), "q": [1.0], "ub": [np.nan]}, "h, lb, ub: expected numbers, found NaN"),
+        ({"P": -np.eye(1), "q": [1.0]}, "A: expected positive semidefinite"),
+        ({"P": np.eye(1), "q": [1.0], "solver": "gurobi"}, "method: expected one of exact"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(InputError) as caught:
+        solve_qp(**arguments)
+    assert str(caught.value).startswith(message)

@@ -1,0 +1,76 @@
+"""Figures of the paper from stored rows, with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from time2decide.experiments.store import results_root
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+_TITLES = {
+    "U": "unconstrained (U)",
+    "R": "ℓ1-penalised (R)",
+    "C": "ℓ1-constrained (C)",
+    "LC": "linear constraints (LC)",
+}
+_NAMES = {
+    "gradient": "gradient descent",
+    "ista": "ISTA",
+    "projected_gradient": "projected gradient",
+    "arrow_hurwicz": "Arrow–Hurwicz",
+    "nesterov": "Nesterov",
+    "fista": "FISTA",
+    "admm": "ADMM",
+    "newton_schulz": "Newton–Schulz",
+}
+_STYLES: dict[str, dict[str, Any]] = {
+    "construction": {"lw": 3.2, "alpha": 0.45},
+    "classical": {"lw": 1.2, "ls": (0, (3, 2))},
+}
+_COLOURS = ("#1f5fa8", "#2a9d5c", "#8e44ad")
+
+
+def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None = None) -> list[Path]:
+    """Draw the figures of an experiment into ``results/figures``; returns the files written."""
+    if experiment not in FIGURES or not rows:
+        return []
+    folder = results_root(root) / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
+    temporary = path.with_suffix(".part.png")
+    FIGURES[experiment](rows).savefig(temporary, dpi=150, metadata={"Software": None})
+    temporary.replace(path)
+    return [path]
+
+
+def convergence(rows: list[Row]) -> Figure:
+    """KKT residual by layer: the construction as a line, the classical iteration as dashes on top of it."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in rows if not row["error"]]
+    kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
+    figure = Figure(figsize=(3.6 * len(kinds), 3.9), layout="constrained")
+    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    for axis, kind in zip(axes, kinds, strict=True):
+        for colour, row in zip(_COLOURS, (row for row in rows if row["kind"] == kind), strict=False):
+            for form, style in _STYLES.items():
+                axis.plot([max(v, 1e-16) for v in row[form]], color=colour, **style)
+            axis.plot([], [], color=colour, lw=3, label=_NAMES[row["method"]])
+        axis.set(title=_TITLES[kind], xlabel="layer = iteration", yscale="log", ylim=(1e-16, 30))
+        axis.set_xscale("symlog", linthresh=10, linscale=0.6)
+        axis.set_xlim(0, 1000)
+        axis.set_xticks([0, 10, 100, 1000], ["0", "10", "100", "1000"])
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(fontsize=8.5, loc="lower left", framealpha=0.9, edgecolor="none")
+    axes[0].set_ylabel("KKT residual")
+    figure.suptitle("wide line: attention layers      dashes on top: classical iteration", fontsize=10, color="#555555")
+    return figure
+
+
+FIGURES: dict[str, Callable[[list[Row]], Figure]] = {"convergence": convergence}
