@@ -36,7 +36,7 @@ def solve(
     ],
     method: Annotated[str, typer.Option(help="exact, or a construction: see `time2decide.METHODS`.")] = "exact",
     steps: Annotated[int | None, typer.Option(help="Run exactly this many layers.")] = None,
-    tol: Annotated[float, typer.Option(help="Stop at this KKT residual.")] = 1e-8,
+    tol: Annotated[float | None, typer.Option(help="Stop at this KKT residual; 1e-8 unless told.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write x, dual, status and kkt_residual to this .npz.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -85,6 +85,15 @@ def test_history_and_steps(method):
     assert torch.equal(fixed.x, solve(qp, method, steps=7).x)
 
 
+@pytest.mark.parametrize(("kind", "method"), [("U", "nesterov"), ("LC", "admm"), ("R", "fista"), ("C", "admm")])
+def test_single_precision(kind, method):
+    qp = random_qp(8, 6, 3 if kind == "LC" else 0, kind=kind, seed=2)
+    solution = solve(qp.to(torch.float32), method, max_steps=5000)
+    assert solution.x.dtype == torch.float32
+    assert set(solution.status) == {"optimal"}
+    assert (solution.x - solve(qp).x).abs().max() < 1e-3
+
+
 def test_a_good_start_saves_layers():
     qp = random_qp(20, 10, 6, seed=4)
     exact = solve(qp)
