@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "neural_solver.md"
-BLOCKS = [textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)]
+BLOCKS = [
+    textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+]
 
 
 def test_there_are_blocks() -> None:
