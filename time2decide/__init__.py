@@ -1,7 +1,14 @@
 """Transformers that solve quadratic programs and make covariance-aware decisions."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from time2decide.qp import QP, InputError, Solution, kkt, project_portfolio, random_qp
 from time2decide.solving import METHODS, solve, solve_qp
+
+if TYPE_CHECKING:
+    from time2decide.decisions import backtest
+    from time2decide.markets import load_returns, oracle_path
 
 __version__ = "0.1.0"
 __all__ = [
@@ -9,9 +16,25 @@ __all__ = [
     "QP",
     "InputError",
     "Solution",
+    "backtest",
     "kkt",
+    "load_returns",
+    "oracle_path",
     "project_portfolio",
     "random_qp",
     "solve",
     "solve_qp",
 ]
+
+#: Names whose folders need pandas and more; they are imported when first used.
+_LATER = {
+    "backtest": "time2decide.decisions",
+    "load_returns": "time2decide.markets",
+    "oracle_path": "time2decide.markets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'time2decide' has no attribute {name!r}")

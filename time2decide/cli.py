@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from time2decide.cli_backtest import backtest
+from time2decide.cli_train import app as train_app
 from time2decide.qp.checks import InputError
 
 app = typer.Typer(
@@ -23,7 +25,7 @@ app = typer.Typer(
 )
 #: What typer raises for a wrong option, argument or command; it keeps its own copy of click.
 _CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
-BENCHMARKS = ("constructions", "labels", "projection", "neural")
+BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -159,6 +161,10 @@ def _number(value: object) -> str:
 def _console() -> Console:
     """A wide console when output is not a terminal, so that tables in logs are not folded."""
     return Console(width=None if sys.stdout.isatty() else 140)
+
+
+app.command()(backtest)
+app.add_typer(train_app, name="train")
 
 
 def main() -> None:

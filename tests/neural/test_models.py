@@ -133,6 +133,13 @@ def test_weights_are_those_of_the_seed_and_leave_the_global_generator_alone() ->
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_scaled_start_shrinks_what_layers_add_and_nothing_else() -> None:
+    plain, scaled = (build("LinearTransformer", 3, 2, d_model=8, layers=8, scaled_init=on) for on in (False, True))
+    for key, weight in plain.state_dict().items():
+        factor = 0.25 if key.endswith(("out.weight", "down.weight")) else 1.0
+        assert torch.equal(scaled.state_dict()[key], factor * weight), key
+
+
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 def test_stored_model_is_the_same_model(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     model = build(name, 4, 6, d_model=16).eval()

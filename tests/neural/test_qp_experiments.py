@@ -31,13 +31,13 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All four experiments under the preset `smoke`, with one cache: id -> rows."""
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
+    """All four experiments under the preset `smoke`, with one cache: where it is, and id -> rows."""
     root = tmp_path_factory.mktemp("smoke")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIME2DECIDE_CACHE", str(root / "cache"))
         rows = {m.EXPERIMENTS[0].id: reproduce(m.EXPERIMENTS[0], "smoke", root=root / "results") for m in MODULES}
-        yield root, rows
+    return root, rows
 
 
 def test_smoke_preset_measures_everything(smoke: Any) -> None:
@@ -60,6 +60,7 @@ def test_smoke_preset_measures_everything(smoke: Any) -> None:
 
 def test_second_time_nothing_is_trained(smoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     root, rows = smoke
+    monkeypatch.setenv("TIME2DECIDE_CACHE", str(root / "cache"))
     monkeypatch.setattr("time2decide.experiments.qp_cells.train", None)
     for module in MODULES:
         experiment = module.EXPERIMENTS[0]

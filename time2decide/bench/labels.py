@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -62,6 +63,7 @@ def _silent() -> Iterator[None]:
     try:
         yield
     finally:
+        ctypes.CDLL(None).fflush(None)  # what C has buffered goes nowhere too
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)

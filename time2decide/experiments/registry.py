@@ -14,10 +14,15 @@ from time2decide.qp.checks import InputError
 
 PRESETS = ("smoke", "cpu", "paper")
 
-#: id -> module that holds it as EXPERIMENT; a module is imported only when its experiment is asked for.
+#: id -> module that has it among its EXPERIMENTS; a module is imported only when its experiment is asked for.
 _MODULES = {
     "convergence": "convergence",
+    "qp-grid": "qp_grid",
+    "qp-shift": "qp_shift",
+    "qp-histograms": "qp_histograms",
+    "qp-ablation": "qp_ablation",
     "qp-agnostic": "qp_agnostic",
+    "portfolio-baselines": "portfolio_baselines",
 }
 
 

@@ -28,6 +28,7 @@ class TransformerConfig:
     heads: int = 2  # must divide d_model
     dropout: float = 0.1
     ff_multiple: int = 4  # hidden width of the feed-forward blocks, in units of d_model
+    scaled_init: bool = False  # start what layers add at 1/√(2·layers) of the usual size: deep stacks learn sooner
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
@@ -58,6 +59,8 @@ class Transformer(nn.Module):
         self.head = answer_head(config.d_model, config.n)
         if generator is not None:
             initialise(self, generator)
+            if config.scaled_init:
+                self._shrink_branches()
 
     def forward(self, tokens: Tensor) -> Tensor:
         h = self.norm(self.embedding(tokens))  # (batch, tokens, width)
@@ -66,6 +69,13 @@ class Transformer(nn.Module):
             h = layer(h, only_last=index == last)
         answer: Tensor = self.head(h[:, -1])
         return answer
+
+    def _shrink_branches(self) -> None:
+        """2·layers branches add up to the size of one. Linear attention needs it most: nothing bounds its output."""
+        with torch.no_grad():
+            for name, weight in self.layers.named_parameters():
+                if name.endswith(("out.weight", "down.weight")):
+                    weight.mul_((2 * self.config.layers) ** -0.5)
 
 
 class TokenEmbedding(nn.Module):

@@ -1,0 +1,124 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from time2decide.cli_backtest import backtest as command
+from time2decide.decisions import STRATEGIES, SoftForecast, backtest
+from time2decide.qp import InputError
+
+
+@pytest.fixture(scope="module")
+def table():
+    days = pd.date_range("2024-01-01", periods=130, freq="B")
+    values = np.random.default_rng(0).normal(0, 0.01, (130, 4)).cumsum(axis=0) * 0.1
+    return pd.DataFrame(values, index=days, columns=list("ABCD"))
+
+
+@pytest.fixture(scope="module")
+def outcome(table):
+    return backtest(table, [*STRATEGIES, "oracle"], [0.2, 1.0], cost_bps=20)
+
+
+def test_the_frame_is_tidy_and_complete(outcome, table):
+    frame = outcome.frame
+    assert len(frame) == (len(STRATEGIES) + 1) * 2 * 34
+    assert not frame.isna().any().any()
+    assert not frame.duplicated(["strategy", "turnover_l1", "series", "time"]).any()
+    assert frame["time"].min() == table.index[96]
+    assert frame["time"].max() == table.index[-1]
+    assert len(outcome.summary) == (len(STRATEGIES) + 1) * 2
+
+
+def test_wealth_is_gross_return_less_cost_of_what_was_traded(outcome, table):
+    path = outcome.frame.query("strategy == 'pto-ar1' and turnover_l1 == 0.2")
+    weights = outcome.weights("pto-ar1", 0.2)
+    np.testing.assert_allclose(path["gross"], (weights * table[96:].to_numpy()).sum(axis=1))
+    np.testing.assert_allclose(path["cost"], 0.0020 * path["traded"])
+    np.testing.assert_allclose(path["wealth"], ((1 - path["cost"]) * (1 + path["gross"])).cumprod())
+    np.testing.assert_allclose(path["net"].iloc[1:], path["wealth"].pct_change().iloc[1:], atol=1e-12)
+    assert (path["turnover"] <= 0.2 + 1e-12).all()
+
+
+def test_the_oracle_bounds_utility_in_the_summary(outcome):
+    best = outcome.summary[outcome.summary["strategy"] == "oracle"].set_index("turnover_l1")
+    assert (best["regret"] == 0).all()
+    assert (best["mse"] == 0).all()
+    free = outcome.summary[outcome.summary["turnover_l1"] == 1.0]
+    assert (free["utility"] <= best.loc[1.0, "utility"] + 1e-12).all()
+
+
+def test_costs_cost(table):
+    free, dear = (backtest(table, ["pto-persistence"], 1.0, cost_bps=bps).summary for bps in (0, 50))
+    assert free["annual_return"][0] > dear["annual_return"][0]
+    assert free["regret"][0] == dear["regret"][0]
+
+
+def test_arrays_and_several_series(table):
+    both = backtest(np.stack([table, -table]), ["uniform", SoftForecast(name="soft")], 0.5)
+    assert sorted(both.frame["series"].unique()) == [0, 1]
+    single = backtest(table.to_numpy(), ["uniform"], 0.5)
+    np.testing.assert_allclose(
+        single.frame["gross"], both.frame.query("strategy == 'uniform' and series == 0")["gross"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strategies": []}, "strategies"),
+        ({"strategies": "uniform"}, "strategies"),
+        ({"strategies": ["uniform", "guess"]}, "found 'guess'"),
+        ({"strategies": ["uniform", "uniform"]}, "twice"),
+        ({"cost_bps": -1}, "cost_bps"),
+        ({"window": 130}, "130 steps"),
+        ({"turnover_l1": -0.5}, "turnover_l1"),
+        ({"periods_per_year": 0}, "periods_per_year"),
+    ],
+)
+def test_bad_arguments_are_named(table, change, message):
+    with pytest.raises(InputError, match=message):
+        backtest(**({"returns": table, "strategies": ["uniform"]} | change))
+
+
+def test_unknown_weights_are_named(outcome):
+    with pytest.raises(InputError, match="strategy: expected one of"):
+        outcome.weights("uniform", 0.3)
+
+
+@pytest.fixture(scope="module")
+def app():
+    application = typer.Typer()
+    application.command()(command)
+    return application
+
+
+def test_command_prints_and_writes(app, table, tmp_path):
+    file = tmp_path / "returns.csv"
+    table.to_csv(file, index_label="date")
+    arguments = ["--data", str(file), "--strategies", "uniform,pto-ar1", "--turnover", "0.2,1"]
+    arguments += ["--out", str(tmp_path / "out")]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert "pto-ar1" in shown.output
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["backtest-turnover-0.2.png", "backtest-turnover-1.png", "steps.csv", "summary.csv"]
+    rows = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert [row["strategy"] for row in rows] == ["uniform", "uniform", "pto-ar1", "pto-ar1"]
+    assert "NaN" not in json.dumps(rows)
+
+
+def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):
+    file = tmp_path / "bad.csv"
+    cells = table.astype(object)
+    cells.iloc[40] = "??"
+    cells.to_csv(file)
+    result = CliRunner().invoke(app, ["--data", str(file), "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, InputError)
+    assert "column 'A', row 41" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+    result = CliRunner().invoke(app, ["--data", str(file), "--turnover", "much", "--out", str(tmp_path / "out")])
+    assert "turnover: expected numbers" in str(result.exception)

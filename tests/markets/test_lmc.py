@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from sklearn.gaussian_process import kernels as sk
+
+from time2decide.markets import LMCConfig, lmc_series, lmc_set
+from time2decide.markets.kernels import LINEAR_OFFSETS, MIXTURES, NOISE_LEVELS, PERIODS, SMOOTH_SCALES, kernel_bank
+from time2decide.markets.lmc import Term, _gram, draw
+from time2decide.qp import InputError
+
+SMALL = LMCConfig(channels=5, length=60)
+
+
+def test_kernels_equal_those_of_scikit_learn():
+    length = 200
+    grid = np.linspace(0, 1, length)[:, None]
+    theirs = [
+        *(sk.ExpSineSquared(periodicity=p / length) for p in PERIODS),
+        *(sk.DotProduct(sigma_0=s) for s in LINEAR_OFFSETS),
+        *(sk.RBF(length_scale=s) for s in SMOOTH_SCALES),
+        *(sk.RationalQuadratic(alpha=a) for a in MIXTURES),
+        *(sk.WhiteKernel(noise_level=v) for v in NOISE_LEVELS),
+        sk.ConstantKernel(),
+    ]
+    bank = kernel_bank(length)
+    assert len(bank) == len(theirs) == 33
+    for ours, kernel in zip(bank, theirs, strict=True):
+        expected = kernel(grid)
+        gram = np.diag(ours.variance) if ours.white else ours.factor @ ours.factor.T
+        np.testing.assert_allclose(gram, expected, atol=2e-12 * expected.max())
+
+
+def test_smooth_kernels_have_small_factors():
+    assert max(kernel.factor.shape[1] for kernel in kernel_bank(1024)) <= 40
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        [(0, False), (22, True)],  # periodic × linear
+        [(24, False), (6, False), (23, True)],  # (Gaussian + periodic) × linear
+        [(27, False), (1, True), (30, True)],  # (rational quadratic × periodic) × white
+        [(31, False), (25, True), (32, False)],  # white × Gaussian + constant
+        [(2, False), (7, True), (9, True), (11, True)],  # a product long enough to be formed whole
+    ],
+)
+def test_draws_have_the_folded_covariance(choice):
+    bank, rng, count = kernel_bank(32), np.random.default_rng(0), 6000
+    fold = tuple(Term(bank[k], product) for k, product in choice)
+    sample = np.concatenate([draw(fold, 1, rng) for _ in range(count)], axis=1)
+    gram = _gram(fold)
+    spread = np.sqrt((np.outer(gram.diagonal(), gram.diagonal()) + gram**2) / count)
+    assert (np.abs(sample @ sample.T / count - gram) < 5.5 * spread + 1e-12).all()
+    several = draw(fold, 5, rng)
+    assert several.shape == (32, 5)
+    assert np.unique(several.round(12), axis=1).shape[1] == 5
+
+
+def test_a_series_depends_on_seed_and_number_only():
+    whole = lmc_set(6, SMALL, seed=3, cache=False)
+    np.testing.assert_array_equal(whole[4], lmc_series(SMALL, 3, 4))
+    np.testing.assert_array_equal(whole[2:5], lmc_set(3, SMALL, seed=3, first=2, cache=False))
+    assert not np.allclose(whole[0], lmc_series(SMALL, 4, 0))
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_does_not_matter():
+    alone = lmc_set(5, SMALL, seed=3, workers=1, cache=False)
+    np.testing.assert_array_equal(alone, lmc_set(5, SMALL, seed=3, workers=2, cache=False))
+
+
+def test_the_cache_returns_what_was_made_and_survives_damage(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIME2DECIDE_CACHE", str(tmp_path / "new"))
+    first = lmc_set(2, SMALL)
+    (file,) = (tmp_path / "new").iterdir()
+    np.testing.assert_array_equal(np.load(file), first)
+    np.testing.assert_array_equal(lmc_set(2, SMALL), first)
+    file.write_bytes(b"torn")
+    np.testing.assert_array_equal(lmc_set(2, SMALL), first)
+    np.testing.assert_array_equal(np.load(file), first)
+    assert [f.suffix for f in (tmp_path / "new").iterdir()] == [".npy"]
+
+
+def test_a_cache_that_cannot_be_written_costs_only_speed(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("TIME2DECIDE_CACHE", str(tmp_path / "file"))
+    assert lmc_set(1, SMALL).shape == (1, 60, 5)
+
+
+def test_channels_are_convex_mixtures_of_fewer_or_equal_processes():
+    series = lmc_series(LMCConfig(channels=60, length=80, weibull_scale=3.0), 0, 0)
+    assert series.shape == (80, 60)
+    assert np.linalg.matrix_rank(series, tol=1e-9 * np.abs(series).max()) <= 10
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("channels", 0), ("length", 1), ("dirichlet_min", -1.0), ("dirichlet_min", 0.9)]
+)
+def test_bad_parameters_are_named(field, value):
+    with pytest.raises(InputError, match=field):
+        LMCConfig(**{field: value})

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+import torch
+
+from time2decide.bench.oracle import Steps, clarabel_step, objective, sample_steps, violation
+from time2decide.markets import (
+    BUDGETS,
+    MARKETS,
+    LMCConfig,
+    covariance_by,
+    empirical_covariance,
+    mean_variance_step,
+    oracle_path,
+    synthetic_oracle,
+    synthetic_returns,
+)
+from time2decide.qp import InputError
+
+SHORT = LMCConfig(length=200)
+
+
+@pytest.fixture(scope="module")
+def returns():
+    return synthetic_returns("noisy", count=3, config=SHORT)
+
+
+def test_every_step_is_optimal_and_feasible(returns):
+    path = oracle_path(returns, 0.75)
+    assert path.shape == returns.shape
+    np.testing.assert_allclose(path[:, :96], 1 / 16, atol=1e-15)
+    for t in range(96, 200, 8):
+        previous = path[:, t - 1]
+        steps = Steps(returns[:, t], empirical_covariance(returns[:, t - 96 : t]), previous, np.full(3, 0.75))
+        assert violation(steps, path[:, t]) < 1e-12
+        exact = np.stack([clarabel_step(steps, i) for i in range(3)])
+        assert np.abs(objective(steps, exact) - objective(steps, path[:, t])).max() < 1e-9
+
+
+def test_paper_data_against_a_second_exact_solver():
+    for market in ("clean", "noisy"):
+        steps = sample_steps(market, 150, series=3)
+        ours = mean_variance_step(*steps)
+        exact = np.stack([clarabel_step(steps, i) for i in range(150)])
+        assert np.abs(objective(steps, exact) - objective(steps, ours)).max() < 1e-9
+        assert violation(steps, ours) < 1e-9
+
+
+def test_budgets_together_equal_budgets_alone(returns):
+    together = oracle_path(returns, BUDGETS)
+    assert together.shape == (3, 7, 200, 16)
+    np.testing.assert_allclose(together[:, 2], oracle_path(returns, BUDGETS[2]), atol=1e-10)
+    np.testing.assert_allclose(together[1, 2], oracle_path(returns[1], 1.0), atol=1e-10)
+    tensor = oracle_path(torch.from_numpy(returns), 1.0)
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(tensor.numpy(), together[:, 2], atol=1e-10)
+
+
+def test_later_returns_do_not_change_earlier_labels(returns):
+    changed = returns.copy()
+    changed[:, 150:] = -changed[:, 150:]
+    before, after = oracle_path(returns, 1.0), oracle_path(changed, 1.0)
+    np.testing.assert_array_equal(before[:, :150], after[:, :150])
+    assert not np.allclose(before[:, 150:], after[:, 150:])
+
+
+def test_a_free_oracle_is_nearly_one_hot_so_uniform_scores_15_256ths():
+    returns = synthetic_returns("clean", count=4)
+    free = oracle_path(returns, 2.0)[:, 96:]
+    assert ((free - 1 / 16) ** 2).mean() == pytest.approx(15 / 256, abs=1e-4)
+
+
+def test_covariance_estimators():
+    from skfolio.moments import EmpiricalCovariance
+    from sklearn.covariance import LedoitWolf
+
+    windows = np.random.default_rng(0).normal(size=(3, 96, 4)) * 0.01
+    np.testing.assert_allclose(empirical_covariance(windows), covariance_by(EmpiricalCovariance())(windows), rtol=1e-9)
+    shrunk = covariance_by(LedoitWolf())(windows)
+    assert shrunk.shape == (3, 4, 4)
+    np.testing.assert_allclose(shrunk[1], LedoitWolf().fit(windows[1]).covariance_)
+    path = oracle_path(np.random.default_rng(1).normal(size=(2, 100, 4)), 1.0, covariance=covariance_by(LedoitWolf()))
+    np.testing.assert_allclose(path.sum(-1), 1, atol=1e-12)
+
+
+def test_markets_share_series_and_splits_do_not():
+    sets = {market: synthetic_returns(market, count=2, config=SHORT) for market in MARKETS}
+    noise = sets["noisy"] - sets["clean"]
+    np.testing.assert_allclose(sets["noisy-matched"] - sets["clean"], 0.65 * noise, atol=1e-12)
+    assert noise.std() == pytest.approx(0.01, rel=0.05)
+    np.testing.assert_array_equal(synthetic_returns("noisy", count=1, config=SHORT)[0], sets["noisy"][0])
+    splits = [synthetic_returns("clean", s, count=2, config=SHORT) for s in ("train", "validation", "evaluation")]
+    firsts = {series[0, 0].tobytes() for split in splits for series in split[:, :, :1].transpose(0, 2, 1)}
+    assert len(firsts) == 6
+
+
+def test_cached_labels_equal_computed_ones(returns):
+    labels = synthetic_oracle("noisy", turnover_l1=(0.5, 2.0), count=3, config=SHORT)
+    np.testing.assert_array_equal(labels, oracle_path(returns, [0.5, 2.0]))
+    np.testing.assert_array_equal(labels, synthetic_oracle("noisy", turnover_l1=(0.5, 2.0), count=3, config=SHORT))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"returns": np.zeros((2, 90, 3))}, "96 steps"),
+        ({"returns": np.zeros(100)}, "returns"),
+        ({"returns": np.full((1, 100, 2), np.inf)}, "returns"),
+        ({"turnover_l1": [1.0, -0.1]}, "turnover_l1"),
+        ({"turnover_l1": []}, "turnover_l1"),
+        ({"window": 1}, "window"),
+        ({"risk_aversion": np.nan}, "risk_aversion"),
+    ],
+)
+def test_bad_input_is_named(change, name):
+    with pytest.raises(InputError, match=name):
+        oracle_path(**({"returns": np.zeros((2, 100, 3)), "turnover_l1": 1.0} | change))
+
+
+def test_unknown_market_and_split():
+    with pytest.raises(InputError, match="market: expected one of clean"):
+        synthetic_returns("calm")
+    with pytest.raises(InputError, match="split"):
+        synthetic_oracle("clean", "test")

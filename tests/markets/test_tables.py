@@ -1,0 +1,111 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide.markets import load_returns
+from time2decide.qp import InputError
+
+DAYS = pd.date_range("2024-01-01", periods=30, freq="B")
+
+
+@pytest.fixture
+def table():
+    return pd.DataFrame(np.random.default_rng(0).normal(0, 0.01, (30, 3)), index=DAYS, columns=["A", "B", "C"])
+
+
+def write(path, table, **replace):
+    """A CSV of the table, with some cells replaced: {"B": (row, text)}."""
+    text = table.astype(object)
+    for column, (row, value) in replace.items():
+        text.loc[text.index[row - 1], column] = value
+    text.to_csv(path, index_label="date", date_format="%Y-%m-%d")
+    return path
+
+
+def test_csv_frame_and_prices_agree(tmp_path, table):
+    from_csv = load_returns(write(tmp_path / "r.csv", table))
+    pd.testing.assert_frame_equal(from_csv, load_returns(table), check_freq=False, check_index_type=False)
+    prices = (1 + table).cumprod() * 50
+    from_prices = load_returns(prices, values="prices")
+    np.testing.assert_allclose(from_prices.to_numpy(), table.to_numpy()[1:], atol=1e-12)
+    assert list(from_prices.index) == list(DAYS[1:])
+
+
+def test_step_numbers_instead_of_dates(tmp_path, table):
+    numbered = table.set_axis(range(5, 35))
+    path = tmp_path / "n.csv"
+    numbered.to_csv(path, index_label="step")
+    assert list(load_returns(path).index) == list(range(5, 35))
+
+
+def test_sp500_is_loaded_and_clean():
+    returns = load_returns("sp500")
+    assert returns.shape == (8312, 20)
+    assert returns.index[0] == pd.Timestamp("1990-01-03")
+    assert np.isfinite(returns.to_numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [("n/a", "'n/a'"), ("", "an empty cell"), ("nan", "'nan'"), ("inf", "'inf'"), ("1,000", "'1,000'")],
+)
+def test_a_bad_cell_is_named_by_column_and_row(tmp_path, table, cell, found):
+    path = write(tmp_path / "bad.csv", table, B=(7, cell))
+    with pytest.raises(InputError) as caught:
+        load_returns(path)
+    assert str(caught.value) == f"bad.csv: column 'B', row 7 (2024-01-09): expected a number, found {found}"
+
+
+def test_missing_cells_of_a_frame_are_not_filled(table):
+    table.iloc[3, 2] = np.nan
+    with pytest.raises(InputError, match=r"column 'C', row 4 \(2024-01-04\): expected a number, found nan"):
+        load_returns(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.iloc[[0, 1, 3, 2, *range(4, 30)]], "row 4: expected increasing dates"),
+        (lambda t: t.iloc[[0, 1, 1, *range(2, 30)]], "row 3: expected distinct dates"),
+        (lambda t: t.iloc[[*range(10), *range(25, 30)]], "row 11: expected no gap"),
+        (lambda t: t.assign(B=0.01), "column 'B': expected numbers that vary, found 0.01 in every row"),
+        (lambda t: t.set_axis(["A", "B", "A"], axis=1), "column 'A': expected distinct names"),
+        (lambda t: t.assign(C=t["C"].where(t.index != DAYS[5], -1.5)), r"column 'C', row 6 .* at least -1"),
+        (lambda t: t + 100, "look like prices"),
+        (lambda t: t.iloc[:1], "at least 2 rows"),
+        (lambda t: t.set_axis(["x", *map(str, DAYS[1:])]), "row 1: expected a date like 2024-01-31"),
+    ],
+)
+def test_bad_tables_are_refused(table, change, message):
+    with pytest.raises(InputError, match=message):
+        load_returns(change(table))
+
+
+def test_prices_must_be_positive(table):
+    prices = (1 + table).cumprod()
+    prices.iloc[4, 0] = 0.0
+    with pytest.raises(InputError, match=r"column 'A', row 5 \(2024-01-05\): expected a positive price, found 0"):
+        load_returns(prices, values="prices")
+
+
+def test_bad_files_are_refused(tmp_path, table):
+    short = tmp_path / "short.csv"
+    short.write_text("date,A,B\n2024-01-01,1,2\n2024-01-02,1\n")
+    with pytest.raises(InputError, match=r"short.csv: row 2 \(2024-01-02\): expected 3 cells, found 2"):
+        load_returns(short)
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    with pytest.raises(InputError, match="empty file"):
+        load_returns(empty)
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00\x01,\x80")
+    with pytest.raises(InputError, match="UTF-8"):
+        load_returns(binary)
+    with pytest.raises(InputError, match="expected a file"):
+        load_returns(tmp_path / "none.csv")
+    other = tmp_path / "table.xlsx"
+    other.write_text("x")
+    with pytest.raises(InputError, match=r"\.csv or \.parquet"):
+        load_returns(other)
+    with pytest.raises(InputError, match="values"):
+        load_returns(table, values="yields")

@@ -1,0 +1,143 @@
+"""One engine for every strategy: it alone holds the future and hands out copies of the past.
+
+A strategy is anything with a `name` and `decide(past) -> raw allocations`. It is asked once per step for all series
+and all turnover budgets together; its raw answer is projected onto the feasible set, and the projected weights are
+what it holds, and what it is told it held, from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from time2decide.markets.allocation import half_turnover
+from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
+from time2decide.qp.checks import ArrayLike, InputError, check_positive
+from time2decide.qp.projections import project_portfolio
+
+
+@dataclass(frozen=True)
+class Past:
+    """Everything that is known when the weights of step t are chosen; the arrays are copies that end at t − 1.
+
+    Attributes
+    ----------
+    returns : (series, window, m)
+        Returns of the steps t − window … t − 1, oldest first.
+    allocations : (series, budgets, window, m)
+        The strategy's own projected weights of the same steps; uniform before its first decision.
+    hindsight : (series, budgets, window, m), or None
+        The oracle's weights of the same steps, which depend on returns up to t − 1 only; for strategies that ask.
+    turnover_l1 : (budgets,)
+        γ
+    risk_aversion : float
+        λ
+    """
+
+    returns: np.ndarray
+    allocations: np.ndarray
+    hindsight: np.ndarray | None
+    turnover_l1: np.ndarray
+    risk_aversion: float
+
+    @property
+    def previous(self) -> np.ndarray:
+        """The weights held now, (series, budgets, m)."""
+        return self.allocations[:, :, -1]
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """Empirical covariance of `returns`, (series, m, m)."""
+        return empirical_covariance(self.returns)
+
+
+class Strategy(Protocol):
+    """What the engine needs of a strategy. A strategy is a function of the past: it keeps no state between steps."""
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+
+    @property
+    def wants_hindsight(self) -> bool:
+        """Whether `past.hindsight` is to be filled."""
+
+    def decide(self, past: Past) -> np.ndarray:
+        """Raw weights of step t, of a shape that broadcasts to (series, budgets, m); they need not be feasible."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a strategy said and what it held, both (series, budgets, time, m); uniform before step `window`."""
+
+    name: str
+    raw: np.ndarray
+    allocations: np.ndarray
+    turnover_l1: np.ndarray
+    window: int
+    risk_aversion: float
+
+
+def rollout(
+    returns: ArrayLike,
+    strategy: Strategy,
+    turnover_l1: float | Sequence[float],
+    *,
+    risk_aversion: float = RISK_AVERSION,
+    window: int = WINDOW,
+    oracle: np.ndarray | None = None,
+) -> Rollout:
+    """Run a strategy through every step from `window` on, for all series and budgets at once.
+
+    Parameters
+    ----------
+    returns : (series, time, m), or (time, m)
+    strategy : Strategy
+    turnover_l1 : number or sequence
+        Budgets γ on ‖s_t − s_{t−1}‖₁.
+    oracle : (series, budgets, time, m), optional
+        The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
+    """
+    array = check_returns(returns, window)
+    budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
+    half_turnover(budgets)
+    risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+    series, time, m = array.shape
+    shape = (series, len(budgets), time, m)
+    if strategy.wants_hindsight:
+        oracle = oracle_path(array, budgets.tolist(), risk, window) if oracle is None else oracle
+        if oracle.shape != shape:
+            raise InputError(f"oracle: expected shape {shape}, found {oracle.shape}")
+    raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
+    for t in range(window, time):
+        steps = slice(t - window, t)
+        hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
+        past = Past(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk)
+        raw[:, :, t] = _answer(strategy, past, shape)
+        held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
+    return Rollout(strategy.name, raw, held, budgets, window, risk)
+
+
+def _answer(strategy: Strategy, past: Past, shape: tuple[int, int, int, int]) -> np.ndarray:
+    series, budgets, _, m = shape
+    answer = np.asarray(strategy.decide(past), dtype=float)
+    try:
+        answer = np.broadcast_to(answer, (series, budgets, m))
+    except ValueError:
+        expected = f"({series}, {budgets}, {m})"
+        raise InputError(f"{strategy.name}: expected weights of shape {expected}, found {answer.shape}") from None
+    if not np.isfinite(answer).all():
+        raise InputError(f"{strategy.name}: expected finite weights, found {answer[~np.isfinite(answer)][0]}")
+    return answer
+
+
+def _project(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+    """The nearest feasible weights, (series, budgets, m)."""
+    gamma = torch.from_numpy(budgets.copy()).expand(raw.shape[:-1])
+    return np.asarray(project_portfolio(torch.from_numpy(raw.copy()), torch.from_numpy(previous.copy()), gamma))

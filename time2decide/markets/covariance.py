@@ -1,0 +1,35 @@
+"""Covariance of a window of returns: the empirical one of the paper in bulk, any other through its estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from sklearn.base import clone
+
+#: Windows (series, window, assets) -> covariances (series, assets, assets).
+Covariance = Callable[[np.ndarray], np.ndarray]
+
+
+def empirical_covariance(windows: np.ndarray) -> np.ndarray:
+    """Σ̂ = Σ_τ (r_τ − r̄)(r_τ − r̄)ᵀ / (w − 1) of every window, (..., w, m) -> (..., m, m)."""
+    centred = windows - windows.mean(axis=-2, keepdims=True)
+    return np.asarray(centred.swapaxes(-1, -2) @ centred / (windows.shape[-2] - 1))
+
+
+def covariance_by(estimator: object) -> Covariance:
+    """A covariance from any estimator of scikit-learn or skfolio (with `fit` and `covariance_`).
+
+    Examples
+    --------
+    >>> from sklearn.covariance import LedoitWolf
+    >>> covariance_by(LedoitWolf())(np.random.default_rng(0).normal(size=(2, 96, 4))).shape
+    (2, 4, 4)
+    """
+
+    def estimate(windows: np.ndarray) -> np.ndarray:
+        fitted = (clone(estimator).fit(window) for window in windows.reshape(-1, *windows.shape[-2:]))
+        flat = np.stack([np.asarray(one.covariance_) for one in fitted])
+        return flat.reshape(*windows.shape[:-2], *flat.shape[-2:])  # (..., m, m)
+
+    return estimate

@@ -1,0 +1,168 @@
+"""Synthetic series by the linear model of coregionalisation (LMC): channels that mix random Gaussian processes.
+
+A latent process has a random covariance function, J ~ U{1..5} kernels of the bank folded left to right with + or ×.
+It is drawn without forming that covariance where possible, because Gaussian processes compose:
+
+    f_{A+K} = f_A + f_K                      (independent draws)
+    f_{A×K} = Σ_r F_r ⊙ f_A^(r)              (F the factor of K, f_A^(r) independent draws: cov is Σ_r F_r F_rᵀ ⊙ A)
+    f_{A×white} = sqrt(level · diag A) ⊙ z
+
+Only where a long product would need more draws than there are points is its Gram matrix formed and factored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from joblib import Parallel, cpu_count, delayed
+from threadpoolctl import threadpool_limits
+
+from time2decide.markets.cache import cached_array
+from time2decide.markets.kernels import Kernel, kernel_bank, tall_factor
+from time2decide.qp.checks import InputError, check_count, check_positive
+
+_VERSION = 1  # of the random stream: raise it when the same seed gives other numbers, so that caches are not mixed
+
+_PARALLEL_FROM = 128  # below this, starting worker processes costs more than it saves
+
+
+@dataclass(frozen=True)
+class LMCConfig:
+    """The generator's parameters; the defaults are the paper's."""
+
+    channels: int = 16
+    length: int = 1024  # points on [0, 1]
+    most_kernels: int = 5  # kernels folded into one covariance, at most
+    dirichlet_min: float = 0.01  # the concentration of a series' mixing weights is uniform on [min, max]
+    dirichlet_max: float = 0.75
+    weibull_shape: float = 6.0  # of the number of latent processes; with 16 channels it is always 16
+    weibull_scale: float = 125.0
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "length", "most_kernels"):
+            check_count(name, getattr(self, name), least=2 if name == "length" else 1)
+        for name in ("dirichlet_min", "dirichlet_max", "weibull_shape", "weibull_scale"):
+            check_positive(name, getattr(self, name))
+        if self.dirichlet_min > self.dirichlet_max:
+            raise InputError(f"dirichlet_min: expected at most {self.dirichlet_max}, found {self.dirichlet_min}")
+
+
+class Term(NamedTuple):
+    """One step of a fold: combine what came before with `kernel`, by product or by sum."""
+
+    kernel: Kernel
+    product: bool
+
+
+def lmc_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
+    """Series number `index` of the stream `seed`, (length, channels).
+
+    X_i(t) = Σ_j w_ij f_j(t) with r = clip(round(scale·Weibull(shape) + 1), max(2, C//20), C) latent processes f and
+    weights w_i ~ Dirichlet(α·1_r), α uniform once per series. A series depends on (seed, index) and nothing else.
+    """
+    rng = series_generator(seed, index)
+    bank = kernel_bank(config.length)
+    rank = round(config.weibull_scale * rng.weibull(config.weibull_shape) + 1)
+    rank = min(max(rank, 2, config.channels // 20), config.channels)
+    latent = np.empty((config.length, rank))
+    for j in range(rank):
+        latent[:, j] = draw(_random_fold(bank, config.most_kernels, rng), 1, rng)[:, 0]
+    concentration = rng.uniform(config.dirichlet_min, config.dirichlet_max)
+    weights = rng.dirichlet(np.full(rank, concentration), size=config.channels)  # (channels, rank)
+    return latent @ weights.T
+
+
+def lmc_set(
+    count: int,
+    config: LMCConfig | None = None,
+    *,
+    seed: int = 0,
+    first: int = 0,
+    workers: int | None = None,
+    cache: bool = True,
+) -> np.ndarray:
+    """Series `first` … `first + count − 1` of the stream `seed`, (count, length, channels).
+
+    The answer is the same for any number of worker processes (all cores by default, one for small sets) and is
+    kept on disk unless `cache` is false.
+    """
+    config = config or LMCConfig()
+    check_count("count", count)
+    check_count("first", first, least=0)
+    key = {"kind": "lmc", "version": _VERSION, **asdict(config), "seed": seed, "first": first, "count": count}
+    return cached_array(key, lambda: _generate(config, seed, first, count, workers), enabled=cache)
+
+
+def series_generator(seed: int, *key: int) -> np.random.Generator:
+    """The random stream of one series (or of one purpose of one series): independent for every key."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+def draw(fold: tuple[Term, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` independent draws, (T, count), of the zero-mean process whose covariance is the folded one."""
+    kernel, product = fold[-1]
+    length = len(kernel.variance)
+    if len(fold) == 1 or not product:
+        shape = (length if kernel.white else kernel.factor.shape[1], count)
+        noise = rng.standard_normal(shape)
+        scaled = np.sqrt(kernel.variance)[:, None] * noise if kernel.white else kernel.factor @ noise
+        fresh: np.ndarray = np.asarray(scaled)
+        return fresh if len(fold) == 1 else fresh + draw(fold[:-1], count, rng)
+    if kernel.white:
+        deviation = np.sqrt(kernel.variance * _variance(fold[:-1]))
+        return np.asarray(deviation[:, None] * rng.standard_normal((length, count)))
+    rank = kernel.factor.shape[1]
+    if count * rank > length:
+        factor = tall_factor(_gram(fold))
+        return np.asarray(factor @ rng.standard_normal((factor.shape[1], count)))
+    inner = draw(fold[:-1], count * rank, rng).reshape(length, count, rank)  # (T, count, rank)
+    return np.asarray(np.einsum("tcr,tr->tc", inner, kernel.factor))
+
+
+def _random_fold(bank: tuple[Kernel, ...], most: int, rng: np.random.Generator) -> tuple[Term, ...]:
+    size = int(rng.integers(1, most + 1))
+    chosen = rng.integers(0, len(bank), size)
+    products = rng.random(size) < 0.5
+    return tuple(Term(bank[k], bool(p)) for k, p in zip(chosen, products, strict=True))
+
+
+def _variance(fold: tuple[Term, ...]) -> np.ndarray:
+    """Diagonal of the folded covariance, (T,)."""
+    total = fold[0].kernel.variance
+    for kernel, product in fold[1:]:
+        total = total * kernel.variance if product else total + kernel.variance
+    return total
+
+
+def _gram(fold: tuple[Term, ...]) -> np.ndarray:
+    """The folded covariance itself, (T, T)."""
+    total = _kernel_gram(fold[0].kernel)
+    for kernel, product in fold[1:]:
+        gram = _kernel_gram(kernel)
+        total = total * gram if product else total + gram
+    return total
+
+
+def _kernel_gram(kernel: Kernel) -> np.ndarray:
+    return np.diag(kernel.variance) if kernel.white else kernel.factor @ kernel.factor.T
+
+
+def _generate(config: LMCConfig, seed: int, first: int, count: int, workers: int | None) -> np.ndarray:
+    processes = min(workers or (cpu_count() if count >= _PARALLEL_FROM else 1), count)
+    edges = first + np.linspace(0, count, (4 * processes if processes > 1 else 1) + 1).astype(int)
+    parts = Parallel(n_jobs=processes)(
+        delayed(_generate_part)(config, seed, int(i), int(j)) for i, j in pairwise(edges)
+    )
+    return np.concatenate(parts)
+
+
+def _generate_part(config: LMCConfig, seed: int, start: int, stop: int) -> np.ndarray:
+    with threadpool_limits(1):  # one thread per process: faster here, and the same rounding everywhere
+        return np.stack([lmc_series(config, seed, i) for i in range(start, stop)]) if stop > start else _none(config)
+
+
+def _none(config: LMCConfig) -> np.ndarray:
+    return np.empty((0, config.length, config.channels))

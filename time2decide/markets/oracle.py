@@ -1,0 +1,82 @@
+"""The oracle: the best feasible allocation of every step for somebody who knows that step's returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from time2decide.markets.allocation import best_allocations, half_turnover
+from time2decide.markets.covariance import Covariance, empirical_covariance
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_count, check_finite, check_positive
+
+#: The paper's seven turnover budgets γ.
+BUDGETS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+#: Steps of history before the first decision, and of every covariance estimate.
+WINDOW = 96
+RISK_AVERSION = 0.1
+
+
+def oracle_path(
+    returns: ArrayLike,
+    turnover_l1: float | Sequence[float],
+    risk_aversion: float = RISK_AVERSION,
+    window: int = WINDOW,
+    *,
+    covariance: Covariance = empirical_covariance,
+) -> ArrayLike:
+    """s*_t = argmax sᵀr_t − λ sᵀΣ̂_t s over {s ≥ 0, 1ᵀs = 1, ‖s − s*_{t−1}‖₁ ≤ γ}, step after step.
+
+    Exact (each step is certified, see `allocation.py`), sequential in t, and batched over series and budgets.
+
+    Parameters
+    ----------
+    returns : (series, time, assets), or (time, assets) for one series
+    turnover_l1 : number, or a sequence of k numbers
+        γ, the full ℓ1 distance allowed per step. All budgets are solved together.
+    risk_aversion : float
+        λ
+    window : int
+        Σ̂_t is estimated from the `window` returns before t; nothing is traded before step `window`, so the
+        allocations of the steps 0 … window − 1 are uniform, and the oracle starts from uniform.
+    covariance : callable
+        Windows (series, window, assets) -> (series, assets, assets); the empirical covariance by default.
+
+    Returns
+    -------
+    Allocations in the shape of `returns`; with a sequence of budgets (series, k, time, assets). Row t is what the
+    oracle holds while returns[:, t] is earned.
+    """
+    array = check_returns(returns, window)
+    weight = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+    budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
+    if budgets.ndim != 1 or not budgets.size:
+        raise InputError(f"turnover_l1: expected a number or a list of numbers, found {turnover_l1!r}")
+    series, time, m = array.shape
+    half = np.broadcast_to(half_turnover(budgets), (series, len(budgets)))
+    path = np.full((series, len(budgets), time, m), 1.0 / m)
+    held = path[:, :, 0].copy()
+    for t in range(window, time):
+        curvature = 2 * weight * covariance(array[:, t - window : t])
+        held = best_allocations(array[:, None, t], curvature, held, half)
+        path[:, :, t] = held
+    if np.ndim(turnover_l1) == 0:
+        path = path[:, 0]
+    if as_tensor("returns", returns).dim() == 2:
+        path = path[0]
+    return as_tensor("path", path) if isinstance(returns, Tensor) else path
+
+
+def check_returns(returns: ArrayLike, window: int) -> np.ndarray:
+    """Returns as a float64 array (series, time, assets) with more than `window` finite steps, or an `InputError`."""
+    check_count("window", window, least=2)
+    tensor = as_tensor("returns", returns)
+    if tensor.dim() not in (2, 3) or not tensor.numel():
+        raise InputError(f"returns: expected shape (series, time, assets), found {tuple(tensor.shape)}")
+    check_finite("returns", tensor)
+    array = np.asarray(tensor.detach().cpu().double().numpy())
+    array = array if array.ndim == 3 else array[None]  # (series, time, assets)
+    if array.shape[1] <= window:
+        raise InputError(f"returns: expected more than {window} steps (the window), found {array.shape[1]}")
+    return array

@@ -1,0 +1,186 @@
+"""Real returns from CSV, Parquet or a DataFrame: checked cell by cell, refused with a place, never silently filled."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from time2decide.qp.checks import InputError
+
+_MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
+_KINDS = ("returns", "prices")
+
+
+def load_returns(
+    source: str | Path | pd.DataFrame,
+    values: str = "returns",
+    *,
+    most_gap: float = _MOST_GAP,
+) -> pd.DataFrame:
+    """A wide table of simple returns: one column per asset, one row per period, ready for `backtest` and `decide`.
+
+    Parameters
+    ----------
+    source : path of a .csv or .parquet file, a DataFrame, or "sp500"
+        In a CSV the first line names the columns and the first column holds ISO dates (2024-01-31) or whole step
+        numbers; a DataFrame has them as its index. "sp500" is skfolio's set of 20 stocks of the S&P 500, daily,
+        1990 to 2022.
+    values : {"returns", "prices"}
+        What the cells are; prices become p_t / p_{t−1} − 1, which drops the first row.
+    most_gap : float
+        The longest allowed distance between two rows, in multiples of the median distance.
+
+    Raises
+    ------
+    InputError
+        In one line, with the column and the row (counted from 1 below the header), for text, missing and infinite
+        cells, duplicate columns, duplicate, unordered or unreadable dates, gaps, constant columns, returns below
+        −1 and prices that are not positive.
+    """
+    if values not in _KINDS:
+        raise InputError(f"values: expected one of {', '.join(_KINDS)}, found {values!r}")
+    if isinstance(source, str) and source == "sp500":
+        frame, name, values = sp500_prices(), "sp500", "prices"
+    elif isinstance(source, pd.DataFrame):
+        frame, name = source, "returns"
+    else:
+        path = Path(source)
+        frame, name = _read(path), path.name
+    table = _checked(frame, name, most_gap)
+    return _prices_to_returns(table, name) if values == "prices" else _checked_returns(table, name)
+
+
+def sp500_prices() -> pd.DataFrame:
+    """skfolio's bundled daily prices of 20 stocks of the S&P 500, 1990-01-02 to 2022-12-28."""
+    try:
+        from skfolio.datasets import load_sp500_dataset
+    except ImportError:
+        raise InputError("sp500: expected the package skfolio (pip install 'time2decide[skfolio]')") from None
+    return pd.DataFrame(load_sp500_dataset())
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path}: expected a file, found none")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        try:
+            return pd.read_parquet(path)
+        except ImportError:
+            raise InputError(
+                f"{path.name}: reading Parquet needs the package pyarrow, which is not installed"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path.name}: expected a Parquet file ({str(error).splitlines()[0]})") from None
+    if path.suffix.lower() != ".csv":
+        raise InputError(f"{path.name}: expected a .csv or .parquet file, found {path.suffix or 'no suffix'!r}")
+    return _read_csv(path)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Cells as text, so that an error can show what stands in the file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file, strict=True) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path.name}: expected comma-separated text in UTF-8 ({error})") from None
+    if not rows:
+        raise InputError(f"{path.name}: expected a header and rows, found an empty file")
+    header, body = rows[0], rows[1:]
+    for number, row in enumerate(body, start=1):
+        if len(row) != len(header):
+            raise InputError(f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}")
+    labels = [row[0].strip() for row in body]
+    return pd.DataFrame([row[1:] for row in body], index=pd.Index(labels), columns=header[1:])
+
+
+def _checked(frame: pd.DataFrame, name: str, most_gap: float) -> pd.DataFrame:
+    if frame.shape[0] < 2 or frame.shape[1] < 1:
+        raise InputError(f"{name}: expected at least 2 rows and 1 asset, found {frame.shape[0]} and {frame.shape[1]}")
+    columns = [str(column).strip() for column in frame.columns]
+    twice = [column for i, column in enumerate(columns) if column in columns[:i]]
+    if twice:
+        raise InputError(f"{name}: column {twice[0]!r}: expected distinct names, found it twice")
+    index = _checked_index(frame.index, name, most_gap)
+    cells = [_numbers(frame.iloc[:, i], name, column) for i, column in enumerate(columns)]
+    for column, numbers in zip(columns, cells, strict=True):
+        if (numbers == numbers[0]).all():
+            raise InputError(
+                f"{name}: column {column!r}: expected numbers that vary, found {numbers[0]:g} in every row"
+            )
+    return pd.DataFrame(np.column_stack(cells), index=index, columns=columns)
+
+
+def _checked_index(index: pd.Index, name: str, most_gap: float) -> pd.Index:
+    """Dates or whole numbers, strictly increasing, without gaps."""
+    labels = list(index)
+    parsed = index if isinstance(index, pd.DatetimeIndex) else _parse_labels(index, name)
+    steps = np.diff(parsed.asi8 if isinstance(parsed, pd.DatetimeIndex) else parsed.to_numpy())
+    repeated = np.flatnonzero(parsed.duplicated())
+    if repeated.size:
+        raise InputError(f"{name}: row {repeated[0] + 1}: expected distinct dates, found {labels[repeated[0]]} again")
+    backwards = np.flatnonzero(steps < 0)
+    if backwards.size:
+        row = backwards[0] + 2
+        raise InputError(
+            f"{name}: row {row}: expected increasing dates, found {labels[row - 1]} after {labels[row - 2]}"
+        )
+    wide = np.flatnonzero(steps > most_gap * np.median(steps))
+    if wide.size:
+        row = wide[0] + 2
+        raise InputError(f"{name}: row {row}: expected no gap, found {labels[row - 2]} followed by {labels[row - 1]}")
+    return parsed
+
+
+def _parse_labels(index: pd.Index, name: str) -> pd.Index:
+    texts = [str(label) for label in index]
+    if all(text.lstrip("+-").isdigit() for text in texts) and not all(len(text) == 8 for text in texts):
+        return pd.Index([int(text) for text in texts])
+    dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
+    bad = np.flatnonzero(dates.isna())
+    if bad.size:
+        raise InputError(
+            f"{name}: row {bad[0] + 1}: expected a date like 2024-01-31 in the first column, found {texts[bad[0]]!r}"
+        )
+    return pd.DatetimeIndex(dates)
+
+
+def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
+    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if bad.size:
+        found = cells.iloc[bad[0]]
+        text = "an empty cell" if str(found).strip() == "" else repr(found) if isinstance(found, str) else str(found)
+        raise InputError(f"{name}: {_place(cells.index, column, bad[0])}: expected a number, found {text}")
+    return np.asarray(numbers)
+
+
+def _checked_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    array = table.to_numpy()
+    row, column = divmod(int(array.argmin()), array.shape[1])
+    if array[row, column] < -1:
+        place = _place(table.index, table.columns[column], row)
+        raise InputError(f"{name}: {place}: expected a return of at least -1, found {array[row, column]:g}")
+    for i, asset in enumerate(table.columns):
+        if array[:, i].min() > 0 and np.median(array[:, i]) > 1:
+            raise InputError(
+                f"{name}: column {asset!r}: expected returns, found what look like prices (values='prices')"
+            )
+    return table
+
+
+def _prices_to_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    array = table.to_numpy()
+    row, column = divmod(int(array.argmin()), array.shape[1])
+    if array[row, column] <= 0:
+        place = _place(table.index, table.columns[column], row)
+        raise InputError(f"{name}: {place}: expected a positive price, found {array[row, column]:g}")
+    return pd.DataFrame(array[1:] / array[:-1] - 1, index=table.index[1:], columns=table.columns)
+
+
+def _place(index: pd.Index, column: str, row: int) -> str:
+    label = index[row]
+    shown = label.date().isoformat() if isinstance(label, pd.Timestamp) else label
+    return f"column {column!r}, row {row + 1} ({shown})"
