@@ -67,6 +67,14 @@ def test_infeasible_and_unbounded_are_reported_per_instance():
     assert solve(QP(np.eye(1), [0.0], [[1.0]], [-3.0], l1_radius=1.0)).status == "infeasible"
 
 
+def test_ill_conditioned_is_not_unbounded():
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(60, 6, 6)))[0]
+    A = basis @ (np.logspace(0, 10, 6)[:, None] * basis.transpose(0, 2, 1))
+    qp = QP((A + A.transpose(0, 2, 1)) / 2, rng.normal(size=(60, 6)), rng.normal(size=(60, 4, 6)), np.ones((60, 4)))
+    assert set(solve(qp).status) <= {"optimal", "not_converged"}
+
+
 def test_worker_processes_give_the_same_rows():
     rows = as_rows(random_qp(400, 5, 3, seed=2))
     for one, two in zip(solve_rows(rows, workers=1), solve_rows(rows, workers=2), strict=True):

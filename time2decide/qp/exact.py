@@ -173,7 +173,8 @@ def _polish_one(qp: QP, i: int, shrunk: np.ndarray, active: np.ndarray) -> tuple
 
 def _statuses(qp: QP, x: np.ndarray, dual: np.ndarray, flag: np.ndarray, tol: float) -> np.ndarray:
     residual = kkt(qp, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy()
-    scale = 1 + np.abs(qp.b.numpy()).max(axis=1)
+    terms = np.einsum("bij,bj->bi", np.abs(qp.A.numpy()), np.nan_to_num(np.abs(x)))  # what the gradient is summed from
+    scale = 1 + np.abs(qp.b.numpy()).max(axis=1) + np.where(terms.max(axis=1) < 1e20, terms.max(axis=1), 0)
     status = np.where(residual <= tol * scale, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
     for i in map(int, np.flatnonzero((residual > tol * scale) | ~np.isin(flag, _SOLVED))):
         status[i] = _diagnose(qp, i, status[i])
@@ -193,7 +194,9 @@ def _diagnose(qp: QP, i: int, otherwise: str) -> str:
         feasible = linprog(np.zeros(2 * n), rows, np.append(d, qp.l1_radius[i].item()))
     if feasible.status == 2:
         return Status.INFEASIBLE
-    if qp.l1_radius is None:  # a direction v in [-1, 1] with Av = 0, Cv <= 0 and falling objective
+    spread = np.linalg.eigvalsh(A)
+    singular = spread[0] <= 10 * n * np.finfo(float).eps * spread[-1]
+    if singular and qp.l1_radius is None:  # a direction v in [-1, 1] with Av = 0, Cv <= 0 and falling objective
         penalty = 0.0 if qp.l1_penalty is None else qp.l1_penalty[i].item()
         cost = np.concatenate([b + penalty, -b + penalty])
         directions = np.hstack([C, -C]) if qp.m else None
