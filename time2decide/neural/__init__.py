@@ -3,7 +3,7 @@
 The paper's system: a problem as a sequence of tokens, transformers with softmax and with linear attention, an MLP
 and an LSTM to compare with, data sets with exact answers, one training loop that is deterministic and resumable,
 and the measures of the paper plus the optimality conditions. Beyond the paper: one network for every size
-(`EquivariantSolver`), whose answers `polish` certifies; `solve_neural` is the way to it.
+(`EquivariantSolver`), whose answers the module `polish` certifies; `solve_neural` is the way to it.
 """
 
 from time2decide.neural.architectures import ARCHITECTURES, build, count_parameters, matched_width
@@ -13,7 +13,6 @@ from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, cache_dir, lab
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.neural.equivariant_training import EquivariantTraining, train_equivariant
 from time2decide.neural.metrics import evaluate, histograms, r2_score
-from time2decide.neural.polish import Polished, polish
 from time2decide.neural.solver import solve_neural
 from time2decide.neural.tokens import feasible_start, tokenise
 from time2decide.neural.training import TrainingConfig, TrainingState, predict, train
@@ -30,7 +29,6 @@ __all__ = [
     "LSTMConfig",
     "LabelledQPs",
     "MLPConfig",
-    "Polished",
     "TrainingConfig",
     "TrainingState",
     "Transformer",
@@ -45,7 +43,6 @@ __all__ = [
     "load_model",
     "matched_width",
     "paper_counts",
-    "polish",
     "predict",
     "r2_score",
     "save_model",
