@@ -32,6 +32,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "construction": {"lw": 3.2, "alpha": 0.45},
     "classical": {"lw": 1.2, "ls": (0, (3, 2))},
 }
+_ERRORS = {"nmse": "NMSE", "violation": "constraint violation", "objective_error": "|objective gap|"}
 _COLOURS = ("#1f5fa8", "#2a9d5c", "#8e44ad")
 
 
@@ -73,4 +74,37 @@ def convergence(rows: list[Row]) -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[[list[Row]], Figure]] = {"convergence": convergence}
+def qp_histograms(rows: list[Row]) -> Figure:
+    """One row of panels per size, one column per error; both transformers in each panel."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in rows if not row["error"]]
+    sizes = sorted({(row["n"], row["m"]) for row in rows})
+    figure = Figure(figsize=(11, 2.6 * len(sizes) + 0.4), layout="constrained")
+    panels = figure.subplots(len(sizes), len(_ERRORS), squeeze=False)
+    for (n, m), line in zip(sizes, panels, strict=True):
+        for axis, (error, title) in zip(line, _ERRORS.items(), strict=True):
+            for colour, row in zip(_COLOURS, (r for r in rows if (r["n"], r["m"]) == (n, m)), strict=False):
+                counts, edges = row[f"{error}_counts"], row[f"{error}_edges"]
+                share = [100 * count / sum(counts) for count in counts[1:-1]]
+                axis.stairs(share, edges, color=colour, fill=True, alpha=0.35)
+                axis.stairs(share, edges, color=colour, lw=1.3, label=_histogram_label(row, error))
+            axis.set(xscale="log", xlabel=f"{title}, ({n}, {m})")
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.legend(fontsize=7.5, frameon=False, loc="upper left")
+        line[0].set_ylabel("% of test instances")
+    return figure
+
+
+def _histogram_label(row: Row, error: str) -> str:
+    name = row["architecture"].removesuffix("Transformer")
+    if error == "nmse":
+        return f"{name}: median {row['nmse_median']:.3g}, p95 {row['nmse_p95']:.3g}"
+    below = 100 * row[f"{error}_counts"][0] / sum(row[f"{error}_counts"])
+    return f"{name}: {below:.0f}% below {row[f'{error}_edges'][0]:.0e}"
+
+
+FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
+    "convergence": convergence,
+    "qp-histograms": qp_histograms,
+}

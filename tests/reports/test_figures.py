@@ -1,0 +1,39 @@
+import pytest
+
+from time2decide.reports import draw
+from time2decide.reports.figures import FIGURES
+
+
+def histogram_row(architecture, n, m):
+    errors = {name: {"edges": [1e-3, 1e-2, 1e-1], "counts": [5, 10, 20, 1]} for name in ("nmse", "violation")}
+    errors["objective_error"] = errors["nmse"]
+    row = {f"{name}_{part}": values for name, parts in errors.items() for part, values in parts.items()}
+    return row | {"architecture": architecture, "n": n, "m": m, "nmse_median": 0.01, "nmse_p95": 0.09, "error": None}
+
+
+def curve_row(kind, method):
+    residuals = [10.0 ** (-k) for k in range(20)]
+    return {"kind": kind, "method": method, "construction": residuals, "classical": residuals, "error": None}
+
+
+ROWS = {
+    "convergence": [curve_row("U", "gradient"), curve_row("U", "nesterov"), curve_row("LC", "arrow_hurwicz")],
+    "qp-histograms": [histogram_row(a, 5, 3) for a in ("LinearTransformer", "SoftmaxTransformer")],
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_a_function_of_rows(name, tmp_path):
+    failed = {"kind": "U", "method": "gradient", "n": 5, "m": 3, "error": "RuntimeError: diverged"}
+    (path,) = draw(name, [*ROWS[name], failed], "smoke", tmp_path)
+    assert path == tmp_path / "figures" / f"{name}-smoke.png"
+    first = path.read_bytes()
+    assert first.startswith(b"\x89PNG")
+    draw(name, [*ROWS[name], failed], "smoke", tmp_path)
+    assert path.read_bytes() == first
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_an_experiment_without_a_figure_draws_none(tmp_path):
+    assert draw("qp-grid", [{"error": None}], "cpu", tmp_path) == []
+    assert not list(tmp_path.iterdir())
