@@ -57,6 +57,17 @@ def test_solve_npz_and_json(run, tmp_path, problem):
     np.testing.assert_allclose(json.loads(done.stdout)["x"], [[0.5, 0.0]], atol=1e-7)
     table = run("solve", "problem.npz", "--method", "admm", cwd=tmp_path)
     assert "optimal" in table.stdout
+    (tmp_path / "no.json").write_text(json.dumps({"A": [[1]], "b": [0], "C": [[1], [-1]], "d": [-1, -1]}))
+    assert "infeasible" in run("solve", "no.json", cwd=tmp_path).stdout
+
+
+def test_version_and_bare_command(run, tmp_path):
+    from time2decide import __version__
+
+    assert run("--version", cwd=tmp_path).stdout.strip() == __version__
+    bare = run(cwd=tmp_path)
+    assert "Usage" in bare.stdout + bare.stderr
+    assert "time2decide: " not in bare.stderr
 
 
 def write(folder, name, content):

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,8 +17,10 @@ from time2decide.cli_backtest import backtest
 from time2decide.cli_train import app as train_app
 from time2decide.qp.checks import InputError
 
+if TYPE_CHECKING:
+    from time2decide.experiments import Experiment
+
 app = typer.Typer(
-    help="Transformers that solve quadratic programs and make covariance-aware decisions.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,12 +31,30 @@ BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc"
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
+@app.callback(invoke_without_command=True)
+def program(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    """Transformers that solve quadratic programs and make covariance-aware decisions."""
+    if version:
+        from time2decide import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.command()
 def solve(
     file: Annotated[
         Path, typer.Argument(help="Problem: .npz or .json with A, b and optionally C, d, l1_penalty, l1_radius.")
     ],
-    method: Annotated[str, typer.Option(help="exact, or a construction: see `time2decide.METHODS`.")] = "exact",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="exact; U: gradient, nesterov; LC: arrow_hurwicz; R: ista; C: projected_gradient; R, C: fista; "
+            "LC, R, C: admm; all: newton_schulz; U, LC: neural, neural+polish."
+        ),
+    ] = "exact",
     steps: Annotated[int | None, typer.Option(help="Run exactly this many layers.")] = None,
     tol: Annotated[float | None, typer.Option(help="Stop at this KKT residual; 1e-8 unless told.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write x, dual, status and kkt_residual to this .npz.")] = None,
@@ -61,7 +81,7 @@ def solve(
         if i == 20:
             table.add_row("…", f"{len(answer['status']) - i} more", "", "", "(--json or --out gives all)")
             break
-        shown = " ".join(f"{v:.4g}" for v in x[:8]) + (" …" if len(x) > 8 else "")
+        shown = " ".join(_number(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
         table.add_row(str(i), status, _number(residual), _number(objective), shown)
     _console().print(table)
 
@@ -70,7 +90,9 @@ def solve(
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="ID", help="A table or figure; `list` names them all.")],
     preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the numbers we publish. paper: full size.")] = "cpu",
-    results: Annotated[Path | None, typer.Option(help="Where rows are stored.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results unless told.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a table or figure of the paper, or show it if it is already in the results.
@@ -79,6 +101,7 @@ def reproduce(
     """
     from time2decide.experiments import get_experiment
     from time2decide.experiments import reproduce as run
+    from time2decide.experiments.store import results_root
     from time2decide.reports import draw
 
     if name == "list":
@@ -90,6 +113,12 @@ def reproduce(
         text = " ".join(f"{key}={value}" for key, value in config.items())
         print(f"[{number + 1}/{total}] {text}", file=sys.stderr)
 
+    if preset in experiment.presets and not as_json:
+        missing = len(experiment.tasks(preset)) - _stored(experiment, preset, results)
+        if missing:
+            where = results_root(results)
+            expected = experiment.presets[preset]
+            print(f"{missing} tasks are not in {where}: running them (all tasks take {expected})", file=sys.stderr)
     rows = run(experiment, preset, root=results, progress=progress)
     pictures = draw(experiment.id, rows, preset, results)
     if as_json:
@@ -101,16 +130,14 @@ def reproduce(
 
 
 def _list_experiments(results: Path | None, as_json: bool) -> None:
-    from time2decide.experiments import Store, experiment_ids, get_experiment
-    from time2decide.experiments.store import task_key
+    from time2decide.experiments import experiment_ids, get_experiment
 
     listing: list[dict[str, Any]] = []
     for experiment in map(get_experiment, experiment_ids()):
         state = {}
         for preset, expected in experiment.presets.items():
-            keys = {task_key(config) for config in experiment.tasks(preset)}
-            stored = len(keys & Store(experiment.id, preset, results).done())
-            state[preset] = {"expected": expected, "stored": stored, "tasks": len(keys)}
+            stored = _stored(experiment, preset, results)
+            state[preset] = {"expected": expected, "stored": stored, "tasks": len(experiment.tasks(preset))}
         listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
     if as_json:
         typer.echo(json.dumps(listing))
@@ -120,6 +147,14 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
         presets = "\n".join(f"{p}: {s['expected']}, {s['stored']}/{s['tasks']}" for p, s in entry["presets"].items())
         table.add_row(entry["id"], entry["title"], entry["paper"], presets)
     _console().print(table)
+
+
+def _stored(experiment: Experiment, preset: str, results: Path | None) -> int:
+    """How many tasks of a preset have a result."""
+    from time2decide.experiments import Store
+    from time2decide.experiments.store import task_key
+
+    return len({task_key(config) for config in experiment.tasks(preset)} & Store(experiment.id, preset, results).done())
 
 
 @app.command()
@@ -185,6 +220,8 @@ def main() -> None:
 
 
 def _complain(message: str) -> int:
+    if not message.strip():  # a bare `time2decide` has printed its help
+        return 2
     print("time2decide: " + " ".join(message.split()), file=sys.stderr)
     return 2
 

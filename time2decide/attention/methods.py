@@ -102,7 +102,7 @@ def build(qp: QP, method: str, form: str = "state", **options: Any) -> Algorithm
         method, options = "admm", {**options, "inverse_by": "newton_schulz"}
     chosen = METHODS[method]
     if qp.kind not in chosen.kinds:
-        able = [name for name, other in METHODS.items() if qp.kind in other.kinds] or ["exact"]
+        able = ["exact", *(name for name, other in METHODS.items() if qp.kind in other.kinds)]
         raise InputError(
             f"method: expected one of {', '.join(able)} for a problem of class {qp.kind}, found {method!r}, "
             f"which solves {' and '.join(chosen.kinds)}"
