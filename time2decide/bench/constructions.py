@@ -18,6 +18,7 @@ from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.qp import QP, random_qp
 
 _METHODS = {"U": "gradient", "R": "ista", "C": "projected_gradient", "LC": "arrow_hurwicz"}
+_PLACEMENTS = 8
 _PAPER = {
     "U": {16: 1.25, 32: 1.08, 64: 1.04, 128: 1.08},
     "R": {16: 1.35, 32: 1.12, 64: 1.09, 128: 1.09},
@@ -53,11 +54,16 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
 
 def _row(kind: str, n: int, m: int, batch: int, paper: float, rounds: int) -> dict[str, Any]:
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
-    forms = {"classical": "classical", "attention": "state"}
-    peers = {name: _steps(build(qp, _METHODS[kind], form), qp) for name, form in forms.items()}
-    probe = median(interleaved(peers, rounds=5)["classical"])
-    repeat = max(1, int(1e-3 / probe))  # about 1 ms per measurement
-    times = interleaved(peers, rounds=rounds, repeat=repeat)
+    forms = [("classical", "classical"), ("attention", "state")]
+    times: dict[str, list[float]] = {"classical": [], "attention": []}
+    for placement in range(_PLACEMENTS):
+        # where the arrays happen to lie in memory moves a ratio by 5%: build both anew, in alternating order
+        order = forms if placement % 2 == 0 else forms[::-1]
+        peers = {name: _steps(build(qp, _METHODS[kind], form), qp) for name, form in order}
+        probe = median(interleaved(peers, rounds=5)["classical"])
+        repeat = max(1, int(1e-3 / probe))  # about 1 ms per measurement
+        for name, values in interleaved(peers, rounds=max(1, rounds // _PLACEMENTS), repeat=repeat).items():
+            times[name] += values
     return {
         "problem": kind,
         "n": n,
