@@ -212,10 +212,11 @@ def main() -> None:
     except _CommandLineError as error:
         code = _complain(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
-        print("time2decide: interrupted; finished rows are stored, start again to go on", file=sys.stderr)
         code = 130
     except BrokenPipeError:
         code = 0
+    if code == 130:  # typer has caught the interrupt itself
+        print("time2decide: interrupted; finished rows are stored, start again to go on", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -153,16 +153,16 @@ def solve_qp(
 def _exact_with_equalities(
     P: np.ndarray, q: np.ndarray, rows: np.ndarray, bounds: np.ndarray, equal_rows: np.ndarray, values: np.ndarray
 ) -> np.ndarray | None:
-    """DAQP with equality rows as such; its answer is checked against the constraints."""
+    """DAQP with equality rows as such; its answer is checked. With singular P its multipliers are good to 1e-5 only."""
     G, upper = np.vstack([rows, equal_rows]), np.concatenate([bounds, values])
     equal = np.arange(len(upper)) >= len(bounds)
-    lower = np.where(equal, upper, -1e30)
-    x, dual, flag = solve_rows(Rows(P[None], q[None], G[None], upper[None], lower, equal))
+    x, dual, flag = solve_rows(Rows(P[None], q[None], G[None], upper[None], equal))
     point, multipliers = x[0], dual[0]
-    scale = 1 + np.abs(upper).max(initial=0) + np.abs(q).max()
-    violation = np.max(np.where(equal, np.abs(G @ point - upper), G @ point - upper), initial=0.0)
+    violation = np.where(equal, np.abs(G @ point - upper), G @ point - upper)
+    reach = np.abs(upper) + np.abs(G) @ np.abs(point)
     gradient = np.abs(P @ point + q + G.T @ multipliers).max()
-    solved = flag[0] in (1, 2) and violation <= 1e-8 * scale and gradient <= 1e-6 * scale
+    steep = (np.abs(q) + np.abs(P) @ np.abs(point) + np.abs(G.T) @ np.abs(multipliers)).max()
+    solved = flag[0] in (1, 2) and np.all(violation <= 1e-6 * reach.max(initial=0)) and gradient <= 1e-4 * steep
     return point if solved else None
 
 

@@ -75,6 +75,37 @@ def test_ill_conditioned_is_not_unbounded():
     assert set(solve(qp).status) <= {"optimal", "not_converged"}
 
 
+@pytest.mark.parametrize("objective", [1e-10, 1.0, 1e12])
+@pytest.mark.parametrize("row", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e6])
+def test_units_do_not_matter(objective, row, unit):
+    """min over x1 + x2 <= 0.8 of the distance to (1, 1), in other units of objective, row and x."""
+    from time2decide import solve_qp
+
+    A, b, C, d = np.eye(2), -np.ones(2), np.ones((1, 2)), np.array([0.8])
+    arguments = objective * A, objective * unit * b, row * C, row * unit * d
+    solution = solve(QP(*arguments))
+    assert solution.status == "optimal"
+    np.testing.assert_allclose(solution.x, [0.4 * unit] * 2, rtol=1e-9)
+    np.testing.assert_allclose(solution.dual, [0.6 * objective * unit / row], rtol=1e-9)
+    np.testing.assert_allclose(solve_qp(*arguments), [0.4 * unit] * 2, rtol=1e-9)
+
+
+def test_linear_programs():
+    box = QP(np.zeros((2, 2)), [-1.0, -2.0], np.vstack([np.eye(2), -np.eye(2)]), [1.0, 1.0, 0.0, 0.0])
+    solution = solve(box)
+    assert solution.status == "optimal"
+    np.testing.assert_allclose(solution.x, [1.0, 1.0], atol=1e-9)
+
+
+def test_problems_in_autograd_and_one_by_one():
+    solution = solve(QP(torch.eye(2, requires_grad=True), torch.ones(2)))
+    torch.testing.assert_close(solution.x, -torch.ones(2))
+    assert len(list(random_qp(3, 2, seed=0))) == 3
+    with pytest.raises(IndexError, match="problem 3 of a batch of 3"):
+        random_qp(3, 2, seed=0)[3]
+
+
 def test_worker_processes_give_the_same_rows():
     rows = as_rows(random_qp(400, 5, 3, seed=2))
     for one, two in zip(solve_rows(rows, workers=1), solve_rows(rows, workers=2), strict=True):

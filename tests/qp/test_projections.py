@@ -54,6 +54,7 @@ def test_portfolio_projection_at_the_edges():
     np.testing.assert_allclose(project_portfolio(y, previous, 0.5), [0.75, 0.25, 0.0])
     np.testing.assert_allclose(project_portfolio(y, previous, 2.0), [0.0, 1.0, 0.0])
     np.testing.assert_allclose(project_portfolio(y, previous, 99.0), [0.0, 1.0, 0.0])
+    np.testing.assert_allclose(project_portfolio([1e16, 1e16, 1e16], previous, 2.0), np.full(3, 1 / 3))
     tied = project_portfolio(np.zeros(4), np.full(4, 0.25), 0.3)
     np.testing.assert_allclose(tied, np.full(4, 0.25))
 
@@ -100,6 +101,7 @@ def test_simplex(seed, n):
         ([0.0, 0.0], [1.5, -0.5], 1.0, "previous: expected non-negative"),
         ([0.0, 0.0], [1.0, 0.0, 0.0], 1.0, "previous: expected 2 weights"),
         ([0.0, 0.0], [0.5, 0.5], -0.1, "turnover_l1: expected a non-negative"),
+        ([1e16, 0.0], [0.5, 0.5], 1.0, "y: expected entries within 1e+09 of each other"),
         ("text", [0.5, 0.5], 1.0, "y: expected an array of numbers"),
     ],
 )

@@ -52,6 +52,7 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
     K = qp.C if qp.m else eye.expand(len(qp), qp.n, qp.n)
     if rho is None:
         values = torch.linalg.eigvalsh(K @ torch.cholesky_solve(K.mT, torch.linalg.cholesky(qp.A)))
+        values = torch.where(values[:, -1:] > 0, values, 1.0)  # constraints without variables: any ρ will do
         small = torch.where(values > 1e-9 * values[:, -1:], values, torch.inf).amin(-1)
         weight = {"LC": 0.5, "C": 2.0}.get(qp.kind, 1.0) / (small * values[:, -1]).sqrt()
     else:

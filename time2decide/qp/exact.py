@@ -26,13 +26,12 @@ _SETTINGS = {"primal_tol": 1e-11, "dual_tol": 1e-12}
 
 
 class Rows(NamedTuple):
-    """Arrays of a batch of problems min ½xᵀHx + fᵀx, lower ≤ Gx ≤ upper; `equal` marks equality rows."""
+    """Arrays of a batch of problems min ½xᵀHx + fᵀx, Gx ≤ upper; `equal` marks the rows with Gx = upper."""
 
     H: np.ndarray  # (batch, k, k)
     f: np.ndarray  # (batch, k)
     G: np.ndarray  # (batch, rows, k)
     upper: np.ndarray  # (batch, rows)
-    lower: np.ndarray  # (rows,) shared
     equal: np.ndarray  # (rows,) shared, bool
 
 
@@ -42,12 +41,16 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     Infeasible and unbounded instances are reported in `status` with x = NaN; the others are unaffected.
     `workers` is the number of processes; by default all cores for large batches and this process for small ones.
     """
-    problem = qp.to("cpu", torch.float64) if qp.A.dtype != torch.float64 or qp.A.device.type != "cpu" else qp
+    problem = qp.detached()
     rows = as_rows(problem)
     x, dual, flag = solve_rows(rows, workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]
     if qp.l1_penalty is not None or qp.l1_radius is not None:
         x, dual = _polish(problem, x, dual)
+    else:  # a singular A makes DAQP stop early, as the lifted problems do
+        early = np.flatnonzero(kkt(problem, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy() > 1e-9)
+        if len(early):
+            x[early], dual[early] = _polish(problem[torch.from_numpy(early)], x[early], dual[early])
     status = _statuses(problem, x, dual, flag, tol)
     answered = (status == Status.OPTIMAL) | (status == Status.NOT_CONVERGED)
     x[~answered], dual[~answered] = np.nan, np.nan
@@ -57,6 +60,35 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
 
 def solve_rows(rows: Rows, *, workers: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x (batch, k), multipliers (batch, rows) and DAQP's flag (batch,) of every problem."""
+    rows, unit, back = _equilibrated(rows)
+    x, dual, flag = _solve_all(rows, workers)
+    return x * unit[:, None], dual * back, flag
+
+
+def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
+    """The same problems with unit rows, objective and answer of order one, whatever units they came in.
+
+    DAQP drops a row whose cᵀH⁻¹c is below an absolute limit and stops at absolute tolerances. Returns also the unit of
+    x, (batch,), and the factors that bring the multipliers back, (batch, rows).
+    """
+
+    def positive(size: np.ndarray) -> np.ndarray:
+        return np.where(size > 0, size, 1.0)
+
+    objective = positive(np.abs(rows.H).max(axis=(1, 2), initial=0))
+    length = positive(np.linalg.norm(rows.G, axis=2))
+    f, upper = rows.f / objective[:, None], rows.upper / length
+    unit = positive(np.maximum(np.abs(f).max(axis=1), np.abs(upper).max(axis=1, initial=0)))
+    scaled = rows._replace(
+        H=rows.H / objective[:, None, None],
+        f=f / unit[:, None],
+        G=rows.G / length[:, :, None],
+        upper=upper / unit[:, None],
+    )
+    return scaled, unit, (objective * unit)[:, None] / length
+
+
+def _solve_all(rows: Rows, workers: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     batch = len(rows.f)
     count = workers or ((os.cpu_count() or 1) if batch >= _PARALLEL_FROM else 1)
     if count == 1:
@@ -79,7 +111,8 @@ def _solve_chunk(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sense = np.where(rows.equal, _EQUALITY, 0).astype(np.int32)
     solve = daqp.solve
     for i in range(batch):
-        x[i], _, flag[i], info = solve(rows.H[i], rows.f[i], rows.G[i], rows.upper[i], rows.lower, sense, **_SETTINGS)
+        lower = np.where(rows.equal, rows.upper[i], -_NO_BOUND)
+        x[i], _, flag[i], info = solve(rows.H[i], rows.f[i], rows.G[i], rows.upper[i], lower, sense, **_SETTINGS)
         dual[i] = info["lam"]
     return x, dual, flag
 
@@ -104,7 +137,7 @@ def as_rows(qp: QP) -> Rows:
         C = np.concatenate([C, np.broadcast_to(extra, (batch, *extra.shape))], axis=1)
         A, d = H, np.concatenate([d, bounds], axis=1)
     count = C.shape[1]
-    return Rows(A, b, C, d, np.full(count, -_NO_BOUND), np.zeros(count, dtype=bool))
+    return Rows(A, b, C, d, np.zeros(count, dtype=bool))
 
 
 def _polish(qp: QP, x: np.ndarray, dual: np.ndarray, rounds: int = 5) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +157,9 @@ def _polish(qp: QP, x: np.ndarray, dual: np.ndarray, rounds: int = 5) -> tuple[n
         unsolved = np.flatnonzero((best > 1e-13) & np.isfinite(x).all(axis=1))
         if not len(unsolved):
             break
-        if turn == rounds - 1:
+        if qp.l1_penalty is None and qp.l1_radius is None:
+            shrunk = np.ones_like(x)  # no sparsity: every variable is in the support
+        elif turn == rounds - 1:
             x, dual = lifted_x, lifted_dual
             shrunk = np.where(np.abs(x) > 1e-9, x, 0.0)
         else:
@@ -172,11 +207,30 @@ def _polish_one(qp: QP, i: int, shrunk: np.ndarray, active: np.ndarray) -> tuple
 
 
 def _statuses(qp: QP, x: np.ndarray, dual: np.ndarray, flag: np.ndarray, tol: float) -> np.ndarray:
-    residual = kkt(qp, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy()
-    terms = np.einsum("bij,bj->bi", np.abs(qp.A.numpy()), np.nan_to_num(np.abs(x)))  # what the gradient is summed from
-    scale = 1 + np.abs(qp.b.numpy()).max(axis=1) + np.where(terms.max(axis=1) < 1e20, terms.max(axis=1), 0)
-    status = np.where(residual <= tol * scale, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    for i in map(int, np.flatnonzero((residual > tol * scale) | ~np.isin(flag, _SOLVED))):
+    """Optimal where every condition holds to `tol` relative to the terms it is summed from."""
+    parts = kkt(qp, torch.from_numpy(x), torch.from_numpy(dual))
+    A, C = np.abs(qp.A.numpy()), np.abs(qp.C.numpy())
+    size, weight = np.nan_to_num(np.abs(x)), np.nan_to_num(np.abs(dual))
+    gradient = np.abs(qp.b.numpy()) + np.einsum("bij,bj->bi", A, size) + np.einsum("bij,bi->bj", C, weight)
+    slack = np.abs(qp.d.numpy()) + np.einsum("bij,bj->bi", C, size)
+    steep = gradient.max(axis=1)
+    if qp.l1_penalty is not None or qp.l1_radius is not None:
+        steep = np.maximum(steep, size.max(axis=1))  # stationarity is then a distance between points
+    reach = slack.max(axis=1, initial=0)
+    if qp.l1_radius is not None:
+        reach = np.maximum(reach, qp.l1_radius.numpy())
+    most = weight.max(axis=1, initial=0)
+    solved = np.ones(len(qp), dtype=bool)
+    limits = (
+        (parts.stationarity, steep),
+        (parts.primal, reach),
+        (parts.dual, most),
+        (parts.complementarity, most * reach),
+    )
+    for part, scale in limits:
+        solved &= part.numpy() <= tol * np.where(scale < 1e200, scale, 0)
+    status = np.where(solved, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    for i in map(int, np.flatnonzero(~solved | ~np.isin(flag, _SOLVED))):
         status[i] = _diagnose(qp, i, status[i])
     return status
 

@@ -17,6 +17,7 @@ turnover_l1 γ of the portfolio problem  bound on ‖s_t − s_{t−1}‖₁
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -143,15 +144,22 @@ class QP:
     def __repr__(self) -> str:
         return f"QP({self.kind}, batch={len(self)}, n={self.n}, m={self.m}, {str(self.A.dtype).removeprefix('torch.')})"
 
-    def __getitem__(self, index: int | slice | Tensor) -> QP:
+    def __getitem__(self, index: int | np.integer | slice | Tensor) -> QP:
         """The problems at `index`, as a batch (of one for an integer)."""
-        if isinstance(index, int):
-            index = slice(index, index + 1) if index != -1 else slice(index, None)
+        if isinstance(index, (int, np.integer)):
+            place = int(index) + (len(self) if index < 0 else 0)
+            if not 0 <= place < len(self):
+                raise IndexError(f"problem {index} of a batch of {len(self)}")
+            index = slice(place, place + 1)
         return self._map(lambda tensor: tensor[index])
 
     def to(self, *args: torch.device | torch.dtype | str) -> QP:
         """The same problems on another device or in another precision, as in `torch.Tensor.to`."""
         return self._map(lambda tensor: tensor.to(*args))
+
+    def detached(self) -> QP:
+        """The same problems in float64 on the CPU, outside autograd, as the exact solver takes them."""
+        return self._map(lambda tensor: tensor.detach().to("cpu", torch.float64))
 
     def objective(self, x: Tensor) -> Tensor:
         """½ xᵀAx + bᵀx + λ‖x‖₁ for x of shape (batch, n); returns (batch,)."""

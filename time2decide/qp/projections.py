@@ -156,6 +156,11 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
     if gamma.dim():
         gamma = gamma.unsqueeze(-1)
     y, p = y + torch.zeros_like(p), p + torch.zeros_like(y)  # one shape for both
+    spread = (y.amax(-1) - y.amin(-1)).max().item()
+    limit = 1e9 if y.dtype == torch.float64 else 1e3
+    if spread > limit:  # weights are at most 1: beyond this they drown in the rounding of y
+        raise InputError(f"y: expected entries within {limit:g} of each other, found a spread of {spread:.3g}")
+    y = y - y.amax(-1, keepdim=True).detach()  # the projection does not see a common shift
     return y, p, gamma.clamp_max(2.0)
 
 
