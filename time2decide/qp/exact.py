@@ -16,7 +16,7 @@ import torch
 from joblib import Parallel, delayed
 
 from time2decide.qp.problem import QP
-from time2decide.qp.solution import Solution, Status, kkt, proximal_map
+from time2decide.qp.solution import KKT, Solution, Status, kkt, proximal_map
 
 _NO_BOUND = 1e30  # DAQP's infinity
 _EQUALITY = 5  # DAQP's mark of an equality row
@@ -45,13 +45,14 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     rows = as_rows(problem)
     x, dual, flag = solve_rows(rows, workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]
-    if qp.l1_penalty is not None or qp.l1_radius is not None:
-        x, dual = _polish(problem, x, dual)
-    else:  # a singular A makes DAQP stop early, as the lifted problems do
-        early = np.flatnonzero(kkt(problem, torch.from_numpy(x), torch.from_numpy(dual)).worst.numpy() > 1e-9)
-        if len(early):
-            x[early], dual[early] = _polish(problem[torch.from_numpy(early)], x[early], dual[early])
-    status = _statuses(problem, x, dual, flag, tol)
+    lifted = qp.l1_penalty is not None or qp.l1_radius is not None
+    parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
+    # a singular A makes DAQP stop early, as the lifted problems do
+    early = np.arange(len(qp)) if lifted else np.flatnonzero(parts.worst.numpy() > 1e-9)
+    if len(early):
+        x[early], dual[early] = _polish(problem[torch.from_numpy(early)], x[early], dual[early])
+        parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
+    status = _statuses(problem, x, dual, parts, flag, tol)
     answered = (status == Status.OPTIMAL) | (status == Status.NOT_CONVERGED)
     x[~answered], dual[~answered] = np.nan, np.nan
     point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x, dual))
@@ -109,10 +110,10 @@ def _solve_chunk(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, dual = np.empty((batch, size)), np.zeros((batch, rows.G.shape[1]))
     flag = np.empty(batch, dtype=int)
     sense = np.where(rows.equal, _EQUALITY, 0).astype(np.int32)
+    lower = np.where(rows.equal, rows.upper, -_NO_BOUND)
     solve = daqp.solve
     for i in range(batch):
-        lower = np.where(rows.equal, rows.upper[i], -_NO_BOUND)
-        x[i], _, flag[i], info = solve(rows.H[i], rows.f[i], rows.G[i], rows.upper[i], lower, sense, **_SETTINGS)
+        x[i], _, flag[i], info = solve(rows.H[i], rows.f[i], rows.G[i], rows.upper[i], lower[i], sense, **_SETTINGS)
         dual[i] = info["lam"]
     return x, dual, flag
 
@@ -206,29 +207,19 @@ def _polish_one(qp: QP, i: int, shrunk: np.ndarray, active: np.ndarray) -> tuple
     return new_x, new_dual
 
 
-def _statuses(qp: QP, x: np.ndarray, dual: np.ndarray, flag: np.ndarray, tol: float) -> np.ndarray:
-    """Optimal where every condition holds to `tol` relative to the terms it is summed from."""
-    parts = kkt(qp, torch.from_numpy(x), torch.from_numpy(dual))
-    A, C = np.abs(qp.A.numpy()), np.abs(qp.C.numpy())
-    size, weight = np.nan_to_num(np.abs(x)), np.nan_to_num(np.abs(dual))
-    gradient = np.abs(qp.b.numpy()) + np.einsum("bij,bj->bi", A, size) + np.einsum("bij,bi->bj", C, weight)
-    slack = np.abs(qp.d.numpy()) + np.einsum("bij,bj->bi", C, size)
-    steep = gradient.max(axis=1)
+def _statuses(qp: QP, x: np.ndarray, dual: np.ndarray, parts: KKT, flag: np.ndarray, tol: float) -> np.ndarray:
+    """Optimal where every condition holds to `tol` relative to a bound on the terms it is summed from."""
+    A, b, C, d = (np.abs(t.numpy()).reshape(len(qp), -1).max(axis=1, initial=0) for t in (qp.A, qp.b, qp.C, qp.d))
+    length, weight = (np.nan_to_num(np.abs(v)).sum(axis=1) for v in (x, dual))
+    steep, reach = b + A * length + C * weight, d + C * length
     if qp.l1_penalty is not None or qp.l1_radius is not None:
-        steep = np.maximum(steep, size.max(axis=1))  # stationarity is then a distance between points
-    reach = slack.max(axis=1, initial=0)
+        steep = np.maximum(steep, length)  # stationarity is then a distance between points
     if qp.l1_radius is not None:
         reach = np.maximum(reach, qp.l1_radius.numpy())
-    most = weight.max(axis=1, initial=0)
     solved = np.ones(len(qp), dtype=bool)
-    limits = (
-        (parts.stationarity, steep),
-        (parts.primal, reach),
-        (parts.dual, most),
-        (parts.complementarity, most * reach),
-    )
-    for part, scale in limits:
-        solved &= part.numpy() <= tol * np.where(scale < 1e200, scale, 0)
+    limits = {"stationarity": steep, "primal": reach, "dual": weight, "complementarity": weight * reach}
+    for name, scale in limits.items():
+        solved &= getattr(parts, name).numpy() <= tol * np.where(scale < 1e200, scale, 0)
     status = np.where(solved, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
     for i in map(int, np.flatnonzero(~solved | ~np.isin(flag, _SOLVED))):
         status[i] = _diagnose(qp, i, status[i])
