@@ -80,6 +80,13 @@ BAD_FILES = {
     "missing.npz": (None, "expected a file, found none"),
     "text.npz": ("not an archive", "expected an .npz archive"),
     "empty.npz": ("", "expected an .npz archive"),
+    "array.npz": (
+        b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }"
+        + b" " * 59
+        + b"\n"
+        + bytes(8),
+        "expected an .npz archive",
+    ),
     "broken.json": ('{"A": [[1', "expected JSON"),
     "list.json": ("[1, 2]", "expected a JSON object"),
     "binary.json": (b"\xff\xfe\x00", "expected JSON"),
@@ -120,6 +127,7 @@ def test_bad_files_give_one_line_and_exit_code_2(run, tmp_path, name):
         (["solve", "problem.npz", "--fast"], "No such option"),
         (["reproduce", "table-99"], "experiment: expected one of"),
         (["reproduce", "convergence", "--preset", "huge"], "preset: expected one of"),
+        (["reproduce", "convergence", "--preset", "smoke", "--results", "problem.npz"], "results: expected a folder"),
         (["bench", "everything"], "name: expected one of"),
         (["fly"], "No such command"),
     ],

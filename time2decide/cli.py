@@ -215,6 +215,8 @@ def main() -> None:
         code = 130
     except BrokenPipeError:
         code = 0
+    except OSError as error:  # a folder that is a file, no permission, a full disk
+        code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
     if code == 130:  # typer has caught the interrupt itself
         print("time2decide: interrupted; finished rows are stored, start again to go on", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

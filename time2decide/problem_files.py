@@ -44,7 +44,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path}: expected an .npz archive of arrays, found something else ({error})") from None
 
 

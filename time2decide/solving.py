@@ -9,7 +9,7 @@ import torch
 
 from time2decide.attention import METHODS as CONSTRUCTIONS
 from time2decide.attention import build, run
-from time2decide.qp.checks import ArrayLike, InputError, check_positive
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
 from time2decide.qp.exact import Rows, solve_exact, solve_rows
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
@@ -82,11 +82,7 @@ def solve(
 
         return solve_neural(qp, tol=tol, polish=method == "neural+polish", depth=steps, **options)
     algorithm = build(qp, method, form, **options)
-    start = None
-    if initial is not None:
-        start = tuple(torch.as_tensor(np.asarray(v) if not torch.is_tensor(v) else v) for v in initial)
-        if qp.single:
-            start = tuple(v.unsqueeze(0) if v.dim() == 1 else v for v in start)
+    start = None if initial is None else _starting_point(qp, initial)
     ended = run(
         algorithm,
         qp,
@@ -95,10 +91,21 @@ def solve(
         max_steps=max_steps,
         check_every=check_every,
         history=history,
-        initial=start,  # type: ignore[arg-type]
+        initial=start,
     )
     status = np.where((ended.residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
     return Solution.build(qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history)
+
+
+def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[torch.Tensor, torch.Tensor]:
+    if not isinstance(initial, (tuple, list)) or len(initial) != 2:
+        raise InputError(f"initial: expected a pair (x, dual), found {type(initial).__name__}")
+    parts = []
+    for name, value in zip(("initial x", "initial dual"), initial, strict=True):
+        tensor = as_tensor(name, value)
+        check_finite(name, tensor)
+        parts.append(tensor.unsqueeze(0) if qp.single and tensor.dim() == 1 else tensor)
+    return parts[0], parts[1]
 
 
 def solve_qp(

@@ -193,6 +193,9 @@ def test_the_papers_dual_step_condition_is_not_enough():
         ("U", "gradient", {"steps": -1}, "steps: expected a whole number"),
         ("U", "gradient", {"tol": 0.0}, "tol: expected a positive number"),
         ("U", "exact", {"steps": 3}, "steps: expected no such option for method 'exact'"),
+        ("U", "gradient", {"initial": 1}, "initial: expected a pair (x, dual), found int"),
+        ("U", "gradient", {"initial": (float("nan"), 0.0)}, "initial x: expected finite numbers"),
+        ("U", "gradient", {"initial": ("a", None)}, "initial x: expected an array of numbers"),
         ("U", "gradient", {"initial": (torch.zeros(3, 3), torch.zeros(3, 0))}, "initial x: expected shape (3, 4)"),
     ],
 )

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from time2decide.qp.checks import InputError
+
 Config = dict[str, Any]
 Row = dict[str, Any]
 
@@ -30,7 +32,10 @@ def task_key(config: Config) -> str:
 
 def results_root(path: str | Path | None = None) -> Path:
     """Where results are: the argument, TIME2DECIDE_RESULTS, or ``results`` in the current folder."""
-    return Path(path or os.environ.get("TIME2DECIDE_RESULTS") or "results")
+    root = Path(path or os.environ.get("TIME2DECIDE_RESULTS") or "results")
+    if root.exists() and not root.is_dir():
+        raise InputError(f"results: expected a folder, found the file {root}")
+    return root
 
 
 class Store:
