@@ -115,11 +115,10 @@ def test_best_cells_of_the_paper() -> None:
     assert best_published(20, 16, "LinearTransformer") == (4, 1)  # cells without a number count as lowest
 
 
-def test_baselines_have_as_many_parameters_as_the_transformer() -> None:
+def test_baselines_have_as_many_parameters_as_the_best_linear_transformer() -> None:
     for n, m in PAPER_SIZES[:6]:
-        sizes = {
-            name: count_parameters(new_model(best_cell("cpu", n, m, name))) for name in (*TRANSFORMERS, *BASELINES)
-        }
+        names = ("LinearTransformer", *BASELINES)
+        sizes = {name: count_parameters(new_model(best_cell("cpu", n, m, name))) for name in names}
         assert max(sizes.values()) < 1.06 * min(sizes.values()), sizes
 
 
