@@ -89,7 +89,7 @@ def token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type:
 
 
 def iterate_algorithm(step) -> Algorithm:  # type: ignore[no-untyped-def]
-    """An algorithm on the iterate's row (batch, 1, n); further state of a step starts at zero."""
+    """An algorithm whose state is the row of the iterate alone, (batch, 1, n)."""
     return Algorithm(
         start=lambda x, dual: (x.unsqueeze(1),),
         step=step,
