@@ -64,6 +64,23 @@ class PolicyTraining:
             raise InputError("groups: expected at least one (assets, stretches, share), found none")
 
 
+#: name -> recipe: a look at whether it runs, and the one that made the bundled checkpoints.
+PRESETS = {
+    "smoke": PolicyTraining(
+        steps=12,
+        batch=16,
+        warmup=4,
+        groups=((4, 6, 1.0),),
+        refresh_every=5,
+        unroll=2,
+        stretch=StretchConfig(steps=12, burn_in=4, budgets=2, series=4),
+    ),
+    "cpu": PolicyTraining(),
+}
+#: What is changed in a recipe that goes on from a trained network and trains it on utility.
+UTILITY = {"steps": 1_500, "batch": 64, "lr": 5e-4}
+
+
 class Group:
     """Stretches with the same number of assets, and the network's own allocations on them."""
 
