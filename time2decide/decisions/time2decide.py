@@ -27,8 +27,11 @@ from time2decide.neural.checkpoints import load_tensors, save_tensors, write_tex
 from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
 from time2decide.qp.projections import project_portfolio
 
-#: Bundled checkpoints by name: the calibrated network, and the one trained on realised utility.
-PRETRAINED = {name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-utility")}
+#: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
+#: trained on realised utility.
+PRETRAINED = {
+    name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
+}
 HISTORIES = ("hindsight", "own")
 MOST_ASSETS = 100
 _MEMORY = 512  # steps back that the oracle's path is followed from; it has forgotten its start long before
