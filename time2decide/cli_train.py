@@ -97,7 +97,7 @@ def decide(
     if objective == "utility":
         recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
         start = start or "decide"
-    changes = {"steps": steps, "seed": seed, "return_weight": return_weight}
+    changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}
     recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
     torch.set_num_threads(check_count("threads", threads))
     first = load_policy(start)[0] if start else None

@@ -28,7 +28,6 @@ from time2decide.qp.checks import InputError, check_count, check_positive
 from time2decide.qp.projections import project_portfolio
 
 _STATE = "state.safetensors"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of Adam
 _OWN_SHARE = 0.5  # of examples whose history is the network's own
 _SETTLED = 8  # decisions of a stretch before its own history no longer remembers how it was started
 _REFRESH_ROWS = 2048  # decisions per call while histories are gathered
@@ -78,7 +77,7 @@ PRESETS = {
     "cpu": PolicyTraining(),
 }
 #: What is changed in a recipe that goes on from a trained network and trains it on utility.
-UTILITY = {"steps": 1_500, "batch": 64, "lr": 5e-4}
+UTILITY: dict[str, Any] = {"steps": 1_500, "batch": 64, "lr": 5e-4}
 
 
 class Group:
@@ -224,8 +223,8 @@ class PolicyRun:
         tensors: dict[str, Tensor] = {f"weight/{name}": weight for name, weight in self.weights.items()}
         tensors |= {f"average/{name}": weight for name, weight in self.average.items()}
         tensors |= {f"own/{number}": group.own for number, group in enumerate(self.groups)}
-        for name, weight in self.weights.items():
-            tensors |= {f"adam/{name}/{key}": self.optimiser.state[weight][key] for key in _MOMENTS}
+        for name, weight in self.weights.items():  # a weight that the objective does not use has no moments
+            tensors |= {f"adam/{name}/{key}": value for key, value in self.optimiser.state[weight].items()}
         facts = {"recipe": recipe(self.config), "step": self.step, "seconds": self.seconds, "skipped": self.skipped}
         save_tensors(self.folder / _STATE, tensors, facts)
 
@@ -241,7 +240,10 @@ class PolicyRun:
             for name, weight in self.weights.items():
                 weight.copy_(tensors[f"weight/{name}"])
                 self.average[name].copy_(tensors[f"average/{name}"])
-                self.optimiser.state[weight] = {key: tensors[f"adam/{name}/{key}"].clone() for key in _MOMENTS}
+                prefix = f"adam/{name}/"
+                moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+                if moments:
+                    self.optimiser.state[weight] = {key: value.clone() for key, value in moments.items()}
             for number, group in enumerate(self.groups):
                 group.own.copy_(tensors[f"own/{number}"])
         self.step, self.seconds, self.skipped = facts["step"], facts["seconds"], facts["skipped"]
