@@ -25,6 +25,7 @@ _MODULES = {
     "portfolio-baselines": "portfolio_baselines",
     "portfolio-clean": "portfolio",
     "portfolio-noisy": "portfolio",
+    "decide-ablation": "decide_ablation",
 }
 
 
