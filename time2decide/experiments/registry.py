@@ -25,6 +25,7 @@ _MODULES = {
     "portfolio-baselines": "portfolio_baselines",
     "portfolio-clean": "portfolio",
     "portfolio-noisy": "portfolio",
+    "portfolio-sizes": "portfolio_sizes",
     "decide-ablation": "decide_ablation",
 }
 
