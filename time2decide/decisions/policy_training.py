@@ -78,7 +78,7 @@ PRESETS = {
     "cpu": PolicyTraining(),
 }
 #: What is changed in a recipe that goes on from a trained network and trains it on utility.
-UTILITY: dict[str, Any] = {"steps": 1_500, "batch": 64, "lr": 5e-4}
+UTILITY: dict[str, Any] = {"steps": 1_500, "batch": 64, "lr": 1e-3}
 
 
 class Group:
@@ -289,7 +289,7 @@ def utility_loss(
     """
     data, (stretch, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
-    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.3), np.log(6.0), (len(stretch), 1)))).float()
+    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.1), np.log(3.0), (len(stretch), 1)))).float()
     history, total = None, torch.zeros(())
     for ahead in range(min(unroll, group.steps)):
         now = first + ahead
