@@ -23,6 +23,8 @@ _MODULES = {
     "qp-ablation": "qp_ablation",
     "qp-agnostic": "qp_agnostic",
     "portfolio-baselines": "portfolio_baselines",
+    "toy-pto": "toy_pto",
+    "parity": "parity",
 }
 
 
