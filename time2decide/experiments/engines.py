@@ -88,14 +88,16 @@ def _in_processes(run: Run, tasks: list[Config], workers: int) -> Iterator[tuple
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_prepare_worker)
         futures = {pool.submit(attempt, run, task): task for task in waiting}
+        losses += 1
         try:
             for future in as_completed(futures):
-                outcome = future.result()
+                try:
+                    outcome = future.result()
+                except BrokenProcessPool:
+                    continue
                 waiting.remove(futures[future])
                 losses = 0
                 yield futures[future], outcome
-        except BrokenProcessPool:
-            losses += 1
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     for task in waiting:
