@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from time2decide.cli_backtest import backtest
-from time2decide.cli_reproduce import reproduce
+from time2decide.cli_reproduce import report, reproduce
 from time2decide.cli_train import app as train_app
 from time2decide.qp.checks import InputError
 
@@ -127,6 +127,7 @@ def _console() -> Console:
 
 app.command()(backtest)
 app.command()(reproduce)
+app.command()(report)
 app.add_typer(train_app, name="train")
 
 

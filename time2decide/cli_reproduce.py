@@ -1,4 +1,4 @@
-"""``time2decide reproduce``: tables and figures of the paper, run or shown."""
+"""``time2decide reproduce`` and ``report``: tables and figures of the paper, run, shown and put on one page."""
 
 from __future__ import annotations
 
@@ -66,6 +66,26 @@ def reproduce(
     typer.echo(experiment.show(rows))
     for picture in pictures:
         typer.echo(f"figure: {picture}")
+
+
+def report(
+    out: Annotated[Path, typer.Option(help="The page; the Markdown is written beside it.")] = Path("report.html"),
+    results: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Write every table, figure and claim of the paper beside ours, from the stored rows alone.
+
+    Example: time2decide report --out report.html
+    """
+    from time2decide.qp.checks import InputError
+    from time2decide.reports import write_report
+
+    if out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out: expected a file that ends with .html, found {out}")
+    if results is not None and not results.is_dir():
+        raise InputError(f"--results: expected a folder with stored rows, found {results}")
+    page, text = write_report(out, results)
+    typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
 
 
 def _list_experiments(results: Path | None, as_json: bool) -> None:

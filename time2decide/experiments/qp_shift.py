@@ -92,5 +92,6 @@ EXPERIMENTS = (
         tasks=tasks,
         run=run,
         show=show,
+        findings=findings,
     ),
 )

@@ -48,6 +48,8 @@ class Experiment:
         A module-level function, so that it can be sent to another process or machine.
     show : rows -> text
         The stored rows as a table, ours beside the paper's.
+    findings : rows -> findings, optional
+        The paper's statements about this table or figure, each checked on the rows by `findings.held`.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Experiment:
     tasks: Callable[[str], list[Config]]
     run: Callable[[Config], list[Row]]
     show: Callable[[list[Row]], str]
+    findings: Callable[[list[Row]], list[Row]] | None = None
 
 
 def experiment_ids() -> list[str]:

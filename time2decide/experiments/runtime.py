@@ -97,6 +97,7 @@ EXPERIMENTS = tuple(
         tasks=partial(tasks, kind=kind),
         run=run,
         show=show,
+        findings=findings,
     )
     for kind, name in _TITLES.items()
 )
