@@ -50,18 +50,22 @@ def run(config: Config) -> list[Row]:
         ]
 
 
-def findings(rows: list[Row]) -> list[Row]:
+def findings(rows: list[Row], kind: str) -> list[Row]:
     """Near parity, as the paper claims, in numbers: no layer costs a third more than its classical step."""
     good = [row for row in rows if not row["error"]]
     worst = max((row["overhead"] for row in good), default=0.0)
     cheaper = [row["overhead"] <= _paper(row, "overhead") for row in good if row["batch"] == 1]
     return [
-        held("a layer costs at most 1.35 classical steps", [r["overhead"] <= 1.35 for r in good], f"worst {worst:.2f}"),
-        held("overhead of a single problem at most the paper's", cheaper),
+        held(
+            f"({kind}): a layer costs at most 1.35 classical steps",
+            [row["overhead"] <= 1.35 for row in good],
+            f"worst {worst:.2f}" if good else "",
+        ),
+        held(f"({kind}): overhead of a single problem at most the paper's", cheaper),
     ]
 
 
-def show(rows: list[Row]) -> str:
+def show(rows: list[Row], kind: str) -> str:
     """Times in µs and overhead, ours beside the paper's."""
     preset = rows[0]["preset"] if rows else "none"
     lines = [
@@ -80,7 +84,7 @@ def show(rows: list[Row]) -> str:
             times = [1e3 * _paper(row, name) for name in ("classical_ms", "transformer_ms")]
             theirs = f"   {times[0]:>16.0f}{times[1]:>11.0f}{_paper(row, 'overhead'):>10.2f}"
         lines.append(f"{row['kind']:<6}{size:<9}{row['batch']:>6}{ours}{theirs}")
-    return "\n".join([*lines, "", show_findings(findings(rows))])
+    return "\n".join([*lines, "", show_findings(findings(rows, kind))])
 
 
 def _paper(row: Row, name: str) -> float:
@@ -96,8 +100,8 @@ EXPERIMENTS = tuple(
         presets={"smoke": "1 s", "cpu": "1 min", "paper": "1 min"},
         tasks=partial(tasks, kind=kind),
         run=run,
-        show=show,
-        findings=findings,
+        show=partial(show, kind=kind),
+        findings=partial(findings, kind=kind),
     )
     for kind, name in _TITLES.items()
 )

@@ -50,7 +50,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
     picture = results_root(root) / "figures" / f"{experiment.id}{'' if preset == 'cpu' else f'-{preset}'}.png"
     return Section(
         id=experiment.id,
-        title=experiment.title,
+        title=experiment.title[0].upper() + experiment.title[1:],
         paper=experiment.paper,
         preset=preset,
         provenance=_provenance(list(lines.values()), preset, total),

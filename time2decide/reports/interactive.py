@@ -23,6 +23,7 @@ _COLOURS = (
     "#d16ba5",
     "#5b6abf",
 )
+_SAMPLES = [5, 10, 20, 50, 100, 200, 500]
 _MARKS = 150  # points kept of a curve: enough for the eye
 
 
@@ -36,9 +37,9 @@ def convergence(rows: list[Row]) -> list[Panel]:
             for form, style in (("construction", {"width": 5}), ("classical", {"width": 1.5, "dash": "dot"})):
                 values = [max(row[form][i], 1e-17) for i in layers]
                 line = {**style, "color": colour}
-                name = row["method"] if form == "construction" else f"{row['method']}, classical"
-                data.append(_line(layers, values, name, line, opacity=0.55 if form == "construction" else 1))
-        panels.append(_panel(f"class {kind}", data, "layer", "KKT residual", y="log"))
+                wide = form == "construction"
+                data.append(_line(layers, values, row["method"], line, opacity=0.5 if wide else 1, showlegend=wide))
+        panels.append(_panel(f"class {kind}: layers (wide), classical (dots)", data, "layer", "KKT residual", y="log"))
     return panels
 
 
@@ -55,6 +56,7 @@ def qp_grid(rows: list[Row]) -> list[Panel]:
             theirs = [_best_published(n, m, layer, name) for layer in layers]
             data.append(_line(layers, theirs, f"{name}, paper", {"color": colour, "width": 1.5, "dash": "dot"}))
         panels.append(_panel(f"R² at ({n}, {m}), best number of heads", data, "layers", "R²", x="log"))
+        panels[-1]["layout"]["xaxis"] |= {"tickvals": layers, "ticktext": [str(layer) for layer in layers]}
     return panels
 
 
@@ -108,11 +110,15 @@ def toy_pto(rows: list[Row]) -> list[Panel]:
         curve = [row[f"{rule}_exact"] for row in signal]
         error.append(_line([row["signal"] for row in signal], curve, f"{name}, exact", {"color": colour, "width": 2}))
         error.append(_dots(signal, "signal", rule, name, colour))
-    return [
+    panels = [
         _panel("(a) optimal shrinkage ρ", shrinkage, "samples n", "ρ", x="log"),
         _panel("(b) regret", regret, "samples n", "regret", x="log", y="log"),
         _panel("(c) decision error", error, "observed signal |δ̂|", "|w − w*|"),
     ]
+    for panel in panels[:2]:
+        panel["layout"]["xaxis"] |= {"tickvals": _SAMPLES, "ticktext": [str(n) for n in _SAMPLES]}
+    panels[1]["layout"]["yaxis"]["dtick"] = 1
+    return panels
 
 
 def parity(rows: list[Row]) -> list[Panel]:
@@ -132,8 +138,9 @@ def parity(rows: list[Row]) -> list[Panel]:
             "marker": {"symbol": "line-ns-open", "size": 16, "color": "#c0504d", "line": {"width": 3}},
         },
     ]
-    panel = _panel("R² by arm", data, "R²", "")
-    panel["layout"]["height"] = 90 + 34 * len(arms)
+    panel = _panel("R² by arm", data, "R²", "", y="category")
+    panel["layout"]["height"] = 110 + 30 * len(arms)
+    panel["layout"]["yaxis"]["tickfont"] = {"size": 10}
     return [panel]
 
 
@@ -161,11 +168,11 @@ def _panel(title: str, data: list[Panel], xlabel: str, ylabel: str, *, x: str = 
         "title": {"text": title, "font": {"size": 15}, "x": 0.02},
         "xaxis": {**axes, "title": {"text": xlabel}, "type": x},
         "yaxis": {**axes, **(exponent if y == "log" else {}), "title": {"text": ylabel}, "type": y},
-        "legend": {"orientation": "h", "y": -0.28, "yanchor": "top", "font": {"size": 11}},
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "font": {"size": 11}},
         "margin": {"l": 55, "r": 12, "t": 44, "b": 40},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "height": 420,
+        "height": 330,
     }
     return {"data": data, "layout": layout}
 

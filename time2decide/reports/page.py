@@ -52,7 +52,7 @@ def html(found: list[Section], extra: list[Claim]) -> str:
         "PLOTLY": get_plotlyjs() if panels else "",
     }
     for name, value in parts.items():
-        template = template.replace(f"%%{name}%%", value, 1)
+        template = template.replace(f"%%{name}%%", value)
     return template
 
 
