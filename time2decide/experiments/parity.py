@@ -106,15 +106,15 @@ def run(config: Config) -> list[Row]:
 def findings(rows: list[Row]) -> list[Row]:
     """The paper's claim as it stands, and what the clean arms say about its reason."""
     r2 = {arm: mean(values) for arm, values in _by_arm(rows).items()}
-    with_projection = {a: v for a, v in r2.items() if a.startswith("LinearTransformer")}
-    without = {a: v for a, v in r2.items() if a.startswith("Basic")}
+    with_projection = [value for arm, value in r2.items() if arm.startswith("LinearTransformer")]
+    without = [value for arm, value in r2.items() if arm.startswith("Basic")]
     odd = [r2[a] for a in ODD if a in r2]
     lifted = [r2[a] for a in CLEAN if a.startswith("pure +") and "ReLU" not in a and a in r2]
     width = [r2[a] > 0.9 for a in ("no projection, width 16",) if a in r2]
     relu = [r2[a] <= 0 for a in ("pure + ReLU network without bias",) if a in r2]
     return [
-        held("with input projections R² ≥ 0.99 (best arm)", [max(with_projection.values()) >= 0.99] * bool(r2)),
-        held("without them R² ≤ 0.35", [value <= 0.35 for value in without.values()]),
+        held("with input projections R² ≥ 0.99 (best arm)", [max(with_projection) >= 0.99] if with_projection else []),
+        held("without them R² ≤ 0.35", [value <= 0.35 for value in without]),
         held("odd stacks do not learn the covariance (R² ≤ 0)", [value <= 0 for value in odd]),
         held("a constant channel or covariance tokens lift the barrier (R² ≥ 0.9)", [v >= 0.9 for v in lifted]),
         held("the missing projection is what fails, not the width", [not w for w in width]),

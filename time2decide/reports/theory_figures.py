@@ -44,6 +44,7 @@ def toy_pto(rows: list[Row]) -> Figure:
         axis.set_xscale("log")
         axis.set_xticks(_TICKS, [str(tick) for tick in _TICKS])
         axis.minorticks_off()
+    figure.suptitle("dots: simulation, bars of three standard errors", fontsize=9, color="#555555")
     for axis in (shrinkage, regret, error):
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
