@@ -32,6 +32,7 @@ def reproduce(
     """
     from time2decide.experiments import get_experiment, stored_tasks
     from time2decide.experiments import reproduce as run
+    from time2decide.experiments.engines import check_engine
     from time2decide.experiments.store import results_root
     from time2decide.reports import draw
 
@@ -39,6 +40,7 @@ def reproduce(
         _list_experiments(results, as_json)
         return
     experiment = get_experiment(name)
+    check_engine(engine, workers, address, gpus)
 
     def progress(number: int, total: int, config: dict[str, Any]) -> None:
         text = " ".join(f"{key}={value}" for key, value in config.items() if not isinstance(value, dict | list))

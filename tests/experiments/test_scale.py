@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from time2decide.experiments.paper import published
-from time2decide.experiments.scale import Assumptions, costs, measured_flops, qp_flop, step_flop, table
+from time2decide.experiments.scale import (
+    Assumptions,
+    costs,
+    measured_flops,
+    paper_core_flops,
+    qp_flop,
+    step_flop,
+    table,
+)
 from time2decide.experiments.store import Store
 from time2decide.qp import InputError
 
@@ -28,6 +36,10 @@ def test_speed_is_the_median_of_stored_trainings():
     assert measured_flops([line(100, 1.0), line(100, 2.0), line(100, 4.0), line(1, 9.0, "RuntimeError")]) == 50 * step
     with pytest.raises(InputError, match="expected stored trainings"):
         measured_flops([])
+
+
+def test_a_step_of_the_paper_preset_runs():
+    assert paper_core_flops(layers=1, rounds=1) > 0
 
 
 def test_costs_scale_with_machines_and_epochs():

@@ -60,6 +60,14 @@ def outcomes(
     gpus : float
         Share of a GPU that Ray reserves for each task.
     """
+    check_engine(engine, workers, address, gpus)
+    if engine == "ray":
+        return _on_ray(run, tasks, workers, address, gpus)
+    return _in_processes(run, tasks, workers) if workers > 1 else ((task, attempt(run, task)) for task in tasks)
+
+
+def check_engine(engine: str, workers: int, address: str | None, gpus: float) -> None:
+    """Raise unless `outcomes` can run with these."""
     check_count("workers", workers)
     check_positive("gpus", gpus, allow_zero=True)
     if engine not in ENGINES:
@@ -67,8 +75,7 @@ def outcomes(
     if engine != "ray" and (address or gpus):
         raise InputError(f"address, gpus: expected engine 'ray' with them, found {engine!r}")
     if engine == "ray":
-        return _on_ray(run, tasks, workers, address, gpus)
-    return _in_processes(run, tasks, workers) if workers > 1 else ((task, attempt(run, task)) for task in tasks)
+        _import_ray()
 
 
 def attempt(run: Run, config: Config) -> Outcome:

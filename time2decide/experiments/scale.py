@@ -8,6 +8,7 @@ rest is counting: the paper's 336 QP cells and 448 fine-tunings, and how many of
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -54,6 +55,28 @@ def measured_flops(lines: list[Line]) -> float:
     if not rates:
         raise InputError("results: expected stored trainings of qp-grid, found none")
     return median(rates)
+
+
+def paper_core_flops(*, layers: int = 8, rounds: int = 3) -> float:
+    """Operations per second of this core on a step of the `paper` preset at (5, 3), by processor time."""
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from time2decide.experiments.qp_cells import cell, new_model
+
+    torch.set_num_threads(1)
+    config = cell("paper", 5, 3, "LinearTransformer", layers, 2)
+    model, generator = new_model(config), torch.Generator().manual_seed(0)
+    tokens, answers = torch.randn(128, 11, 5, generator=generator), torch.randn(128, 5, generator=generator)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    seconds = []
+    for _ in range(rounds + 1):  # the first warms up
+        start = time.process_time()
+        optimiser.zero_grad()
+        mse_loss(model(tokens), answers).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        seconds.append(time.process_time() - start)
+    return step_flop(layers, config["d_model"], len(tokens), 5, 3) / median(seconds[1:])
 
 
 def qp_flop(assumptions: Assumptions) -> float:
