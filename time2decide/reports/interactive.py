@@ -140,7 +140,7 @@ def parity(rows: list[Row]) -> list[Panel]:
     ]
     panel = _panel("R² by arm", data, "R²", "", y="category")
     panel["layout"]["height"] = 110 + 30 * len(arms)
-    panel["layout"]["yaxis"]["tickfont"] = {"size": 10}
+    panel["layout"]["yaxis"]["tickfont"] = {"size": 11}
     return [panel]
 
 
