@@ -14,7 +14,6 @@ from time2decide.experiments.scale import (
     step_flop,
     table,
 )
-from time2decide.experiments.store import Store
 from time2decide.qp import InputError
 
 STORED = Path(__file__).parent.parent.parent / "results"
@@ -50,8 +49,5 @@ def test_costs_scale_with_machines_and_epochs():
     assert costs(STORED, core_flops=1e9)[0]["qp_days"] == pytest.approx(qp_flop(Assumptions()) / 1e9 / 86_400)
 
 
-def test_the_page_quotes_what_the_store_gives():
-    page = (STORED.parent / "docs/scale.md").read_text()
-    speed = measured_flops(list(Store("qp-grid", "cpu", STORED).lines().values()))
-    assert f"{speed / 1e9:.1f} GFLOP/s" in page
-    assert table(costs(STORED, core_flops=40e9)) in page
+def test_the_page_quotes_the_table():
+    assert table(costs(STORED, core_flops=40e9)) in (STORED.parent / "docs/scale.md").read_text()

@@ -51,8 +51,8 @@ def test_regret_without_clipping_has_a_closed_form():
     """Far from the bounds E2E loses ρs²/(8λ) and PtO s²/(8λ)."""
     model = ToyModel(prior_variance=1e-4, return_variance=0.005, risk_aversion=1.0)
     noise = model.noise_variance(100)
-    assert model.regret("pto", 100) == pytest.approx(noise / 8, rel=1e-9)
-    assert model.regret("e2e", 100) == pytest.approx(model.shrinkage(100) * noise / 8, rel=1e-9)
+    assert model.regret("pto", 100) == pytest.approx(noise / 8, rel=1e-7)
+    assert model.regret("e2e", 100) == pytest.approx(model.shrinkage(100) * noise / 8, rel=1e-7)
 
 
 def test_decision_error_is_that_of_the_conditional_distribution():

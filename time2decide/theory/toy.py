@@ -105,7 +105,7 @@ def _gaussian_mean(function, kinks: list[float]) -> float:  # type: ignore[no-un
     inside = sorted(kink for kink in kinks if abs(kink) < _REACH)
     edges = [-_REACH, *inside, _REACH]
     pieces = (
-        quad(lambda z: function(z) * math.exp(-0.5 * z * z), low, high, epsabs=1e-13, epsrel=1e-11)[0]
+        quad(lambda z: function(z) * math.exp(-0.5 * z * z), low, high, epsabs=1e-14, epsrel=1e-10)[0]
         for low, high in itertools.pairwise(edges)
         if high > low
     )
