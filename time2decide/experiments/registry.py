@@ -27,6 +27,10 @@ _MODULES = {
     "qp-ablation": "qp_ablation",
     "qp-agnostic": "qp_agnostic",
     "portfolio-baselines": "portfolio_baselines",
+    "portfolio-clean": "portfolio",
+    "portfolio-noisy": "portfolio",
+    "portfolio-sizes": "portfolio_sizes",
+    "decide-ablation": "decide_ablation",
     "toy-pto": "toy_pto",
     "parity": "parity",
 }

@@ -1,0 +1,210 @@
+"""Time2Decide and everything it is compared with, on the same evaluation series, step by step.
+
+Every row keeps its score on each series, so that strategies are compared in pairs: the difference on the same series,
+with an interval by bootstrap over series. What is tuned (temperature, shrinkage ρ) is tuned on validation series.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from time2decide.decisions import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Strategy, Uniform
+from time2decide.decisions.metrics import score, squared_distance
+from time2decide.decisions.rollout import rollout
+from time2decide.decisions.time2decide import PRETRAINED, Learned, NetworkForecast, load_policy
+from time2decide.experiments.portfolio_tables import show
+from time2decide.experiments.registry import Experiment
+from time2decide.forecasting.outlook import Outlook, outlook
+from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.markets.cache import cache_directory
+from time2decide.neural.checkpoints import load_tensors, save_tensors
+
+TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+SPREADS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3)
+Config = dict[str, Any]
+Row = dict[str, Any]
+
+
+def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
+    """One task per market, seed and strategy, with what it depends on: its grid, the weights of its network."""
+    if preset == "smoke":
+        sizes, seeds, markets = {"evaluation": 2, "validation": 1, "length": 128}, range(1), markets[:1]
+    else:
+        sizes = {"evaluation": 30, "validation": 4 if preset == "cpu" else 30, "length": 1024}
+        seeds = range(3 if preset == "cpu" else 10)
+    return [
+        {"market": market, "seed": seed, "strategy": name, **sizes, **_needs(name)}
+        for market in markets
+        for seed in seeds
+        for name in MAKERS
+    ]
+
+
+def _needs(name: str) -> Config:
+    _, network, grid = MAKERS[name]
+    needs: Config = {"network": fingerprint(network)} if network else {}
+    return needs | ({"grid": list(grid)} if grid else {})
+
+
+def fingerprint(name: str) -> str:
+    """Of the weights of a bundled network."""
+    return hashlib.sha256((PRETRAINED[name] / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def run(config: Config) -> list[Row]:
+    """Tune on validation series if there is something to tune, then score on the evaluation series."""
+    make, network, grid = MAKERS[config["strategy"]]
+    remembered = Remembered()
+    policy = load_policy(network)[0] if network else None
+    parameters: list[float] | None = None
+    if grid:
+        known, known_oracle = _series(config, "validation", remembered, policy is not None)
+        parameters = tune(lambda values: make(policy, remembered, values), config["grid"], known, known_oracle)
+    returns, oracle = _series(config, "evaluation", remembered, policy is not None)
+    strategy = make(policy, remembered, tuple(parameters) if parameters else None)
+    return scored(strategy, returns, oracle, parameters)
+
+
+def _series(config: Config, split: str, remembered: Remembered, look: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and the oracle's path of a split, with the outlooks of all windows in memory if they are needed."""
+    lmc = LMCConfig(length=config["length"])
+    options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
+    returns = synthetic_returns(config["market"], split, **options)
+    if look:
+        key = {"market": config["market"], "split": split, **options, "config": asdict(lmc)}
+        remembered.learn(returns, key)
+    return returns, synthetic_oracle(config["market"], split, **options)
+
+
+def _pto(policy: Any, look: Remembered, rho: Any) -> Strategy:
+    name = "pto" if rho is None else "pto-shrunk"
+    return PredictThenOptimise(NetworkForecast(policy, look), 1.0 if rho is None else rho, name=name)
+
+
+def _network(name: str, history: str) -> Callable[[Any, Remembered, Any], Strategy]:
+    return lambda policy, look, _: Learned(policy, history, name, look)
+
+
+#: name -> (network, outlooks, tuned values -> strategy; bundled network it needs; grid of what is tuned).
+MAKERS: dict[str, tuple[Callable[[Any, Remembered, Any], Strategy], str | None, tuple[float, ...] | None]] = {
+    "uniform": (lambda *_: Uniform(), None, None),
+    "lag1-oracle": (lambda *_: LagOneOracle(), None, None),
+    "soft-persistence": (lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
+    "pto": (_pto, "decide", None),
+    "pto-shrunk": (_pto, "decide", SHRINKAGES),
+    "averaged-oracle": (lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS),
+    "sft (own)": (_network("sft (own)", "own"), "decide-blind", None),
+    "sft (hindsight)": (_network("sft (hindsight)", "hindsight"), "decide-blind", None),
+    "time2decide (own)": (_network("time2decide (own)", "own"), "decide", None),
+    "time2decide (hindsight)": (_network("time2decide (hindsight)", "hindsight"), "decide", None),
+    "time2decide-utility (own)": (_network("time2decide-utility (own)", "own"), "decide-utility", None),
+}
+
+
+def tune(
+    make: Callable[[tuple[float, ...]], Strategy], grid: list[float], returns: np.ndarray, oracle: np.ndarray
+) -> list[float]:
+    """The value of the grid with the least MSE at each budget; all are run together, as extra budgets."""
+    budgets, values = np.tile(BUDGETS, len(grid)), np.repeat(grid, len(BUDGETS))
+    target = np.tile(oracle, (1, len(grid), 1, 1))  # (series, grid × budgets, time, m)
+    result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), oracle=target)
+    errors = squared_distance(result.raw, target, WINDOW).mean(axis=0).reshape(len(grid), len(BUDGETS))
+    return [float(grid[i]) for i in errors.argmin(axis=0)]
+
+
+def scored(
+    strategy: Strategy,
+    returns: np.ndarray,
+    oracle: np.ndarray,
+    parameters: list[float] | None = None,
+    budgets: tuple[float, ...] = BUDGETS,
+) -> list[Row]:
+    """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
+    result = rollout(returns, strategy, budgets, oracle=oracle)
+    scores = score(result, returns, oracle)
+    held = result.allocations[:, :, WINDOW - 1 :]
+    excess = np.abs(np.diff(held, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
+    worst = np.maximum(np.maximum(np.abs(held.sum(-1) - 1).max((0, 2)), -held.min((0, 2, 3))), excess.max((0, 2)))
+    return [
+        {
+            "strategy": strategy.name,
+            "turnover_l1": float(budget),
+            "parameter": None if parameters is None else parameters[k],
+            **means,
+            "violation": float(max(worst[k], 0.0)),
+            "mse_series": np.round(scores.mse[:, k], 8).tolist(),
+            "regret_series": np.round(scores.regret[:, k], 9).tolist(),
+        }
+        for k, (budget, means) in enumerate(zip(budgets, scores.rows(), strict=True))
+    ]
+
+
+class Remembered:
+    """`outlook` with a memory, because all networks see the same windows; kept on disk between tasks."""
+
+    def __init__(self) -> None:
+        self.seen: dict[bytes, Outlook] = {}
+
+    def __call__(self, windows: np.ndarray) -> Outlook:
+        key = _digest(windows)
+        if key not in self.seen:
+            self.seen[key] = outlook(windows)
+        return self.seen[key]
+
+    def learn(self, returns: np.ndarray, key: Config) -> None:
+        """Look at every window of returns (series, time, m), or read what was seen under the same key before."""
+        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+        path = cache_directory() / f"outlooks-{name}.safetensors"
+        steps = range(WINDOW, returns.shape[1])
+        if path.exists():
+            tensors, _ = load_tensors(path)
+            looks = [Outlook(**{field: tensor[i] for field, tensor in tensors.items()}) for i in range(len(steps))]
+        else:
+            looks = [outlook(returns[:, t - WINDOW : t]) for t in steps]
+            stacked = {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(Outlook)}
+            save_tensors(path, stacked, key)
+        for t, one in zip(steps, looks, strict=True):
+            self.seen[_digest(returns[:, t - WINDOW : t])] = one
+
+
+def _digest(windows: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(windows).tobytes(), digest_size=16).digest()
+
+
+def _experiment(name: str, title: str, paper: str, markets: tuple[str, ...], hours: str) -> Experiment:
+    return Experiment(
+        id=name,
+        title=title,
+        paper=paper,
+        presets={"smoke": "20 s", "cpu": hours, "paper": "1 day"},
+        tasks=partial(tasks, markets),
+        run=run,
+        show=show,
+    )
+
+
+EXPERIMENTS = (
+    _experiment(
+        "portfolio-clean",
+        "Time2Decide against every baseline on clean returns",
+        "Table of Section 5.2 (clean)",
+        ("clean",),
+        "30 min",
+    ),
+    _experiment(
+        "portfolio-noisy",
+        "Time2Decide against every baseline on noisy returns",
+        "Table of Section 5.2 (noisy)",
+        ("noisy", "noisy-matched"),
+        "1 h",
+    ),
+)
