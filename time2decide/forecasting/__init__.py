@@ -1,0 +1,7 @@
+"""The TimePFN backbone, a transformer over channels and patches that forecasts 96 steps from 96; and its pretraining."""
+
+from time2decide.forecasting.forecaster import TimePFNForecaster
+from time2decide.forecasting.pretraining import PRESETS, PretrainingConfig, pretrain
+from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
+
+__all__ = ["PRESETS", "PretrainingConfig", "TimePFN", "TimePFNConfig", "TimePFNForecaster", "pretrain"]
