@@ -31,6 +31,6 @@ class TimePFNForecaster:
         was_training = self.model.training
         self.model.eval()
         with torch.inference_mode():
-            parts = [self.model(part) for part in window.split(self.batch)]
+            parts = [self.model(part) for part in torch.split(window, self.batch)]
         self.model.train(was_training)
         return np.asarray(torch.cat(parts).double().numpy()) / self.scale

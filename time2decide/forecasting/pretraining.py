@@ -72,7 +72,7 @@ _MIXED: dict[str, Any] = {
 PRESETS = {
     "smoke": PretrainingConfig(steps=6, batch=2, channels=4, positions=8, pool=2, fresh_every=2, model=_TINY, **_MIXED),
     "cpu": PretrainingConfig(
-        steps=8_000, lr=2e-3, channels=16, positions=32, pool=256, fresh_every=6, model=SMALL, **_MIXED
+        steps=6_000, lr=2e-3, channels=16, positions=32, pool=256, fresh_every=6, model=SMALL, **_MIXED
     ),
     "paper": PretrainingConfig(),
 }

@@ -75,7 +75,10 @@ class TimePFNConfig:
         unknown = set(values) - {field.name for field in fields(cls)}
         if unknown:
             raise InputError(f"config: expected the fields of TimePFNConfig, found {', '.join(sorted(unknown))}")
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**plain)
 
 
 class CausalFilters(nn.Module):
@@ -84,13 +87,12 @@ class CausalFilters(nn.Module):
     def __init__(self, config: TimePFNConfig) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList([nn.Conv1d(1, config.filters, kernel) for kernel in config.kernels])
-        self.pools = config.pools
+        self.kernels, self.pools = config.kernels, config.pools
 
     def forward(self, series: Tensor) -> Tensor:
         """(rows, 1, time) -> (rows, features, time), the series itself first."""
         rows = [series]
-        for convolution, pool in zip(self.convolutions, self.pools, strict=True):
-            width = convolution.kernel_size[0]
+        for convolution, width, pool in zip(self.convolutions, self.kernels, self.pools, strict=True):
             past = functional.pad(series, (width - 1, 0), mode="replicate")
             rows.append(signed_magnitude_pool(convolution(past), pool))
         return torch.cat(rows, dim=1)
