@@ -23,6 +23,9 @@ _MODULES = {
     "qp-ablation": "qp_ablation",
     "qp-agnostic": "qp_agnostic",
     "portfolio-baselines": "portfolio_baselines",
+    "forecast-errors": "forecast_errors",
+    "lambda-sweep": "lambda_sweep",
+    "finetuned-pto": "finetuned_pto",
 }
 
 
