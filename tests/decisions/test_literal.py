@@ -66,6 +66,18 @@ def test_covariance_tokens_are_read_and_removed(backbone):
     assert not torch.allclose(model(returns, held)[1], without(returns, held)[1])
 
 
+def test_allocations_are_normalised_like_any_channel_or_by_a_fixed_rule(backbone):
+    returns, held = windows()
+    window = torch.cat([returns, held], dim=-1)
+    literal = LiteralDecider.from_backbone(backbone).normalise(window, 16)
+    for found, expected in zip(literal, normalise(window, 1e-4), strict=True):
+        assert torch.equal(found, expected)
+    normal, mean, scale = LiteralDecider.from_backbone(backbone, allocation_scale=0.25).normalise(window, 16)
+    torch.testing.assert_close(normal[..., 16:], 4 * (held - 1 / 16))
+    assert torch.equal(normal[..., :16], literal[0][..., :16])
+    torch.testing.assert_close(normal * scale + mean, window)
+
+
 def test_the_loss_is_the_papers(backbone):
     returns, held = windows(batch=3)
     model = LiteralDecider.from_backbone(backbone)

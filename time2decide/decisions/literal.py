@@ -35,11 +35,15 @@ class LiteralConfig:
     assets: int = 16  # m: the length of a covariance row, so a model with covariance tokens is for one m
     covariance: bool = True  # with covariance tokens: Time2Decide; without: SFT
     returns_scale: float = 1.0  # returns are multiplied by it before, and forecasts divided by it after, the backbone
+    allocation_scale: float | None = None  # None: allocations are normalised like any channel, so an asset that was
+    # not held needs an output of 100 to reach weight 1; a number: (s − 1/m)/number instead
     backbone: TimePFNConfig = field(default_factory=TimePFNConfig)
 
     def __post_init__(self) -> None:
         check_count("assets", self.assets)
         check_positive("returns_scale", self.returns_scale)
+        if self.allocation_scale is not None:
+            check_positive("allocation_scale", self.allocation_scale)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> LiteralConfig:
@@ -67,12 +71,19 @@ class LiteralDecider(nn.Module):
 
     @classmethod
     def from_backbone(
-        cls, backbone: TimePFN, *, assets: int = 16, covariance: bool = True, returns_scale: float = 1.0, seed: int = 0
+        cls,
+        backbone: TimePFN,
+        *,
+        assets: int = 16,
+        covariance: bool = True,
+        returns_scale: float = 1.0,
+        allocation_scale: float | None = None,
+        seed: int = 0,
     ) -> LiteralDecider:
         """A model that starts from a pretrained backbone; both read-outs are copies of the backbone's own."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of the covariance tokens' weights
-            model = cls(LiteralConfig(assets, covariance, returns_scale, backbone.config))
+            model = cls(LiteralConfig(assets, covariance, returns_scale, allocation_scale, backbone.config))
         model.backbone.load_state_dict(backbone.state_dict())
         model.allocation_head = deepcopy(model.backbone.head)
         return model.eval()
@@ -86,7 +97,7 @@ class LiteralDecider(nn.Module):
             found = f"{tuple(returns.shape)} and {tuple(allocations.shape)}"
             raise InputError(f"returns, allocations: expected shape {expected}, found {found}")
         window = torch.cat([config.returns_scale * returns, allocations], dim=-1)  # (batch, window, 2m)
-        normal, mean, scale = normalise(window, config.backbone.eps)
+        normal, mean, scale = self.normalise(window, m)
         patches = self.backbone.tokens(normal)  # (batch, 2m, patches, embed)
         tokens = patches.flatten(1, 2)
         if self.covariance is not None:
@@ -96,6 +107,15 @@ class LiteralDecider(nn.Module):
         forecast = self.backbone.head(channels[:, :m]).mT * scale[..., :m] + mean[..., :m]
         decision = self.allocation_head(channels[:, m:]).mT * scale[..., m:] + mean[..., m:]
         return forecast / config.returns_scale, decision
+
+    def normalise(self, window: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The backbone's normalisation of (batch, window, 2m), or a fixed one of the last m channels."""
+        normal, mean, scale = normalise(window, self.config.backbone.eps)
+        if self.config.allocation_scale is None:
+            return normal, mean, scale
+        mean = torch.cat([mean[..., :m], torch.full_like(mean[..., m:], 1 / m)], dim=-1)
+        scale = torch.cat([scale[..., :m], torch.full_like(scale[..., m:], self.config.allocation_scale)], dim=-1)
+        return (window - mean) / scale, mean, scale
 
     def covariance_tokens(self, normal: Tensor) -> Tensor:
         """One token per row of the covariance of normalised returns (batch, window, m): (batch, m, embed).

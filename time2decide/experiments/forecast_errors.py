@@ -96,7 +96,7 @@ def show(rows: list[Row]) -> str:
             lines.append(name.ljust(18) + "".join(f"{value:.3g}".rjust(13) for value in values))
         blocks.append("\n".join(lines))
     blocks.append(
-        "mse: raw; relative: over the mean variance of the windows; median: of the error of a channel over the variance "
+        "mse: raw; relative: over the mean variance of the windows; median: of a channel's error over the variance "
         "of its own window. 1: first step, 96: mean of 96 steps.\ntimepfn-unscaled: returns are not multiplied by 100 "
         "first, so eps hides most of them. The paper reports no forecast errors."
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from time2decide.decisions import LiteralStrategy, Uniform, backbone_pto, pretrained_strategy, train_literal
 from time2decide.decisions.literal_training import RETURN_WEIGHTS
-from time2decide.experiments.literal_evaluation import SIZES, recipe_of, scored
+from time2decide.experiments.literal_evaluation import SIZES, recipe_of, scored, teacher_forced
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN
@@ -62,6 +62,7 @@ def run(config: Config) -> list[Row]:
     known = scored(strategy, config, "validation", [config["turnover_l1"]])[0]
     row = scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "validation_loss": progress.best}
+    row["teacher_forced_mse"] = teacher_forced(strategy, config, config["turnover_l1"])
     return [{"strategy": config["model"], **row, "validation_mse": known["mse"], **training}]
 
 
@@ -78,9 +79,10 @@ def show(rows: list[Row]) -> str:
         series, steps = first["evaluation"]
         blocks.append(
             f"Preset {first['preset']}: {series} evaluation series × {steps} decisions, own history, raw MSE before "
-            "the projection; recipe and backbone of that preset.\nBrackets: the paper's full-size models on 30 series × "
-            "928 decisions, where λ_r was the best on the evaluation series themselves. ±: standard error over series.\n"
-            "chosen: λ_r with the least MSE of a rollout on validation series."
+            "the projection. ±: standard error over series.\nBrackets: the paper's full-size models on 30 series × 928 "
+            "decisions. chosen: λ_r with the least MSE of a rollout on\nvalidation series; in brackets the paper's "
+            "best, which is the least of its whole row.\non s* history: the same models if they are shown the oracle's "
+            "past allocations, as in training, instead of their own."
         )
     return "\n\n".join(blocks)
 
@@ -107,6 +109,8 @@ def _block(market: str, budget: float, rows: list[Row]) -> str:
             text = f"λ_r={best['return_weight']:g}:" + _cell(best, min(published_best)).strip()
             cells.append(text.rjust(34))
         lines.append(model.ljust(14) + "".join(cells))
+        known = [f"{own[weight]['teacher_forced_mse']:.4f}" if weight in own else "–" for weight in weights]
+        lines.append("  on s* history" + "".join(text.rjust(26) for text in known))
     return "\n".join(lines)
 
 

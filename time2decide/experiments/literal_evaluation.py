@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.decisions import LITERAL_PRESETS, LiteralTraining, Strategy, rollout, score
-from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.decisions import LITERAL_PRESETS, LiteralTraining, Past, Strategy, rollout, score
+from time2decide.markets import BUDGETS, RISK_AVERSION, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
 
 Config = dict[str, Any]
 Row = dict[str, Any]
 #: Sizes of a rollout by preset: series and decisions for the choice of parameters, and for the table.
 SIZES: dict[str, Config] = {
     "smoke": {"recipe": "smoke", "backbone": "small", "known": [2, 4], "evaluation": [2, 4], "length": 256},
-    "cpu": {"recipe": "cpu", "backbone": "small", "known": [4, 200], "evaluation": [8, 400], "length": 1024},
+    "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 150], "evaluation": [6, 300], "length": 1024},
     "paper": {
         "recipe": "paper",
         "backbone": "runs/forecast",
@@ -36,8 +36,7 @@ def rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.n
 
     Choices are made on the validation series after those that stopped the training.
     """
-    recipe = LITERAL_PRESETS[config["recipe"]]
-    skip = recipe.validation if split == "validation" and config["recipe"] != "paper" else 0
+    skip = LITERAL_PRESETS[config["recipe"]].validation if split == "validation" else 0
     count, steps = config["known" if split == "validation" else "evaluation"]
     options: dict[str, Any] = {"seed": config["seed"], "config": LMCConfig(length=config["length"])}
     returns = synthetic_returns(config["market"], split, count=skip + count, **options)
@@ -52,3 +51,18 @@ def scored(strategy: Strategy, config: Config, split: str, budgets: list[float])
     returns, oracle = rollout_data(config, split, budgets)
     result = rollout(returns, strategy, budgets)
     return [dict(row) for row in score(result, returns, oracle).rows()]
+
+
+def teacher_forced(strategy: Strategy, config: Config, budget: float, every: int = 4) -> float:
+    """MSE on the evaluation series if the past allocations were the oracle's, as in training; every few steps.
+
+    The distance to the rollout's MSE is the price of a history of its own.
+    """
+    returns, oracle = rollout_data(config, "evaluation", [budget])
+    steps = range(WINDOW, returns.shape[1], every)
+    squared = []
+    for t in steps:
+        seen = slice(t - WINDOW, t)
+        past = Past(returns[:, seen], oracle[:, :, seen], None, np.array([budget]), RISK_AVERSION)
+        squared.append(float(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean()))
+    return float(np.mean(squared))
