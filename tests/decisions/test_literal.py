@@ -151,11 +151,11 @@ def test_a_decision_depends_on_the_past_it_is_shown(backbone):
 
 
 def test_the_paper_preset_takes_a_real_step():
-    """The full 7.6 M backbone with covariance tokens over 2 × 16 channels, on a window of one series."""
+    """The full 7.6 M backbone with covariance tokens over 2 × 16 channels, on two windows of one series."""
     paper = LITERAL_PRESETS["paper"]
     assert (paper.batch, paper.patience, paper.epochs, paper.lr) == (32, 5, 50, 1e-4)
     assert len(RETURN_WEIGHTS) == 16
-    small = replace(paper, series=1, validation=1, validation_windows=1, epochs=1, windows=1)
+    small = replace(paper, series=1, validation=1, validation_windows=1, epochs=1, windows=2)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         backbone = TimePFN()

@@ -1,14 +1,18 @@
 """Pretraining: deterministic, resumable to the bit, its corruptions as said, its schedule torch's."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from time2decide.forecasting import PRESETS, TimePFN, pretrain
+from time2decide.cli_train import app
+from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
 from time2decide.forecasting.loop import Schedule, fit, one_cycle
 from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
+from time2decide.markets.lmc import LMCConfig, lmc_series
 from time2decide.qp import InputError
 
 SMOKE = PRESETS["smoke"]
@@ -97,6 +101,30 @@ def test_training_lowers_the_loss(tmp_path):
     before = forecast_loss(TimePFN(config.model).eval(), batch, config).item()
     after = forecast_loss(pretrain(config, tmp_path), batch, config).item()
     assert after < 0.9 * before
+
+
+def test_the_command_trains_and_says_where(tmp_path):
+    out = tmp_path / "run"
+    done = CliRunner().invoke(app, ["forecast", "--preset", "smoke", "--out", str(out), "--json"])
+    assert done.exit_code == 0
+    facts = json.loads(done.stdout)
+    assert facts["notes"]["preset"] == "smoke"
+    assert TimePFN.from_pretrained(out).config == SMOKE.model
+    wrong = CliRunner().invoke(app, ["forecast", "--preset", "big", "--out", str(out)])
+    assert isinstance(wrong.exception, InputError)
+
+
+def test_the_bundled_checkpoint_forecasts():
+    """Below persistence and the mean of the window, one step ahead, on noisy series it has not seen."""
+    model = TimePFN.from_pretrained()
+    assert model.config == PRESETS["cpu"].model
+    series = np.stack([lmc_series(LMCConfig(), 12345, number) for number in range(4)])
+    returns = 0.01 * series + 0.0065 * np.random.default_rng(0).standard_normal(series.shape)
+    drawn = np.concatenate([returns[:, s : s + 97] for s in range(0, 900, 30)])
+    window, target = drawn[:, :96], drawn[:, 96]
+    error = ((TimePFNForecaster(model)(window) - target) ** 2).mean()
+    assert error < 0.8 * ((window[:, -1] - target) ** 2).mean()
+    assert error < 0.8 * ((window.mean(axis=1) - target) ** 2).mean()
 
 
 @pytest.mark.parametrize(("field", "value"), [("steps", 0), ("positions", 2), ("noisy_share", 1.5)])

@@ -173,7 +173,8 @@ def _fine_tune(
 ) -> Progress:
     training = market_windows(config, "train", backbone)
     held_out = market_windows(config, "validation", backbone)
-    per_epoch = -(-min(config.windows or training.count, training.count) // config.batch)  # steps, rounded up
+    windows = min(config.windows or training.count, training.count)
+    per_epoch = -(-windows // config.batch)  # steps, rounded up
     total = config.epochs * per_epoch
     schedule = Schedule(
         total, config.lr, config.pct_start, evaluate_every=per_epoch, patience=config.patience, seed=config.seed
@@ -184,7 +185,8 @@ def _fine_tune(
         epoch, position = divmod(step, per_epoch)
         if epoch not in order:
             order.clear()
-            order[epoch] = np.random.default_rng([config.seed, _ORDER, epoch]).permutation(training.count)
+            drawn_anew = np.random.default_rng([config.seed, _ORDER, epoch]).permutation(training.count)
+            order[epoch] = drawn_anew[:windows]
         return loss(*training[order[epoch][position * config.batch : (position + 1) * config.batch]])
 
     drawn = np.random.default_rng([config.seed, _HELD_OUT]).permutation(held_out.count)[: config.validation_windows]
