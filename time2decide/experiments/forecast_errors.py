@@ -28,10 +28,10 @@ def tasks(preset: str) -> list[Config]:
     """One task per market and seed."""
     if preset == "smoke":
         return [{"market": "noisy", "seed": 0, "series": 2, "length": 256, "every": 32, "backbone": "small"}]
-    sizes = {"series": 30, "length": 1024, "every": 52, "backbone": "small"}
+    sizes = {"series": 30, "length": 1024, "every": 104, "backbone": "small"}
     if preset == "paper":
         sizes |= {"every": 8, "backbone": "runs/forecast"}  # made by `time2decide train forecast --preset paper`
-    return [{"market": market, "seed": seed, **sizes} for market in MARKETS for seed in range(3)]
+    return [{"market": market, "seed": seed, **sizes} for seed in range(3) for market in MARKETS]
 
 
 def run(config: Config) -> list[Row]:
@@ -47,7 +47,7 @@ def run(config: Config) -> list[Row]:
         "timepfn-unscaled": TimePFNForecaster(model, scale=1.0).path(window),
     }
     simple: dict[str, Forecaster] = {"persistence": persistence, "ar1": ar1}
-    simple |= {f"ridge-{penalty:g}": partial(ridge, penalty=penalty) for penalty in (0.01, 0.1, 1.0)}
+    simple |= {f"ridge-{penalty:g}": partial(ridge, penalty=penalty) for penalty in (0.1, 1.0)}
     paths |= {name: iterate(forecaster, window, _HORIZON) for name, forecaster in simple.items()}
     paths["window-mean"] = np.broadcast_to(window.mean(axis=1, keepdims=True), target.shape)
     return [
