@@ -93,6 +93,58 @@ def forecast(
     typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
 
 
+@app.command()
+def decide(
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 15 minutes.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path(
+        "runs/decide"
+    ),
+    objective: Annotated[
+        str, typer.Option(help="oracle: the expected best allocation. utility: go on from --start for what it earns.")
+    ] = "oracle",
+    covariance: Annotated[
+        str, typer.Option(help="What the network is told of it: full, covariance, scale, correlation, none.")
+    ] = "full",
+    start: Annotated[
+        str | None, typer.Option(help="Network to start from; for utility `decide` unless told otherwise.")
+    ] = None,
+    return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Train the decision network of Time2Decide.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit.
+
+    Example: time2decide train decide --preset cpu --out runs/decide
+    """
+    import torch
+
+    from time2decide.decisions.policy import PolicyConfig
+    from time2decide.decisions.policy_training import PRESETS, UTILITY, train_policy
+    from time2decide.decisions.time2decide import load_policy
+    from time2decide.experiments.store import provenance
+
+    if preset not in PRESETS:
+        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
+    if objective == "utility":
+        recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
+        start = start or "decide"
+    changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}
+    recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
+    torch.set_num_threads(check_count("threads", threads))
+    first = load_policy(start)[0] if start else None
+    notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
+    with step_report() as report:
+        train_policy(recipe, out, start=first, report=report, notes=notes)
+    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    answer: dict[str, Any] = {"out": str(out), **facts}
+    typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+
+
 @contextmanager
 def step_report(every: float = 30.0) -> Iterator[Callable[[int, int, float], None]]:
     """A bar with the time left on a terminal, a line every `every` seconds elsewhere; on standard error."""

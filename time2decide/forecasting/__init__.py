@@ -1,4 +1,4 @@
-"""The TimePFN backbone, a transformer over channels and patches that forecasts 96 steps from 96, pretrained here."""
+"""Forecasts of the next returns: the TimePFN backbone and its pretraining, and forecasts that need no training."""
 
 from time2decide.forecasting.forecaster import TimePFNForecaster
 from time2decide.forecasting.pretraining import PRESETS, PretrainingConfig, pretrain

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
 from time2decide.qp.checks import InputError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -50,15 +48,3 @@ def load_folder(
     except RuntimeError as error:
         raise InputError(f"checkpoint: expected weights that fit config.json, found {error}") from None
     return model.eval(), found[2]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

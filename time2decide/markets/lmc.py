@@ -75,6 +75,22 @@ def lmc_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
     return latent @ weights.T
 
 
+def channel_gram(config: LMCConfig, steps: int, rng: np.random.Generator, most_latents: int = 4) -> np.ndarray:
+    """The covariance of `steps` consecutive values of one random channel at a random place, (steps, steps).
+
+    It is Σ_j w_j² K_j over the latent processes that matter most to the channel, given their kernels K and the
+    channel's weights w.
+    """
+    concentration = rng.uniform(config.dirichlet_min, config.dirichlet_max)
+    weights = np.sort(rng.dirichlet(np.full(config.channels, concentration)))[::-1][:most_latents]
+    start = int(rng.integers(0, config.length - steps + 1))
+    part = slice(start, start + steps)
+    bank = tuple(Kernel(k.factor[part], k.variance[part], k.white) for k in kernel_bank(config.length))
+    return sum(
+        (w**2 * _gram(_random_fold(bank, config.most_kernels, rng)) for w in weights), start=np.zeros((steps, steps))
+    )
+
+
 def lmc_set(
     count: int,
     config: LMCConfig | None = None,

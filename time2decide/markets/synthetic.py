@@ -44,12 +44,16 @@ def synthetic_returns(
     first, default = _choose("split", split, SPLITS)
     number = check_count("count", default if count is None else count)
     series = lmc_set(number, config, seed=seed, first=first, cache=cache)
-    returns = _SCALE * series
+    noise = np.zeros_like(series)
     if deviation:
         for i in range(number):
-            noise = series_generator(seed, first + i, _NOISE_STREAM).standard_normal(returns.shape[1:])
-            returns[i] += deviation * noise
-    return np.clip(returns, _LOWEST, _HIGHEST)
+            noise[i] = deviation * series_generator(seed, first + i, _NOISE_STREAM).standard_normal(series.shape[1:])
+    return to_returns(series, noise)
+
+
+def to_returns(series: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
+    """clip(0.01·x + noise, −0.3, 0.8)"""
+    return np.clip(_SCALE * series + noise, _LOWEST, _HIGHEST)
 
 
 def synthetic_oracle(

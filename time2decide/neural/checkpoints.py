@@ -52,6 +52,19 @@ def load_tensors(path: str | Path, device: str | torch.device = "cpu") -> tuple[
     return tensors, json.loads(info)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file; readers see the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
 def save_model(model: nn.Module, path: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
     """Write a model with its architecture, its configuration and JSON-able `notes` on how it was made."""
     info = {"architecture": name_of(model), "config": asdict(model.config), "notes": dict(notes or {})}  # type: ignore[call-overload]

@@ -27,8 +27,6 @@ Tokens attend to tokens throughout; nothing is inverted, solved or factorised.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -37,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
 from time2decide.qp.checks import InputError, check_count, check_positive
 
 #: Checkpoints that come with the package, by name.
@@ -194,7 +192,7 @@ class EquivariantSolver(nn.Module):
         folder = Path(folder)
         facts = {"architecture": type(self).__name__, "config": asdict(self.config), "notes": dict(notes or {})}
         save_tensors(folder / "model.safetensors", self.state_dict(), facts)
-        _write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
+        write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
         return folder
 
     @classmethod
@@ -281,14 +279,3 @@ def _free_primal(A: Tensor, X: Tensor, linear: Tensor) -> Tensor:
     """−A⁻¹·linear (batch, n, 1), refined once by x ← x − X(Ax + linear) against the rounding of float32."""
     x = -(X @ linear)
     return x - X @ torch.baddbmm(linear, A, x)
-
-
-def _write_text(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,0 +1,127 @@
+"""The decision network: on the simplex, indifferent to order and units, blind where it should be, and trainable."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyConfig, Situation
+from time2decide.decisions.policy_data import StretchConfig, stretches
+from time2decide.decisions.policy_training import PRESETS, Group, PolicyRun, train_policy
+from time2decide.decisions.time2decide import load_policy
+from time2decide.forecasting.outlook import outlook
+from time2decide.markets.oracle import oracle_path
+from time2decide.qp import InputError
+
+
+def situation(n: int = 6, m: int = 5, seed: int = 0, scale: float = 0.01) -> tuple[np.ndarray, Situation]:
+    rng = np.random.default_rng(seed)
+    windows = scale * np.cumsum(rng.standard_normal((n, 96, m)), axis=1) / 5
+    allocations = torch.from_numpy(rng.dirichlet(np.ones(m), (n, HISTORY)).transpose(0, 2, 1).copy()).float()
+    gamma = torch.from_numpy(rng.uniform(0.1, 2.0, n)).float()
+    return windows, Situation(outlook(windows), allocations, torch.ones(n), gamma, torch.full((n,), 0.1))
+
+
+def network(covariance: str = "full") -> Policy:
+    return Policy(PolicyConfig(covariance=covariance), generator=torch.Generator().manual_seed(1)).eval()
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("m", [2, 5, 40])
+def test_answers_are_on_the_simplex(covariance: str, m: int) -> None:
+    weights = network(covariance)(situation(m=m)[1]).weights
+    assert weights.min() >= 0
+    assert torch.allclose(weights.sum(-1), torch.ones(len(weights)), atol=1e-5)
+
+
+def test_permuting_assets_permutes_the_answer() -> None:
+    windows, plain = situation()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    moved = replace(plain, outlook=outlook(windows[..., order.numpy()]), allocations=plain.allocations[:, order])
+    assert torch.allclose(network()(moved).weights, network()(plain).weights[:, order], atol=1e-5)
+
+
+def test_units_of_returns_do_not_matter_without_risk() -> None:
+    (_, small), (_, large) = situation(scale=0.01), situation(scale=1.0)
+    small, large = (replace(s, risk_aversion=torch.zeros(6)) for s in (small, large))
+    assert torch.allclose(network()(small).weights, network()(large).weights, atol=1e-4)
+
+
+def test_a_blind_network_does_not_see_scale_level_or_correlation_and_a_full_one_does() -> None:
+    windows, plain = situation()
+    stretched = replace(plain, outlook=outlook(windows * np.array([1.0, 5.0, 1.0, 0.2, 1.0]) + 0.01))
+    blind, full = network("none"), network("full")
+    assert torch.allclose(blind(stretched).weights, blind(plain).weights, atol=1e-5)
+    assert (full(stretched).weights - full(plain).weights).abs().max() > 1e-3
+
+
+def test_unknown_configuration_is_refused() -> None:
+    with pytest.raises(InputError, match="covariance: expected one of"):
+        PolicyConfig(covariance="some")
+    with pytest.raises(InputError, match="objective: expected one of"):
+        PolicyConfig(objective="fame")
+
+
+def test_stretches_hold_the_oracle_and_what_followed() -> None:
+    config = StretchConfig(assets=4, count=5, steps=10, burn_in=8, budgets=2, series=3, seed=7)
+    data = stretches(config)
+    assert data.oracle.shape == (5, 2, HISTORY + 10, 4)
+    assert torch.allclose(data.oracle.sum(-1), torch.ones(5, 2, HISTORY + 10), atol=1e-5)
+    change = data.oracle.diff(dim=2).abs().sum(-1)
+    assert (change <= data.turnover_l1[..., None] + 1e-5).all()
+    again = stretches(config)
+    assert torch.equal(again.oracle, data.oracle)
+    assert torch.equal(again.outlook.forecasts, data.outlook.forecasts)
+
+
+def test_oracle_of_a_stretch_is_the_oracle() -> None:
+    from time2decide.decisions.policy_data import _oracle
+    from time2decide.markets.covariance import empirical_covariance
+
+    returns = 0.01 * np.random.default_rng(3).standard_normal((2, 110, 4))
+    covariance = np.stack([empirical_covariance(returns[:, t - 96 : t]) for t in range(96, 110)], axis=1)
+    path = _oracle(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
+    assert np.allclose(path[:, 0], np.asarray(oracle_path(returns, 0.5))[:, 96:], atol=1e-9)
+
+
+def test_gathered_histories_are_feasible() -> None:
+    group = Group(
+        stretches(PRESETS["smoke"].stretch.__class__(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4))
+    )
+    group.gather(network(), torch.arange(6))
+    change = group.own[:, :, HISTORY - 1 :].diff(dim=2).abs().sum(-1)
+    assert (change <= group.data.turnover_l1[..., None] + 1e-4).all()
+    assert torch.allclose(group.own.sum(-1), torch.ones(group.own.shape[:-1]), atol=1e-4)
+
+
+def test_training_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    recipe = replace(PRESETS["smoke"], steps=40, lr=5e-3)
+    losses: list[float] = []
+    whole = train_policy(recipe, tmp_path / "whole", report=lambda done, total, loss: losses.append(loss))
+    assert np.mean(losses[-8:]) < np.mean(losses[:5])
+    run = PolicyRun(recipe, tmp_path / "killed")
+    for _ in range(17):
+        run.one_step()
+    run.save()
+    resumed = train_policy(recipe, tmp_path / "killed")
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+    loaded, notes = load_policy(tmp_path / "whole")
+    assert torch.equal(loaded.head.weight, whole.head.weight)
+    assert notes["recipe"]["steps"] == 40
+
+
+def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> None:
+    train_policy(replace(PRESETS["smoke"], steps=2), tmp_path)
+    with pytest.raises(InputError, match="run of the same recipe"):
+        train_policy(replace(PRESETS["smoke"], steps=3), tmp_path)
+
+
+def test_training_on_utility_earns_more(tmp_path: Path) -> None:
+    model = replace(PRESETS["smoke"].model, objective="utility")
+    losses: list[float] = []
+    recipe = replace(PRESETS["smoke"], steps=40, lr=5e-3, batch=32, model=model)
+    train_policy(recipe, tmp_path, start=network(), report=lambda done, total, loss: losses.append(loss))
+    assert np.mean(losses[-10:]) < np.mean(losses[:10])

@@ -1,0 +1,305 @@
+"""Time2Decide: returns in, the next allocation out.
+
+The decision network of `policy.py` as a strategy for the rollout engine, and as an object that decides for a table of
+returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from time2decide.decisions.policy import HISTORY, Answer, Policy, PolicyConfig, Situation
+from time2decide.decisions.rollout import Past
+from time2decide.forecasting.outlook import LEAST_WINDOW, Outlook, outlook
+from time2decide.markets.allocation import best_allocations
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
+from time2decide.markets.tables import load_returns
+from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
+from time2decide.qp.projections import project_portfolio
+
+#: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
+#: trained on realised utility.
+PRETRAINED = {
+    name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
+}
+HISTORIES = ("hindsight", "own")
+MOST_ASSETS = 100
+_MEMORY = 512  # steps back that the oracle's path is followed from; it has forgotten its start long before
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A decision network as a strategy; `history` says whose past allocations it reads."""
+
+    policy: Policy
+    history: str = "hindsight"
+    name: str = "time2decide"
+    outlooks: Callable[[np.ndarray], Outlook] = outlook
+
+    def __post_init__(self) -> None:
+        if self.history not in HISTORIES:
+            raise InputError(f"history: expected one of {', '.join(HISTORIES)}, found {self.history!r}")
+
+    @property
+    def wants_hindsight(self) -> bool:
+        return self.history == "hindsight"
+
+    def decide(self, past: Past) -> np.ndarray:
+        history = past.hindsight if self.wants_hindsight else past.allocations
+        if history is None:
+            raise InputError("past: expected the oracle's past allocations, found none (wants_hindsight is off)")
+        answer = self.answer(past, history)
+        n, k, _, m = history.shape
+        if self.policy.config.objective == "oracle":
+            return answer.weights.double().numpy().reshape(n, k, m)
+        half = np.broadcast_to(past.turnover_l1 / 2, (n, k)).clip(max=1.0)
+        curvature = 2 * past.risk_aversion * past.covariance
+        return best_allocations(answer.scores.double().numpy().reshape(n, k, m), curvature, past.previous, half)
+
+    @torch.no_grad()
+    def answer(self, past: Past, history: np.ndarray) -> Answer:
+        """The network's answer for all series and budgets, (series · budgets, m)."""
+        n, k = history.shape[:2]
+        situation = Situation(
+            self.outlooks(past.returns)[torch.arange(n).repeat_interleave(k)],
+            latest(history.reshape(n * k, *history.shape[2:])),
+            torch.full((n * k,), float(self.wants_hindsight)),
+            torch.from_numpy(np.tile(past.turnover_l1, n)).float(),
+            torch.full((n * k,), past.risk_aversion),
+        )
+        return self.policy(situation)
+
+
+@dataclass(frozen=True)
+class NetworkForecast:
+    """The network's forecast of the next returns as a forecaster for predict-then-optimise."""
+
+    policy: Policy
+    outlooks: Callable[[np.ndarray], Outlook] = outlook
+
+    @torch.no_grad()
+    def __call__(self, returns: np.ndarray) -> np.ndarray:
+        n, _, m = returns.shape
+        flat = torch.full((n, m, HISTORY), 1.0 / m)
+        situation = Situation(
+            self.outlooks(returns), flat, torch.ones(n), torch.ones(n), torch.full((n,), RISK_AVERSION)
+        )
+        return self.policy.expect(situation)[0].double().numpy()
+
+
+def latest(history: np.ndarray) -> Tensor:
+    """The last HISTORY allocations of histories (n, window, m), latest first, (n, m, HISTORY)."""
+    return torch.from_numpy(np.ascontiguousarray(history[:, : -HISTORY - 1 : -1].swapaxes(1, 2))).float()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision and what led to it; arrays are (m,).
+
+    weights : feasible: non-negative, of sum 1, within the turnover budget of `previous`
+    wanted : the network's answer before the budget was imposed
+    expected, deviation : forecast of the next returns and its standard error
+    covariance : (m, m) empirical, of the window
+    """
+
+    weights: np.ndarray
+    previous: np.ndarray
+    wanted: np.ndarray
+    expected: np.ndarray
+    deviation: np.ndarray
+    covariance: np.ndarray
+    turnover_l1: float
+    window: int
+
+    @property
+    def turnover(self) -> float:
+        """‖weights − previous‖₁, what is traded."""
+        return float(np.abs(self.weights - self.previous).sum())
+
+
+class Time2Decide:
+    """A trained decision network for any number of assets, turnover budget and unit of returns.
+
+    >>> model = Time2Decide.from_pretrained()
+    >>> weights = model.decide(returns, previous_weights=held, turnover_l1=0.5)
+    """
+
+    def __init__(self, policy: Policy, notes: Mapping[str, Any] | None = None) -> None:
+        self.policy = policy.eval()
+        self.notes = dict(notes or {})
+
+    @classmethod
+    def from_pretrained(cls, name_or_dir: str | Path = "decide") -> Time2Decide:
+        """The model of a bundled checkpoint (``decide``, ``decide-utility``) or of a folder made by training."""
+        return cls(*load_policy(name_or_dir))
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write ``model.safetensors`` and ``config.json`` to a folder."""
+        return save_policy(self.policy, folder, self.notes)
+
+    def strategy(self, history: str = "hindsight", name: str = "time2decide") -> Learned:
+        """The model as a strategy for `backtest` and `rollout`."""
+        return Learned(self.policy, history, name)
+
+    def decide(
+        self,
+        returns: ArrayLike | pd.DataFrame,
+        previous_weights: ArrayLike | pd.Series | None = None,
+        turnover_l1: float = 1.0,
+        *,
+        risk_aversion: float = RISK_AVERSION,
+    ) -> ArrayLike | pd.Series:
+        """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
+
+        Parameters
+        ----------
+        returns : DataFrame (dates × assets), or array (time, assets)
+            Past returns, oldest first, at least 20 rows; 96 and more are better. The last 96 are what the forecasts
+            are made of; earlier ones tell what the oracle would have held.
+        previous_weights : (assets,), optional
+            What is held now; uniform if not given.
+        turnover_l1 : float
+            Budget γ in (0, 2] on ‖new − previous‖₁; 2 allows any change.
+        risk_aversion : float
+            λ of the utility sᵀr − λ sᵀΣs.
+
+        Returns
+        -------
+        (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
+        """
+        result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion)
+        if isinstance(returns, pd.DataFrame):
+            return pd.Series(result.weights, index=returns.columns, name="weight")
+        return torch.from_numpy(result.weights) if isinstance(returns, Tensor) else result.weights
+
+    def decision(
+        self,
+        returns: ArrayLike | pd.DataFrame,
+        previous_weights: ArrayLike | pd.Series | None = None,
+        turnover_l1: float = 1.0,
+        *,
+        risk_aversion: float = RISK_AVERSION,
+    ) -> Decision:
+        """`decide` with everything that led to the answer."""
+        array = checked_history(returns)
+        names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
+        previous = checked_weights(previous_weights, array.shape[1], names)
+        gamma = checked_budget(turnover_l1)
+        risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+        past = _past(array, previous, gamma, risk)
+        strategy = self.strategy()
+        assert past.hindsight is not None
+        answer = strategy.answer(past, past.hindsight)
+        wanted, expected, deviation = (
+            part[0].double().numpy() for part in (answer.weights, answer.forecast, answer.deviation)
+        )
+        weights = np.asarray(project_portfolio(wanted, previous, gamma))
+        return Decision(
+            weights, previous, wanted, expected, deviation, past.covariance[0], gamma, past.returns.shape[1]
+        )
+
+
+def checked_history(returns: ArrayLike | pd.DataFrame) -> np.ndarray:
+    """Past returns as an array (time, assets) of at least 20 rows and 2 to 100 assets, or an `InputError`."""
+    if isinstance(returns, pd.DataFrame):
+        returns = load_returns(returns).to_numpy()
+    tensor = as_tensor("returns", returns)
+    if tensor.dim() != 2:
+        raise InputError(f"returns: expected shape (time, assets), found {tuple(tensor.shape)}")
+    if tensor.shape[0] < LEAST_WINDOW:
+        raise InputError(f"returns: expected at least {LEAST_WINDOW} rows, found {tensor.shape[0]}")
+    if not 2 <= tensor.shape[1] <= MOST_ASSETS:
+        raise InputError(f"returns: expected 2 to {MOST_ASSETS} assets, found {tensor.shape[1]}")
+    check_finite("returns", tensor)
+    array: np.ndarray = tensor.detach().cpu().double().numpy()
+    if (array < -1).any():
+        raise InputError(f"returns: expected returns of at least -1, found {array.min():g}")
+    if (array == array[0]).all():
+        raise InputError("returns: expected returns that vary, found the same row throughout")
+    return array
+
+
+def checked_weights(weights: ArrayLike | pd.Series | None, assets: int, names: list[str] | None = None) -> np.ndarray:
+    """Weights on the simplex, (assets,); uniform for None. A Series is put into the order of `names`."""
+    if weights is None:
+        return np.full(assets, 1.0 / assets)
+    if isinstance(weights, pd.Series) and names is not None:
+        unknown = [str(name) for name in weights.index if name not in names]
+        missing = [str(name) for name in names if name not in weights.index]
+        if unknown or missing or weights.index.has_duplicates:
+            found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
+            raise InputError(f"previous_weights: expected one weight for each asset, found {found}")
+        weights = weights.reindex(names).to_numpy()
+    array = np.asarray(weights, dtype=float)
+    if array.shape != (assets,) or not np.isfinite(array).all():
+        raise InputError(f"previous_weights: expected {assets} finite numbers, found shape {array.shape}")
+    if (array < -1e-6).any():
+        raise InputError(f"previous_weights: expected non-negative weights, found {array.min():g}")
+    if abs(array.sum() - 1) > 1e-3:
+        raise InputError(f"previous_weights: expected a sum of 1, found {array.sum():g}")
+    array = np.maximum(array, 0.0)
+    return np.asarray(array / array.sum())
+
+
+def checked_budget(turnover_l1: float) -> float:
+    """γ in (0, 2], or an `InputError`."""
+    gamma = check_positive("turnover_l1", turnover_l1)
+    if gamma > 2:
+        raise InputError(f"turnover_l1: expected a number in (0, 2], found {turnover_l1:g}")
+    return gamma
+
+
+def _past(returns: np.ndarray, previous: np.ndarray, gamma: float, risk: float) -> Past:
+    """What a strategy would be told after the last row: the window, and the oracle's path that led here.
+
+    With fewer than 96 rows the window is all of them, and the oracle follows what a shorter one allows.
+    """
+    window = min(WINDOW, len(returns))
+    recent = returns[-(_MEMORY + window) :]
+    estimate = min(window, max(LEAST_WINDOW // 2, len(recent) - HISTORY - 1))
+    path = np.full((window, returns.shape[1]), 1.0 / returns.shape[1])
+    if len(recent) > estimate:
+        oracle = np.asarray(oracle_path(recent, gamma, risk, estimate))
+        path[-min(window, len(oracle)) :] = oracle[-window:]
+    held = np.broadcast_to(previous, (1, 1, window, returns.shape[1]))
+    return Past(returns[None, -window:], held, path[None, None], np.array([gamma]), risk)
+
+
+def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
+    """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
+    folder = Path(folder)
+    facts = {"architecture": type(policy).__name__, "config": asdict(policy.config), "notes": dict(notes or {})}
+    save_tensors(folder / "model.safetensors", policy.state_dict(), facts)
+    write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
+    return folder
+
+
+def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
+    """The network of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
+    folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        names = ", ".join(PRETRAINED)
+        raise InputError(f"checkpoint: expected {names} or a folder with model.safetensors, found {name_or_dir}")
+    tensors, facts = load_tensors(path)
+    if facts.get("architecture") != Policy.__name__:
+        raise InputError(f"checkpoint: expected a decision network, found {facts.get('architecture')!r} in {folder}")
+    try:
+        policy = Policy(PolicyConfig(**facts["config"]))
+        policy.load_state_dict(tensors)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(f"checkpoint: expected weights that fit their configuration, found {error}") from None
+    return policy.eval(), facts.get("notes", {})
+
+
+__all__ = ["Decision", "Learned", "NetworkForecast", "Time2Decide", "check_returns", "load_policy", "save_policy"]

@@ -1,0 +1,127 @@
+"""The forecast of somebody who knows the prior: Gaussian processes of many random kernels, averaged by evidence.
+
+A prior-fitted network such as TimePFN learns the map from a window to E[next | window] under a prior over series.
+For the LMC prior that map can be written down: draw N kernels of one channel from the prior; under each, everything
+is linear algebra with weights that do not depend on the data,
+
+    mean_k = w_kᵀ z,   w_k = K_k⁻¹ k_k           variance_k = v_k s_k,   s_k = zᵀK_k⁻¹z / T
+    log evidence_k = −½ (T log s_k + log|K_k|)   (the amplitude is estimated, so that units do not matter)
+
+and the forecast is the mean of the mixture. It is one wide layer with squared units, softmax attention over the N
+kernels, and a read-out, all with fixed weights. Nothing is stored: (window, members, seed) fix every number.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.markets.lmc import LMCConfig, channel_gram
+from time2decide.qp.checks import check_count
+
+AHEAD = 4  # steps of the longer forecast
+_JITTER = 1e-4  # of the variance of the window: what float32 can resolve
+_LEVEL_VARIANCE = 25.0  # of the unknown level, so that the forecast does not shrink towards the mean of the window
+_NOISY_SHARE = 0.6  # of the kernels have white noise added, as the noisy market has
+_NOISE_EXPONENTS = (-2.0, 1.5)  # log10 of its variance relative to the channel's
+_FLOOR_WIDTH = 1.5  # eigenvalues within this factor of the smallest are taken as equal
+_TEMPER = 0.5  # of the evidence: none of the N kernels is the right one, so none may win by too much
+_ROWS = 512  # windows per block: bounds memory
+
+
+class KernelBank:
+    """N kernels of the prior for windows of T steps.
+
+    Parameters
+    ----------
+    window : int
+        T, the length of the windows.
+    members : int
+        N
+    seed : int
+        Of the draw of the kernels.
+    """
+
+    def __init__(self, window: int = 96, members: int = 256, seed: int = 1) -> None:
+        check_count("window", window, least=3)
+        check_count("members", members)
+        gram = _random_grams(window, members, seed)  # (N, T + AHEAD, T + AHEAD)
+        past, cross = gram[:, :window, :window], gram[:, :window, window]
+        ahead = gram[:, :window, window:].mean(axis=-1)
+        values, vectors = np.linalg.eigh(past)  # (N, T) ascending, (N, T, T)
+        floor, high = _split(values)
+        values = np.where(high, values, floor[:, None])
+        inverse = (vectors / values[:, None]) @ vectors.transpose(0, 2, 1)
+        weights, later = (np.einsum("nij,nj->ni", inverse, target) for target in (cross, ahead))
+        variance = gram[:, window, window] - np.einsum("ni,ni->n", weights, cross)
+        member, place = np.nonzero(high)
+        directions = vectors[member, :, place] * np.sqrt(1 - floor[member] / values[member, place])[:, None]
+        self.window, self.members = window, members
+        self.weights = torch.from_numpy(weights.T.copy()).float()  # (T, N)
+        self.later = torch.from_numpy(later.T.copy()).float()  # (T, N)
+        self.directions = torch.from_numpy(directions.copy()).float()  # (Σ ranks, T)
+        self.ranks = torch.from_numpy(high.sum(axis=1))
+        self.floor = torch.from_numpy(floor).float()
+        self.log_determinant = torch.from_numpy(np.log(values).sum(axis=1)).float()
+        self.variance = torch.from_numpy(variance).float()
+
+    def forecast(self, windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of standardised windows (rows, T): the next value, its standard deviation, and the mean of the next AHEAD.
+
+        Each is (rows,).
+        """
+        blocks = [self._block(block) for block in torch.split(windows.float(), _ROWS)]
+        mean, deviation, later = (torch.cat(part) for part in zip(*blocks, strict=True))
+        return mean, deviation, later
+
+    def _block(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        explained = (self.directions @ z.T).square()  # (Σ ranks, rows)
+        sums = torch.segment_reduce(explained, "sum", lengths=self.ranks, axis=0).T  # (rows, N)
+        amplitude = (z.square().sum(-1, keepdim=True) - sums).clamp_min(1e-6) / (self.floor * self.window)
+        evidence = -0.5 * (self.window * amplitude.log() + self.log_determinant)
+        posterior = torch.softmax(_TEMPER * evidence, dim=-1)
+        means = z @ self.weights  # (rows, N)
+        mean = (posterior * means).sum(-1)
+        spread = self.variance * amplitude + (means - mean[:, None]).square()
+        return mean, (posterior * spread).sum(-1).sqrt(), (posterior * (z @ self.later)).sum(-1)
+
+
+@lru_cache(maxsize=4)
+def kernel_bank(window: int = 96, members: int = 256, seed: int = 1) -> KernelBank:
+    """The bank of these parameters, built once per process (a second for 256 members)."""
+    return KernelBank(window, members, seed)
+
+
+def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The floor of each spectrum (N, T) and the eigenvalues above it: the rest is as good as white noise.
+
+    With K = floor·I + V diag(λ − floor) Vᵀ the quadratic form needs the few directions above the floor only:
+    zᵀK⁻¹z = (|z|² − Σ (1 − floor/λ_i)(v_iᵀz)²) / floor.
+    """
+    high = values > _FLOOR_WIDTH * values[:, :1]
+    high[:, -1] = True  # at least one, so that no group is empty
+    floor = np.where(high, 0.0, values).sum(axis=1) / np.maximum((~high).sum(axis=1), 1)
+    return np.where(floor > 0, floor, values[:, 0]), high
+
+
+def _random_grams(window: int, members: int, seed: int) -> np.ndarray:
+    """Covariances of T + AHEAD consecutive values of a channel with variance 1 about its mean."""
+    rng = np.random.default_rng(seed)
+    steps = window + AHEAD
+    config = LMCConfig(length=max(1024, steps))
+    centre = np.eye(steps) - 1 / steps
+    grams: list[np.ndarray] = []
+    while len(grams) < members:
+        gram = channel_gram(config, steps, rng)
+        variance = np.trace(centre @ gram @ centre) / steps
+        if not variance > 1e-9:  # a constant
+            continue
+        gram /= variance
+        if rng.random() < _NOISY_SHARE:
+            noise = 10.0 ** rng.uniform(*_NOISE_EXPONENTS)
+            gram = (gram + noise * np.eye(steps)) / (1 + noise * (1 - 1 / steps))
+        grams.append(gram + _JITTER * np.eye(steps) + _LEVEL_VARIANCE)
+    return np.stack(grams)
