@@ -2,6 +2,14 @@
 
 from time2decide.decisions.backtest import Backtest, backtest
 from time2decide.decisions.forecasters import FORECASTERS, ar1, persistence, ridge
+from time2decide.decisions.literal import (
+    LiteralConfig,
+    LiteralDecider,
+    LiteralStrategy,
+    backbone_pto,
+    pretrained_strategy,
+)
+from time2decide.decisions.literal_training import LITERAL_PRESETS, LiteralTraining, fine_tune_forecaster, train_literal
 from time2decide.decisions.metrics import Score, score
 from time2decide.decisions.rollout import Past, Rollout, Strategy, rollout
 from time2decide.decisions.strategies import (
@@ -17,10 +25,15 @@ from time2decide.decisions.strategies import (
 
 __all__ = [
     "FORECASTERS",
+    "LITERAL_PRESETS",
     "STRATEGIES",
     "AveragedOracle",
     "Backtest",
     "LagOneOracle",
+    "LiteralConfig",
+    "LiteralDecider",
+    "LiteralStrategy",
+    "LiteralTraining",
     "Past",
     "PredictThenOptimise",
     "Rollout",
@@ -29,11 +42,15 @@ __all__ = [
     "Strategy",
     "Uniform",
     "ar1",
+    "backbone_pto",
     "backtest",
+    "fine_tune_forecaster",
     "make_strategy",
     "oracle_rollout",
     "persistence",
+    "pretrained_strategy",
     "ridge",
     "rollout",
     "score",
+    "train_literal",
 ]

@@ -31,6 +31,9 @@ _MODULES = {
     "portfolio-noisy": "portfolio",
     "portfolio-sizes": "portfolio_sizes",
     "decide-ablation": "decide_ablation",
+    "forecast-errors": "forecast_errors",
+    "lambda-sweep": "lambda_sweep",
+    "finetuned-pto": "finetuned_pto",
     "toy-pto": "toy_pto",
     "parity": "parity",
 }
