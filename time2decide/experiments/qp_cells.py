@@ -51,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 #: Layers and heads of the best cell of the grid under the `cpu` preset, by the loss on the validation set.
-BEST_CPU = {"LinearTransformer": (8, 1), "SoftmaxTransformer": (8, 4)}
+BEST_CPU = {"LinearTransformer": (8, 2), "SoftmaxTransformer": (8, 4)}
 SMOKE_CELL = (2, 2)
 
 
