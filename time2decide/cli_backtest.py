@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -60,11 +61,19 @@ def backtest(
     )
     files = _write(result, out)
     if as_json:
-        typer.echo(json.dumps(result.summary.to_dict(orient="records")))
+        typer.echo(json.dumps(_records(result), allow_nan=False))
         return
     _print_summary(result, data, cost_bps)
     for file in files:
         typer.echo(f"written: {file}")
+
+
+def _records(result: Backtest) -> list[dict[str, object]]:
+    """The summary as JSON can say it: a figure that does not exist (the Sharpe ratio of no movement) is null."""
+    rows = result.summary.to_dict(orient="records")
+    return [
+        {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows
+    ]
 
 
 def _budgets(text: str) -> list[float]:
@@ -82,8 +91,11 @@ def _write(result: Backtest, folder: Path) -> list[Path]:
         files = []
         for name, frame in (("summary.csv", result.summary), ("steps.csv", result.frame)):
             temporary = folder / f".{name}.tmp"
-            frame.to_csv(temporary, index=False)
-            os.replace(temporary, folder / name)
+            try:
+                frame.to_csv(temporary, index=False)
+                os.replace(temporary, folder / name)
+            finally:
+                temporary.unlink(missing_ok=True)
             files.append(folder / name)
         return files + write_figures(result, folder)
     except OSError as error:

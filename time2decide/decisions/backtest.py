@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 
 from time2decide.decisions.metrics import performance, score, traded
-from time2decide.decisions.rollout import Rollout, Strategy, rollout
+from time2decide.decisions.rollout import Rollout, Strategy, check_strategy, rollout
 from time2decide.decisions.strategies import STRATEGIES, make_strategy, oracle_rollout
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
 from time2decide.markets.tables import load_returns
 from time2decide.qp.checks import ArrayLike, InputError, check_positive
 
 ORACLE = "oracle"  # knows the future: a bound, not a strategy
+_RUIN_BPS = 5000.0  # at this cost a full change of the portfolio, ‖Δ‖₁ = 2, takes all wealth
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,12 @@ def backtest(
         For annual figures.
     """
     table = load_returns(returns) if isinstance(returns, pd.DataFrame) else None
-    array = check_returns(returns if table is None else table.to_numpy(), window)
+    array = _checked_array(returns, window) if table is None else check_returns(table.to_numpy(), window)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = check_positive("cost_bps", cost_bps, allow_zero=True)
+    if cost >= _RUIN_BPS:
+        raise InputError(f"cost_bps: expected less than {_RUIN_BPS:g} basis points, found {cost_bps}")
     check_positive("periods_per_year", periods_per_year)
     chosen = _chosen(strategies)
     budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
@@ -99,10 +102,25 @@ def backtest(
     return Backtest(pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts)
 
 
+def _checked_array(returns: ArrayLike, window: int) -> np.ndarray:
+    """`check_returns`, and what it leaves to its callers: no flags, and nobody loses more than everything."""
+    kind = str(getattr(returns, "dtype", ""))
+    if kind in ("bool", "torch.bool"):
+        raise InputError(f"returns: expected real numbers, found dtype {kind}")
+    array = check_returns(returns, window)
+    if array.min() < -1:
+        place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
+        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
+    return array
+
+
 def _chosen(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
     """Strategy objects, and the word "oracle" for itself."""
     if isinstance(strategies, str) or not strategies:
         raise InputError(f"strategies: expected a list of names or strategies, found {strategies!r}")
+    for one in strategies:
+        if not isinstance(one, str):
+            check_strategy(one)
     names = [s if isinstance(s, str) else s.name for s in strategies]
     for i, name in enumerate(names):
         if isinstance(strategies[i], str) and name not in (*STRATEGIES, ORACLE):
