@@ -59,16 +59,13 @@ def show(rows: list[Row]) -> str:
 def findings(rows: list[Row]) -> list[str]:
     """One line per comparison over the seven budgets of one market."""
     market = rows[0]["market"]
-    lines = []
-    for ours, rivals in ((OURS, OWN_RIVALS), (HINDSIGHT, HINDSIGHT_RIVALS)):
-        for rival in rivals:
-            if values(rows, rival, BUDGETS[0], "mse").size:
-                lines.append(_compare(rows, ours, rival, "mse"))
-    lines.extend(_compare(rows, UTILITY, rival, "regret") for rival in ("pto", "pto-shrunk"))
-    ours_below = [
-        values(rows, OURS, g, "mse").mean() < paper for g in BUDGETS if (paper := _published(market, OURS, g))
-    ]
-    lines.append(f"  {OURS} below the paper's Time2Decide: {sum(ours_below)} of {len(ours_below)} budgets")
+    comparisons = [(OURS, rival, "mse") for rival in OWN_RIVALS]
+    comparisons += [(HINDSIGHT, rival, "mse") for rival in HINDSIGHT_RIVALS]
+    comparisons += [(UTILITY, rival, "regret") for rival in ("pto", "pto-shrunk")]
+    lines = [_compare(rows, *names) for names in comparisons if _comparable(rows, *names[:2])]
+    means = {g: scores.mean() for g in BUDGETS if (scores := values(rows, OURS, g, "mse")).size}
+    below = [means[g] < paper for g in means if (paper := _published(market, OURS, g))]
+    lines.append(f"  {OURS} below the paper's Time2Decide: {sum(below)} of {len(below)} budgets")
     worst = max(row["violation"] for row in rows)
     lines.append(f"  largest violation of the constraints by any strategy at any step: {worst:.1e}")
     return lines
@@ -96,6 +93,12 @@ def reduction(ours: np.ndarray, theirs: np.ndarray, seed: int = 0) -> tuple[floa
     ratios = 1 - (ours[draws].mean(1) + least) / (theirs[draws].mean(1) + least)
     low, high = np.quantile(ratios, [0.025, 0.975])
     return float(1 - (ours.mean() + least) / (theirs.mean() + least)), float(low), float(high)
+
+
+def _comparable(rows: list[Row], ours: str, rival: str) -> bool:
+    """Whether there is a seed for which both were run."""
+    seeds = [{row["seed"] for row in rows if row["strategy"] == name} for name in (ours, rival)]
+    return bool(seeds[0] & seeds[1])
 
 
 def _compare(rows: list[Row], ours: str, rival: str, key: str) -> str:
