@@ -1,0 +1,207 @@
+"""`time2decide decide`: the next allocation for a table of returns or prices, and how far to trust it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from time2decide.qp.checks import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_TOLERANCE = 1e-9  # of the constraints
+_SHOWN = 5  # assets named in the explanation
+
+
+def decide(
+    file: Annotated[str, typer.Argument(help="sp500, or a .csv or .parquet file: dates first, a column per asset.")],
+    turnover: Annotated[float, typer.Option(help="Budget γ on ‖new − previous‖₁, in (0, 2].")] = 1.0,
+    previous: Annotated[
+        Path | None, typer.Option(help="What is held now: a CSV with the columns asset,weight; 1/m unless given.")
+    ] = None,
+    prices: Annotated[bool, typer.Option("--prices", help="The file holds prices; guessed unless told.")] = False,
+    returns: Annotated[bool, typer.Option("--returns", help="The file holds returns; guessed unless told.")] = False,
+    risk_aversion: Annotated[float, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs.")] = 0.1,
+    model: Annotated[str, typer.Option(help="decide, decide-utility, or a folder made by `train decide`.")] = "decide",
+    out: Annotated[Path | None, typer.Option(help="Write the new weights to this CSV.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the ensemble behind the spread.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """The next allocation: long-only, fully invested, within a turnover budget; with its spread and its reasons.
+
+    Example: time2decide decide returns.csv --turnover 0.5 --previous weights.csv --out new.csv
+    """
+    import pandas as pd
+
+    from time2decide.markets.weights import read_weights, write_weights
+
+    if out is not None and (out.suffix.lower() != ".csv" or not out.parent.is_dir()):
+        raise InputError(f"out: expected a name ending in .csv in an existing folder, found {out}")
+    told = told_values(prices, returns)
+    held = None if previous is None else read_weights(previous)
+    facts = decision_facts(file, told, held, turnover, risk_aversion, model, seed)
+    if out is not None:
+        write_weights(pd.Series(facts["weights"]), out)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    _show(facts)
+    if out is not None:
+        typer.echo(f"written: {out}")
+
+
+def told_values(prices: bool, returns: bool) -> str | None:
+    """What the two flags say a file holds; None if they say nothing."""
+    if prices and returns:
+        raise InputError("prices, returns: expected at most one of --prices and --returns, found both")
+    return "prices" if prices else "returns" if returns else None
+
+
+def decision_facts(
+    source: str, told: str | None, held: Any, turnover: float, risk_aversion: float, model_name: str, seed: int
+) -> dict[str, Any]:
+    """Everything `decide` says, as JSON has it."""
+    from time2decide.decisions.explanation import explain
+    from time2decide.decisions.spread import noise_curve, spread
+    from time2decide.decisions.time2decide import Time2Decide, checked_history
+    from time2decide.markets.tables import load_market
+
+    table, values = load_market(source, told)
+    array = checked_history(table)
+    model = Time2Decide.from_pretrained(model_name)
+    decision = model.decision(table, held, turnover, risk_aversion=risk_aversion)
+    sure = spread(model, array, decision, risk_aversion=risk_aversion, seed=seed)
+    why = explain(model, array, decision, risk_aversion=risk_aversion)
+    names = [str(column) for column in table.columns]
+
+    def by_asset(numbers: Any) -> dict[str, float]:
+        return dict(zip(names, map(float, numbers), strict=True))
+
+    weights, excess = decision.weights, decision.turnover - decision.turnover_l1
+    return {
+        "weights": by_asset(weights),
+        "previous": by_asset(decision.previous),
+        "change": by_asset(weights - decision.previous),
+        "wanted": by_asset(decision.wanted),
+        "turnover": decision.turnover,
+        "turnover_l1": decision.turnover_l1,
+        "risk_aversion": risk_aversion,
+        "expected_return": float(weights @ decision.expected),
+        "expected_return_previous": float(decision.previous @ decision.expected),
+        "risk": float((weights @ decision.covariance @ weights) ** 0.5),
+        "risk_previous": float((decision.previous @ decision.covariance @ decision.previous) ** 0.5),
+        "forecast": by_asset(decision.expected),
+        "forecast_error": by_asset(decision.deviation),
+        "constraints": {
+            "sum": float(weights.sum()),
+            "smallest_weight": float(weights.min()),
+            "turnover_within_budget": bool(excess <= _TOLERANCE),
+            "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
+        },
+        "spread": {
+            "weights": by_asset(sure.weights),
+            "forecast": by_asset(sure.expected),
+            "expected_return": sure.portfolio,
+            "members": sure.members,
+            "seed": seed,
+        },
+        "explanation": {
+            "pull": by_asset(why.pull),
+            "sensitivity": by_asset(why.sensitivity),
+            "covariance": by_asset(why.covariance),
+            "noise": noise_curve(model, array, decision, risk_aversion=risk_aversion, seed=seed),
+        },
+        "input": {
+            "source": source,
+            "values": values,
+            "values_guessed": told is None and source != "sp500",
+            "rows": len(array),
+            "window": decision.window,
+            "last": str(table.index[-1])[:10],
+            "previous_given": held is not None,
+            "model": model_name,
+        },
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    console.print(allocation_table(facts))
+    for line in [*_check_lines(facts), "", *_reason_lines(facts), "", *_input_lines(facts)]:
+        console.print(line)
+
+
+def allocation_table(facts: dict[str, Any]) -> Table:
+    """Asset by asset: held, wanted now, and how sure."""
+    from rich.table import Table
+
+    given = facts["input"]
+    table = Table(title=f"Next allocation after {given['last']}, at most {facts['turnover_l1']:g} of ℓ1 turnover")
+    for name in ("asset", "previous", "new", "change", "± spread", "forecast return", "± spread"):
+        table.add_column(name, justify="left" if name == "asset" else "right")
+    for asset in sorted(facts["weights"], key=lambda name: -abs(facts["change"][name])):
+        change = facts["change"][asset]
+        colour = "green" if change > 5e-5 else "red" if change < -5e-5 else "dim"
+        table.add_row(
+            asset,
+            f"{facts['previous'][asset]:.2%}",
+            f"{facts['weights'][asset]:.2%}",
+            f"[{colour}]{change:+.2%}[/]",
+            f"{facts['spread']['weights'][asset]:.2%}",
+            f"{facts['forecast'][asset]:+.3%}",
+            f"{facts['spread']['forecast'][asset]:.3%}",
+        )
+    return table
+
+
+def _check_lines(facts: dict[str, Any]) -> list[str]:
+    checks, used = facts["constraints"], facts["turnover"]
+    verdict = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
+    return [
+        f"Turnover used {used:.4f} of {facts['turnover_l1']:g} (‖new − previous‖₁; half of it is bought, half sold).",
+        f"Forecast return {facts['expected_return']:+.3%} ± {facts['spread']['expected_return']:.3%} for the next step "
+        f"(previous weights {facts['expected_return_previous']:+.3%}); risk {facts['risk']:.3%} "
+        f"(previous {facts['risk_previous']:.3%}), one standard deviation per step.",
+        f"Check: sum {checks['sum']:.10f}, smallest weight {checks['smallest_weight']:.6f}, turnover "
+        f"{used:.10f} ≤ {facts['turnover_l1']:g}: {verdict}.",
+    ]
+
+
+def _reason_lines(facts: dict[str, Any]) -> list[str]:
+    why = facts["explanation"]
+
+    def largest(numbers: dict[str, float], sign: str) -> str:
+        chosen = sorted(numbers, key=lambda name: -abs(numbers[name]))[:_SHOWN]
+        return ", ".join(f"{name} {100 * numbers[name]:{sign}.2f}" for name in chosen)
+
+    levels = "  ".join(f"{row['noise']:g}σ: {row['moved']:.3f}" for row in why["noise"])
+    return [
+        "Why (percentage points of the traded amount, by derivatives through the model):",
+        f"  returns that argue for (+) or against (−) the change: {largest(why['pull'], '+')}",
+        f"  most sensitive to the noise in the returns of: {largest(why['sensitivity'], '')}",
+        f"  most resting on the covariance rows of: {largest(why['covariance'], '')}",
+        f"  ℓ1 change of the mean decision as noise is added to the history: {levels}",
+    ]
+
+
+def _input_lines(facts: dict[str, Any]) -> list[str]:
+    given = facts["input"]
+    guess = " (guessed; --prices or --returns settles it)" if given["values_guessed"] else ""
+    lines = [f"Read {given['rows']} returns of {len(facts['weights'])} assets from {given['values']}{guess}."]
+    if given["window"] < 96:
+        lines.append(
+            f"The history is shorter than the 96 rows the model was trained on: all {given['window']} were used, "
+            "and the forecasts are less certain than they say."
+        )
+    if not given["previous_given"]:
+        lines.append("No previous weights were given: equal weights were assumed.")
+    members = facts["spread"]["members"]
+    lines.append(f"± is one standard deviation over {members} histories with the noise drawn again.")
+    return lines

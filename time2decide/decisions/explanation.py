@@ -1,0 +1,91 @@
+"""Why this change: derivatives of the traded amount with respect to every asset's returns and covariances.
+
+The amount traded in the direction that was taken is φ = ½ Σ_i sign(s_i − p_i) s_i. It is differentiated through the
+projection, the network and the forecasts, back to the window of returns. The oracle's past allocations, which the
+network also reads, are held fixed: they are a step function of the returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.decisions.histories import past_after
+from time2decide.decisions.policy import Policy, Situation
+from time2decide.forecasting.outlook import Outlook, outlook
+from time2decide.markets.oracle import RISK_AVERSION
+from time2decide.qp.projections import project_portfolio
+
+if TYPE_CHECKING:
+    from time2decide.decisions.time2decide import Decision, Time2Decide
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What each asset contributed to a change, in units of weight; arrays are (m,).
+
+    pull : Σ_t ∂φ/∂r_tj · (r_tj − r̄_j)
+        To first order, what asset j's returns of the window argue for (+) or against (−) the change made.
+    sensitivity : σ_j · (Σ_t (∂φ/∂r_tj)²)^½
+        How far the traded amount would move, if asset j's returns had come out differently by their own noise.
+    covariance : Σ_j |∂φ/∂C_ij · C_ij| + |∂φ/∂ log σ_i|
+        How much rests on row i of the covariance: its correlations, those of its forecast errors, and its scale.
+    """
+
+    pull: np.ndarray
+    sensitivity: np.ndarray
+    covariance: np.ndarray
+
+
+def explain(
+    model: Time2Decide, returns: np.ndarray, decision: Decision, *, risk_aversion: float = RISK_AVERSION
+) -> Explanation:
+    """The explanation of a decision about returns (time, m)."""
+    past = past_after(returns[None], decision.previous, decision.turnover_l1, risk_aversion)
+    assert past.hindsight is not None
+    window = torch.from_numpy(past.returns.copy()).requires_grad_()  # (1, T, m)
+    situation = model.strategy().situation(past, past.hindsight)
+    previous = torch.from_numpy(decision.previous)
+    direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
+
+    def amount(seen: Outlook) -> Tensor:
+        return direction @ _weights(model.policy, replace(situation, outlook=seen), previous, decision.turnover_l1)
+
+    (by_return,) = torch.autograd.grad(amount(outlook(window)), window)
+    slope = by_return[0].numpy()  # (T, m)
+    centred = past.returns[0] - past.returns[0].mean(axis=0)
+    return Explanation(
+        pull=(slope * centred).sum(axis=0),
+        sensitivity=centred.std(axis=0) * np.sqrt((slope**2).sum(axis=0)),
+        covariance=_covariance_rows(situation.outlook, amount),
+    )
+
+
+def _covariance_rows(seen: Outlook, amount: object) -> np.ndarray:
+    """How much rests on each row of the covariance, with the forecasts held fixed."""
+    parts = [part.detach().clone().requires_grad_() for part in (seen.scale, seen.correlation, seen.innovation)]
+    changed = replace(seen, scale=parts[0], correlation=parts[1], innovation=parts[2])
+    slopes = torch.autograd.grad(amount(changed), parts, allow_unused=True)  # type: ignore[operator]
+    scale, *rows = (
+        (torch.zeros_like(part) if slope is None else slope * part)[0].abs().double().detach()
+        for slope, part in zip(slopes, parts, strict=True)
+    )
+    return np.asarray(scale + sum(row.sum(-1) for row in rows))
+
+
+def _weights(policy: Policy, situation: Situation, previous: Tensor, gamma: float) -> Tensor:
+    """The feasible weights as a differentiable function of the situation, (m,).
+
+    A network trained on utility is read as in its training: weights move from p along its scores, in units of
+    forecast error, and are projected.
+    """
+    answer = policy(situation)
+    wanted = answer.weights[0].double()
+    if policy.config.objective == "utility":
+        scores, unit = answer.scores[0].double(), answer.deviation[0].double().square().mean().sqrt().detach()
+        wanted = previous + (scores - scores.mean()) / unit
+    return torch.as_tensor(project_portfolio(wanted, previous, gamma))
