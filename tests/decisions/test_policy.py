@@ -1,4 +1,4 @@
-"""The decision network: on the simplex, indifferent to order and units, blind where it should be, trainable, resumable."""
+"""The decision network: on the simplex, indifferent to order and units, blind where it should be, and trainable."""
 
 from dataclasses import replace
 from pathlib import Path

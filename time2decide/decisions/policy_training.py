@@ -281,8 +281,8 @@ def utility_loss(
     """Minus the utility of consecutive decisions, differentiated through the projection that makes them feasible.
 
     Weights move from p towards the scores q, s = Π(p + κ·q/unit), with a random κ: large ones act like the exact
-    optimiser that is used later, small ones have gradients everywhere. Utility is in units of forecast error and of
-    what a budget can move.
+    optimiser that is used later, small ones have gradients everywhere. Utility is that above equal weights, in units
+    of the volatility of the assets and of what a budget can move.
     """
     data, (stretch, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
@@ -298,9 +298,10 @@ def utility_loss(
         scores = model(situation).scores
         wanted = held + push * (scores - scores.mean(-1, keepdim=True)) / unit
         weights = torch.as_tensor(project_portfolio(wanted, held, situation.turnover_l1))
-        earned = (weights * data.returns[stretch, now]).sum(-1)
+        returns = data.returns[stretch, now]
+        earned = (weights * (returns - returns.mean(-1, keepdim=True))).sum(-1)
         risk = torch.einsum("ni,nij,nj->n", weights, data.covariance[stretch, now], weights)
-        utility = (earned - situation.risk_aversion * risk) / unit[:, 0]
+        utility = (earned - situation.risk_aversion * risk) / o.scale.square().mean(-1).sqrt()
         total = total - (utility / situation.turnover_l1.clamp_min(0.25)).mean()
         history = torch.cat([weights[..., None], history[..., :-1]], dim=-1)
     return total / unroll
