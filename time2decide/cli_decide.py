@@ -14,7 +14,6 @@ from time2decide.qp.checks import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-_TOLERANCE = 1e-9  # of the constraints
 _SHOWN = 5  # assets named in the explanation
 
 
@@ -38,13 +37,17 @@ def decide(
     """
     import pandas as pd
 
+    from time2decide.decisions.decision_facts import decision_facts
+    from time2decide.markets.tables import load_market
     from time2decide.markets.weights import read_weights, write_weights
 
     if out is not None and (out.suffix.lower() != ".csv" or not out.parent.is_dir()):
         raise InputError(f"out: expected a name ending in .csv in an existing folder, found {out}")
     told = told_values(prices, returns)
     held = None if previous is None else read_weights(previous)
-    facts = decision_facts(file, told, held, turnover, risk_aversion, model, seed)
+    table, values = load_market(file, told)
+    facts = decision_facts(table, held, turnover, risk_aversion=risk_aversion, model=model, seed=seed)
+    facts["input"] |= {"source": file, "values": values, "values_guessed": told is None and file != "sp500"}
     if out is not None:
         write_weights(pd.Series(facts["weights"]), out)
     if as_json:
@@ -60,73 +63,6 @@ def told_values(prices: bool, returns: bool) -> str | None:
     if prices and returns:
         raise InputError("prices, returns: expected at most one of --prices and --returns, found both")
     return "prices" if prices else "returns" if returns else None
-
-
-def decision_facts(
-    source: str, told: str | None, held: Any, turnover: float, risk_aversion: float, model_name: str, seed: int
-) -> dict[str, Any]:
-    """Everything `decide` says, as JSON has it."""
-    from time2decide.decisions.explanation import explain
-    from time2decide.decisions.spread import noise_curve, spread
-    from time2decide.decisions.time2decide import Time2Decide, checked_history
-    from time2decide.markets.tables import load_market
-
-    table, values = load_market(source, told)
-    array = checked_history(table)
-    model = Time2Decide.from_pretrained(model_name)
-    decision = model.decision(table, held, turnover, risk_aversion=risk_aversion)
-    sure = spread(model, array, decision, risk_aversion=risk_aversion, seed=seed)
-    why = explain(model, array, decision, risk_aversion=risk_aversion)
-    names = [str(column) for column in table.columns]
-
-    def by_asset(numbers: Any) -> dict[str, float]:
-        return dict(zip(names, map(float, numbers), strict=True))
-
-    weights, excess = decision.weights, decision.turnover - decision.turnover_l1
-    return {
-        "weights": by_asset(weights),
-        "previous": by_asset(decision.previous),
-        "change": by_asset(weights - decision.previous),
-        "wanted": by_asset(decision.wanted),
-        "turnover": decision.turnover,
-        "turnover_l1": decision.turnover_l1,
-        "risk_aversion": risk_aversion,
-        "expected_return": float(weights @ decision.expected),
-        "expected_return_previous": float(decision.previous @ decision.expected),
-        "risk": float((weights @ decision.covariance @ weights) ** 0.5),
-        "risk_previous": float((decision.previous @ decision.covariance @ decision.previous) ** 0.5),
-        "forecast": by_asset(decision.expected),
-        "forecast_error": by_asset(decision.deviation),
-        "constraints": {
-            "sum": float(weights.sum()),
-            "smallest_weight": float(weights.min()),
-            "turnover_within_budget": bool(excess <= _TOLERANCE),
-            "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
-        },
-        "spread": {
-            "weights": by_asset(sure.weights),
-            "forecast": by_asset(sure.expected),
-            "expected_return": sure.portfolio,
-            "members": sure.members,
-            "seed": seed,
-        },
-        "explanation": {
-            "pull": by_asset(why.pull),
-            "sensitivity": by_asset(why.sensitivity),
-            "covariance": by_asset(why.covariance),
-            "noise": noise_curve(model, array, decision, risk_aversion=risk_aversion, seed=seed),
-        },
-        "input": {
-            "source": source,
-            "values": values,
-            "values_guessed": told is None and source != "sp500",
-            "rows": len(array),
-            "window": decision.window,
-            "last": str(table.index[-1])[:10],
-            "previous_given": held is not None,
-            "model": model_name,
-        },
-    }
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
 """Decisions step by step: strategies, the engine that runs them on nothing but the past, scores and backtests."""
 
 from time2decide.decisions.backtest import Backtest, backtest
+from time2decide.decisions.catalogue import CATALOGUE
 from time2decide.decisions.forecasters import FORECASTERS, ar1, persistence, ridge
+from time2decide.decisions.intervals import with_intervals
 from time2decide.decisions.metrics import Score, score
 from time2decide.decisions.rollout import Past, Rollout, Strategy, rollout
 from time2decide.decisions.strategies import (
@@ -14,12 +16,15 @@ from time2decide.decisions.strategies import (
     make_strategy,
     oracle_rollout,
 )
+from time2decide.decisions.time2decide import Decision, Time2Decide
 
 __all__ = [
+    "CATALOGUE",
     "FORECASTERS",
     "STRATEGIES",
     "AveragedOracle",
     "Backtest",
+    "Decision",
     "LagOneOracle",
     "Past",
     "PredictThenOptimise",
@@ -27,6 +32,7 @@ __all__ = [
     "Score",
     "SoftForecast",
     "Strategy",
+    "Time2Decide",
     "Uniform",
     "ar1",
     "backtest",
@@ -36,4 +42,5 @@ __all__ = [
     "ridge",
     "rollout",
     "score",
+    "with_intervals",
 ]
