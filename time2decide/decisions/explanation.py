@@ -46,9 +46,9 @@ def explain(
 ) -> Explanation:
     """The explanation of a decision about returns (time, m)."""
     past = past_after(returns[None], decision.previous, decision.turnover_l1, risk_aversion)
-    assert past.hindsight is not None
     window = torch.from_numpy(past.returns.copy()).requires_grad_()  # (1, T, m)
-    situation = model.strategy().situation(past, past.hindsight)
+    strategy = model.strategy()
+    situation = strategy.situation(past, strategy.history_of(past))
     previous = torch.from_numpy(decision.previous)
     direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
 

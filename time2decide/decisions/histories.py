@@ -44,8 +44,7 @@ def decide_many(
     """Feasible weights and forecasts of the next returns for histories (n, time, m), each (n, m)."""
     past = past_after(histories, previous, gamma, risk)
     strategy = model.strategy()
-    assert past.hindsight is not None
-    answer = strategy.answer(past, past.hindsight)
+    answer = strategy.answer(past, strategy.history_of(past))
     wanted = strategy.wanted(answer, past)[:, 0]
     weights = np.asarray(project_portfolio(wanted, np.broadcast_to(previous, wanted.shape), gamma))
     return weights, answer.forecast.double().numpy()

@@ -55,10 +55,14 @@ class Learned:
         return self.history == "hindsight"
 
     def decide(self, past: Past) -> np.ndarray:
+        return self.wanted(self.answer(past, self.history_of(past)), past)
+
+    def history_of(self, past: Past) -> np.ndarray:
+        """The past allocations that the network reads, (series, budgets, window, m)."""
         history = past.hindsight if self.wants_hindsight else past.allocations
         if history is None:
             raise InputError("past: expected the oracle's past allocations, found none (wants_hindsight is off)")
-        return self.wanted(self.answer(past, history), past)
+        return history
 
     def wanted(self, answer: Answer, past: Past) -> np.ndarray:
         """The weights that an answer asks for, (series, budgets, m)."""
@@ -153,9 +157,12 @@ class Time2Decide:
         """Write ``model.safetensors`` and ``config.json`` to a folder."""
         return save_policy(self.policy, folder, self.notes)
 
-    def strategy(self, history: str = "hindsight", name: str = "time2decide") -> Learned:
-        """The model as a strategy for `backtest` and `rollout`."""
-        return Learned(self.policy, history, name)
+    def strategy(self, history: str | None = None, name: str = "time2decide") -> Learned:
+        """The model as a strategy for `backtest` and `rollout`.
+
+        `history` is the one it was trained for unless told: ``own`` for a fine-tuned network, else ``hindsight``.
+        """
+        return Learned(self.policy, history or str(self.notes.get("history", "hindsight")), name)
 
     def decide(
         self,
@@ -204,8 +211,7 @@ class Time2Decide:
         risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
         past = past_after(array[None], previous, gamma, risk)
         strategy = self.strategy()
-        assert past.hindsight is not None
-        answer = strategy.answer(past, past.hindsight)
+        answer = strategy.answer(past, strategy.history_of(past))
         expected, deviation = (part[0].double().numpy() for part in (answer.forecast, answer.deviation))
         wanted = strategy.wanted(answer, past)[0, 0]
         weights = np.asarray(project_portfolio(wanted, previous, gamma))
