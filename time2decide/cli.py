@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 #: What typer raises for a wrong option, argument or command; it keeps its own copy of click.
 _CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
-BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc")
+BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc", "decide")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 

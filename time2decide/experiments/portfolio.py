@@ -7,11 +7,14 @@ with an interval by bootstrap over series. What is tuned (temperature, shrinkage
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from time2decide.decisions import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Strategy, Uniform
 from time2decide.decisions.metrics import score, squared_distance
@@ -21,6 +24,8 @@ from time2decide.experiments.portfolio_tables import show
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting.outlook import Outlook, outlook
 from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.markets.cache import cache_directory
+from time2decide.neural.checkpoints import load_tensors, save_tensors
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -30,16 +35,24 @@ Row = dict[str, Any]
 
 
 def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
-    """One task per market and seed; the weights of the networks are part of the configuration."""
-    networks = {name: fingerprint(name) for name in sorted(PRETRAINED)}
-    grids = {"temperatures": TEMPERATURES, "shrinkages": SHRINKAGES, "spreads": SPREADS}
-    common = {"networks": networks, "grids": {name: list(grid) for name, grid in grids.items()}}
+    """One task per market, seed and strategy, with what it depends on: its grid, the weights of its network."""
     if preset == "smoke":
-        small = {"evaluation": 2, "validation": 1, "length": 128}
-        return [{"market": markets[0], "seed": 0, **small, **common}]
-    sizes = {"evaluation": 30, "validation": 4 if preset == "cpu" else 30, "length": 1024}
-    seeds = range(3 if preset == "cpu" else 10)
-    return [{"market": market, "seed": seed, **sizes, **common} for market in markets for seed in seeds]
+        sizes, seeds, markets = {"evaluation": 2, "validation": 1, "length": 128}, range(1), markets[:1]
+    else:
+        sizes = {"evaluation": 30, "validation": 4 if preset == "cpu" else 30, "length": 1024}
+        seeds = range(3 if preset == "cpu" else 10)
+    return [
+        {"market": market, "seed": seed, "strategy": name, **sizes, **_needs(name)}
+        for market in markets
+        for seed in seeds
+        for name in MAKERS
+    ]
+
+
+def _needs(name: str) -> Config:
+    _, network, grid = MAKERS[name]
+    needs: Config = {"network": fingerprint(network)} if network else {}
+    return needs | ({"grid": list(grid)} if grid else {})
 
 
 def fingerprint(name: str) -> str:
@@ -48,46 +61,53 @@ def fingerprint(name: str) -> str:
 
 
 def run(config: Config) -> list[Row]:
-    """Tune on validation series, then score every strategy on the evaluation series."""
-    options: dict[str, Any] = {"seed": config["seed"], "config": LMCConfig(length=config["length"])}
-    market, remembered = config["market"], Remembered()
-    known = synthetic_returns(market, "validation", count=config["validation"], **options)
-    known_oracle = synthetic_oracle(market, "validation", count=config["validation"], **options)
-    chosen = strategies(known, known_oracle, config["grids"], remembered)
-    returns = synthetic_returns(market, "evaluation", count=config["evaluation"], **options)
-    oracle = synthetic_oracle(market, "evaluation", count=config["evaluation"], **options)
-    rows = []
-    for strategy, parameters in chosen:
-        rows += scored(strategy, returns, oracle, parameters)
-    return rows
+    """Tune on validation series if there is something to tune, then score on the evaluation series."""
+    make, network, grid = MAKERS[config["strategy"]]
+    remembered = Remembered()
+    policy = load_policy(network)[0] if network else None
+    parameters: list[float] | None = None
+    if grid:
+        known, known_oracle = _series(config, "validation", remembered, policy is not None)
+        parameters = tune(lambda values: make(policy, remembered, values), config["grid"], known, known_oracle)
+    returns, oracle = _series(config, "evaluation", remembered, policy is not None)
+    strategy = make(policy, remembered, tuple(parameters) if parameters else None)
+    return scored(strategy, returns, oracle, parameters)
 
 
-def strategies(
-    returns: np.ndarray, oracle: np.ndarray, grids: dict[str, list[float]], remembered: Remembered
-) -> list[tuple[Strategy, list[float] | None]]:
-    """Every strategy of the tables with what was tuned on validation series."""
-    decide, utility, blind = (load_policy(name)[0] for name in ("decide", "decide-utility", "decide-blind"))
-    forecast = NetworkForecast(decide, remembered)
-    pto = partial(PredictThenOptimise, forecast, name="pto-shrunk")
-    soft: Callable[..., Strategy] = SoftForecast
+def _series(config: Config, split: str, remembered: Remembered, look: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and the oracle's path of a split, with the outlooks of all windows in memory if they are needed."""
+    lmc = LMCConfig(length=config["length"])
+    options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
+    returns = synthetic_returns(config["market"], split, **options)
+    if look:
+        key = {"market": config["market"], "split": split, **options, "config": asdict(lmc)}
+        remembered.learn(returns, key)
+    return returns, synthetic_oracle(config["market"], split, **options)
 
-    def tuned(make: Callable[[tuple[float, ...]], Strategy], grid: list[float]) -> tuple[Strategy, list[float]]:
-        best = tune(make, grid, returns, oracle)
-        return make(tuple(best)), best
 
-    return [
-        (Uniform(), None),
-        (LagOneOracle(), None),
-        tuned(lambda v: soft(temperature=v), grids["temperatures"]),
-        (PredictThenOptimise(forecast, name="pto"), None),
-        tuned(lambda v: pto(shrinkage=v), grids["shrinkages"]),
-        tuned(lambda v: AveragedOracle(forecast, v), grids["spreads"]),
-        (Learned(blind, "own", "sft (own)", remembered), None),
-        (Learned(blind, "hindsight", "sft (hindsight)", remembered), None),
-        (Learned(decide, "own", "time2decide (own)", remembered), None),
-        (Learned(decide, "hindsight", "time2decide (hindsight)", remembered), None),
-        (Learned(utility, "own", "time2decide-utility (own)", remembered), None),
-    ]
+def _pto(policy: Any, look: Remembered, rho: Any) -> Strategy:
+    name = "pto" if rho is None else "pto-shrunk"
+    return PredictThenOptimise(NetworkForecast(policy, look), 1.0 if rho is None else rho, name=name)
+
+
+def _network(name: str, history: str) -> Callable[[Any, Remembered, Any], Strategy]:
+    return lambda policy, look, _: Learned(policy, history, name, look)
+
+
+#: name -> (network, outlooks, tuned values -> strategy; bundled network it needs; grid of what is tuned).
+MAKERS: dict[str, tuple[Callable[[Any, Remembered, Any], Strategy], str | None, tuple[float, ...] | None]] = {
+    "uniform": (lambda *_: Uniform(), None, None),
+    "lag1-oracle": (lambda *_: LagOneOracle(), None, None),
+    "soft-persistence": (lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
+    "pto": (_pto, "decide", None),
+    "pto-shrunk": (_pto, "decide", SHRINKAGES),
+    "averaged-oracle": (lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS),
+    "sft (own)": (_network("sft (own)", "own"), "decide-blind", None),
+    "sft (hindsight)": (_network("sft (hindsight)", "hindsight"), "decide-blind", None),
+    "time2decide (own)": (_network("time2decide (own)", "own"), "decide", None),
+    "time2decide (hindsight)": (_network("time2decide (hindsight)", "hindsight"), "decide", None),
+    "time2decide-utility (own)": (_network("time2decide-utility (own)", "own"), "decide-utility", None),
+}
 
 
 def tune(
@@ -125,16 +145,35 @@ def scored(
 
 
 class Remembered:
-    """`outlook` with a memory: all networks see the same windows."""
+    """`outlook` with a memory, because all networks see the same windows; kept on disk between tasks."""
 
     def __init__(self) -> None:
         self.seen: dict[bytes, Outlook] = {}
 
     def __call__(self, windows: np.ndarray) -> Outlook:
-        key = hashlib.blake2b(np.ascontiguousarray(windows).tobytes(), digest_size=16).digest()
+        key = _digest(windows)
         if key not in self.seen:
             self.seen[key] = outlook(windows)
         return self.seen[key]
+
+    def learn(self, returns: np.ndarray, key: Config) -> None:
+        """Look at every window of returns (series, time, m), or read what was seen under the same key before."""
+        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+        path = cache_directory() / f"outlooks-{name}.safetensors"
+        steps = range(WINDOW, returns.shape[1])
+        if path.exists():
+            tensors, _ = load_tensors(path)
+            looks = [Outlook(**{field: tensor[i] for field, tensor in tensors.items()}) for i in range(len(steps))]
+        else:
+            looks = [outlook(returns[:, t - WINDOW : t]) for t in steps]
+            stacked = {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(Outlook)}
+            save_tensors(path, stacked, key)
+        for t, one in zip(steps, looks, strict=True):
+            self.seen[_digest(returns[:, t - WINDOW : t])] = one
+
+
+def _digest(windows: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(windows).tobytes(), digest_size=16).digest()
 
 
 def _experiment(name: str, title: str, paper: str, markets: tuple[str, ...], hours: str) -> Experiment:

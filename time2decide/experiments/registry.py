@@ -23,6 +23,9 @@ _MODULES = {
     "qp-ablation": "qp_ablation",
     "qp-agnostic": "qp_agnostic",
     "portfolio-baselines": "portfolio_baselines",
+    "portfolio-clean": "portfolio",
+    "portfolio-noisy": "portfolio",
+    "decide-ablation": "decide_ablation",
 }
 
 
