@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from time2decide.qp.checks import InputError
 
@@ -53,7 +54,7 @@ def decide(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    _show(facts)
+    show_decision(facts, Console(width=None if sys.stdout.isatty() else 110, highlight=False))
     if out is not None:
         typer.echo(f"written: {out}")
 
@@ -65,10 +66,8 @@ def told_values(prices: bool, returns: bool) -> str | None:
     return "prices" if prices else "returns" if returns else None
 
 
-def _show(facts: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+def show_decision(facts: dict[str, Any], console: Console) -> None:
+    """The table, the checks, the reasons and what was assumed."""
     console.print(allocation_table(facts))
     for line in [*_check_lines(facts), "", *_reason_lines(facts), "", *_input_lines(facts)]:
         console.print(line)

@@ -26,6 +26,7 @@ _MODULES = {
     "portfolio-clean": "portfolio",
     "portfolio-noisy": "portfolio",
     "decide-ablation": "decide_ablation",
+    "sp500": "sp500",
 }
 
 
