@@ -76,7 +76,7 @@ def conclusions(rows: list[dict[str, Any]]) -> list[str]:
         worse = [row["strategy"] for row in field if row["sharpe_excess_high"] < 0]
         ours = next(row for row in field if row["strategy"] == "time2decide")
         lines.append(
-            f"  γ = {budget:g}: highest Sharpe ratio after costs {best['sharpe']:.2f} ({best['strategy']}); time2decide "
+            f"  γ = {budget:g}: best Sharpe ratio after costs {best['sharpe']:.2f} ({best['strategy']}); time2decide "
             f"{ours['sharpe']:.2f}. Better than equal weights beyond chance: {', '.join(better) or 'nobody'}; worse: "
             f"{', '.join(worse) or 'nobody'}."
         )
