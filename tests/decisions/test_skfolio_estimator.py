@@ -1,5 +1,7 @@
 """The estimator inside skfolio's and scikit-learn's own machinery."""
 
+import itertools
+
 import numpy as np
 import pytest
 from skfolio.model_selection import WalkForward, cross_val_predict
@@ -33,7 +35,7 @@ def test_walk_forward_passes_on_what_is_held(returns):
     weights = [portfolio.weights for portfolio in path.portfolios]
     assert len(weights) == 8
     drift = 0.15  # between two fits the weights drift with the market
-    for before, after in zip(weights, weights[1:], strict=False):
+    for before, after in itertools.pairwise(weights):
         assert np.abs(after - before).sum() <= 0.2 + drift
     assert np.abs(weights[-1] - weights[0]).sum() > 0.2  # it went further than one budget allows
 
