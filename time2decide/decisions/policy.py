@@ -68,7 +68,9 @@ class Situation:
 class Answer:
     """weights ŝ, the forecast of the next returns with its standard error, and scores of assets, each (n, m).
 
-    Scores are what a return is worth to a decision: forecasts, corrected by training on utility.
+    Scores are what an asset is worth to a decision: its forecast, corrected by training on utility. With γ = 2 every
+    step starts afresh and the forecast is all that counts; the less may be traded, the longer a decision lasts and the
+    more the correction may say.
     """
 
     weights: Tensor
@@ -119,7 +121,8 @@ class Policy(nn.Module):
         sold = held * sell
         weights = held - sold + buy * sold.sum(-1, keepdim=True)
         expected, error = _in_returns(situation.outlook, trust, width)
-        return Answer(weights, expected, error, expected + error * out[..., 2])
+        bound = 1 - situation.turnover_l1[:, None].clamp(max=2.0) / 2  # how much of today's weights tomorrow inherits
+        return Answer(weights, expected, error, expected + bound * error * out[..., 2])
 
     def expect(self, situation: Situation) -> tuple[Tensor, Tensor]:
         """The forecast of the next returns and its standard error alone, (n, m) each."""

@@ -166,6 +166,8 @@ class PolicyRun:
         self.model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
         if start is not None:
             self.model.load_state_dict(start.state_dict())
+        if config.model.objective == "utility":  # forecasts stay as they are: only what is made of them is learned
+            self.model.gate.requires_grad_(False)
         self.weights = dict(self.model.named_parameters())
         self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.optimiser = torch.optim.AdamW(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
@@ -286,7 +288,7 @@ def utility_loss(
     """
     data, (stretch, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
-    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.1), np.log(3.0), (len(stretch), 1)))).float()
+    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.3), np.log(6.0), (len(stretch), 1)))).float()
     history, total = None, torch.zeros(())
     for ahead in range(min(unroll, group.steps)):
         now = first + ahead
