@@ -65,7 +65,7 @@ def test_backtest_takes_a_file_and_writes_a_page(run, folder):
 def test_weights_survive_the_file(tmp_path):
     weights = pd.Series({"A": 0.1, 'the "best", really': 0.9}, name="weight")
     pd.testing.assert_series_equal(read_weights(write_weights(weights, tmp_path / "w.csv")), weights)
-    with pytest.raises(InputError, match="ending in .csv"):
+    with pytest.raises(InputError, match=r"ending in \.csv"):
         write_weights(weights, tmp_path / "w.txt")
 
 
