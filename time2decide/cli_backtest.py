@@ -66,9 +66,12 @@ def backtest(
 
     Example: time2decide backtest sp500 --last 1000 --turnover 0.1,0.5,1 --report report.html
     """
+    import torch
+
     from time2decide.decisions import backtest as run
     from time2decide.decisions import with_intervals
 
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     source = _source(file, data)
     budgets = _budgets(turnover)
     _check_report(report)
@@ -196,7 +199,7 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
     table = Table(title=title)
     for name in ("strategy", *COLUMNS):
         if name != "Sharpe − 1/m" or "sharpe_excess" in summary:
-            table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
+            table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
     for budget, rows in summary.groupby("turnover_l1", sort=False):
         for row in rows.sort_values("sharpe", ascending=False).to_dict(orient="records"):
             table.add_row(str(row["strategy"]), f"{budget:g}", *_cells(row))

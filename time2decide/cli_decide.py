@@ -37,11 +37,13 @@ def decide(
     Example: time2decide decide returns.csv --turnover 0.5 --previous weights.csv --out new.csv
     """
     import pandas as pd
+    import torch
 
     from time2decide.decisions.decision_facts import decision_facts
     from time2decide.markets.tables import load_market
     from time2decide.markets.weights import read_weights, write_weights
 
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     if out is not None and (out.suffix.lower() != ".csv" or not out.parent.is_dir()):
         raise InputError(f"out: expected a name ending in .csv in an existing folder, found {out}")
     told = told_values(prices, returns)

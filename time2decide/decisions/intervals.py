@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -22,7 +24,7 @@ def with_intervals(
     difference in Sharpe ratio from 1/m (`uniform`) on the same draws, if that is among the strategies: the paired
     difference is far more certain than either ratio.
     """
-    rows = result.summary.copy()
+    rows = result.summary
     nets = {
         key: group["net"].to_numpy()
         for key, group in result.frame[result.frame["series"] == 0].groupby(["strategy", "turnover_l1"], sort=False)
@@ -30,20 +32,29 @@ def with_intervals(
     length = len(next(iter(nets.values())))
     places = stationary_places(length, draws, min(block, float(length)), np.random.default_rng(seed))
     drawn = {key: _statistics(net, places, periods_per_year) for key, net in nets.items()}
-    for place, row in enumerate(rows.to_dict(orient="records")):
-        key = (row["strategy"], row["turnover_l1"])
-        returns, sharpe = drawn[key]
-        columns = {"annual_return": returns, "sharpe": sharpe}
-        base = ("uniform", row["turnover_l1"])
-        if base in drawn:
-            columns["sharpe_excess"] = sharpe - drawn[base][1]
-            own = (nets[key], nets[base])
-            middle = [_sharpe(net, periods_per_year) for net in own]
-            rows.loc[rows.index[place], "sharpe_excess"] = middle[0] - middle[1]
-        for name, values in columns.items():
-            low, high = np.quantile(values, _QUANTILES)
-            rows.loc[rows.index[place], [f"{name}_low", f"{name}_high"]] = [float(low), float(high)]
-    return rows
+    added = [_intervals(row["strategy"], row["turnover_l1"], nets, drawn, periods_per_year) for row in _records(rows)]
+    return pd.concat([rows, pd.DataFrame(added, index=rows.index)], axis=1)
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = rows.to_dict(orient="records")
+    return records
+
+
+def _intervals(
+    name: str, budget: float, nets: dict[Any, np.ndarray], drawn: dict[Any, Any], periods_per_year: float
+) -> dict[str, float]:
+    """The added columns of one row."""
+    key, base = (name, budget), ("uniform", budget)
+    columns = dict(zip(("annual_return", "sharpe"), drawn[key], strict=True))
+    added = {}
+    if base in drawn:
+        columns["sharpe_excess"] = drawn[key][1] - drawn[base][1]
+        added["sharpe_excess"] = _sharpe(nets[key], periods_per_year) - _sharpe(nets[base], periods_per_year)
+    for column, values in columns.items():
+        low, high = np.quantile(values, _QUANTILES)
+        added |= {f"{column}_low": float(low), f"{column}_high": float(high)}
+    return added
 
 
 def _statistics(net: np.ndarray, places: np.ndarray, periods_per_year: float) -> tuple[np.ndarray, np.ndarray]:

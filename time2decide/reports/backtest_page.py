@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ def page(result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decisio
 
     data = page_data(result, summary, facts, decision)
     title = f"Walk-forward comparison: {facts['source']}"
-    # "</" inside a script element would end it early.
-    embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    # "<" inside a script element could end it early.
+    embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
         "title": html.escape(title),
         "css": (_FOLDER / "page.css").read_text(encoding="utf-8"),
@@ -75,9 +76,7 @@ def page(result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decisio
         "script": (_FOLDER / "page.js").read_text(encoding="utf-8"),
     }
     text = (_FOLDER / "page.html").read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text = text.replace(f"<!--{name}-->", part)
-    return text
+    return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], text)
 
 
 def page_data(
