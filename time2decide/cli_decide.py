@@ -120,7 +120,7 @@ def _reason_lines(facts: dict[str, Any]) -> list[str]:
 
     levels = "  ".join(f"{row['noise']:g}σ: {row['moved']:.3f}" for row in why["noise"])
     return [
-        "Why (percentage points of the traded amount, by derivatives through the model):",
+        "Why (percentage points of the wanted trade, by derivatives through the network):",
         f"  returns that argue for (+) or against (−) the change: {largest(why['pull'], '+')}",
         f"  most sensitive to the noise in the returns of: {largest(why['sensitivity'], '')}",
         f"  most resting on the covariance rows of: {largest(why['covariance'], '')}",

@@ -1,5 +1,7 @@
 """Reasons and spread of a decision: derivatives that are right, ensembles that repeat, noise that shrinks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_outlook_of_a_tensor_is_that_of_the_array_and_has_a_gradient(returns):
 
 
 def test_pull_is_the_derivative_along_the_window(model, returns, decision):
-    """Σ_j pull_j is the derivative of the traded amount when the window is stretched about its mean."""
+    """Σ_j pull_j is the derivative of the wanted amount when the window is stretched about its mean."""
     why = explain(model, returns, decision)
     past = past_after(returns[None], decision.previous, 0.6, 0.1)
     direction = np.sign(decision.weights - decision.previous) / 2
@@ -46,15 +48,10 @@ def test_pull_is_the_derivative_along_the_window(model, returns, decision):
     centred = window - window.mean(axis=0)
 
     def amount(size, asset):
-        from dataclasses import replace
-
-        from time2decide.qp.projections import project_portfolio
-
         changed = window.copy()
         changed[:, asset] += size * centred[:, asset]
         answer = strategy.answer(replace(past, returns=changed[None]), past.hindsight)
-        wanted = answer.weights[0].double().numpy()
-        return direction @ np.asarray(project_portfolio(wanted, decision.previous, 0.6))
+        return direction @ answer.weights[0].double().numpy()
 
     for asset in range(4):
         slope = (amount(0.02, asset) - amount(-0.02, asset)) / 0.04

@@ -1,8 +1,9 @@
-"""Why this change: derivatives of the traded amount with respect to every asset's returns and covariances.
+"""Why this change: derivatives of the wanted trade with respect to every asset's returns and covariances.
 
-The amount traded in the direction that was taken is φ = ½ Σ_i sign(s_i − p_i) s_i. It is differentiated through the
-projection, the network and the forecasts, back to the window of returns. The oracle's past allocations, which the
-network also reads, are held fixed: they are a step function of the returns.
+What the network wants to trade in the direction that was taken is φ = ½ Σ_i sign(s_i − p_i) ŝ_i, with ŝ its answer
+before the budget is imposed (afterwards the amount is γ/2 wherever the budget binds, whatever the returns). It is
+differentiated through the network and the forecasts, back to the window of returns. The oracle's past allocations,
+which the network also reads, are held fixed: they are a step function of the returns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from time2decide.decisions.histories import past_after
 from time2decide.decisions.policy import Policy, Situation
 from time2decide.forecasting.outlook import Outlook, outlook
 from time2decide.markets.oracle import RISK_AVERSION
-from time2decide.qp.projections import project_portfolio
 
 if TYPE_CHECKING:
     from time2decide.decisions.time2decide import Decision, Time2Decide
@@ -31,7 +31,7 @@ class Explanation:
     pull : Σ_t ∂φ/∂r_tj · (r_tj − r̄_j)
         To first order, what asset j's returns of the window argue for (+) or against (−) the change made.
     sensitivity : σ_j · (Σ_t (∂φ/∂r_tj)²)^½
-        How far the traded amount would move, if asset j's returns had come out differently by their own noise.
+        How far the wanted amount would move, if asset j's returns had come out differently by their own noise.
     covariance : Σ_j |∂φ/∂C_ij · C_ij| + |∂φ/∂ log σ_i|
         How much rests on row i of the covariance: its correlations, those of its forecast errors, and its scale.
     """
@@ -49,11 +49,10 @@ def explain(
     window = torch.from_numpy(past.returns.copy()).requires_grad_()  # (1, T, m)
     strategy = model.strategy()
     situation = strategy.situation(past, strategy.history_of(past))
-    previous = torch.from_numpy(decision.previous)
     direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
 
     def amount(seen: Outlook) -> Tensor:
-        return direction @ _weights(model.policy, replace(situation, outlook=seen), previous, decision.turnover_l1)
+        return direction @ _wanted(model.policy, replace(situation, outlook=seen))
 
     (by_return,) = torch.autograd.grad(amount(outlook(window)), window)
     slope = by_return[0].numpy()  # (T, m)
@@ -77,15 +76,13 @@ def _covariance_rows(seen: Outlook, amount: object) -> np.ndarray:
     return np.asarray(scale + sum(row.sum(-1) for row in rows))
 
 
-def _weights(policy: Policy, situation: Situation, previous: Tensor, gamma: float) -> Tensor:
-    """The feasible weights as a differentiable function of the situation, (m,).
+def _wanted(policy: Policy, situation: Situation) -> Tensor:
+    """The answer as a differentiable function of the situation, (m,).
 
-    A network trained on utility is read as in its training: weights move from p along its scores, in units of
-    forecast error, and are projected.
+    A network trained on utility is read as in its training: weights move along its scores, in units of forecast error.
     """
     answer = policy(situation)
-    wanted = answer.weights[0].double()
-    if policy.config.objective == "utility":
-        scores, unit = answer.scores[0].double(), answer.deviation[0].double().square().mean().sqrt().detach()
-        wanted = previous + (scores - scores.mean()) / unit
-    return torch.as_tensor(project_portfolio(wanted, previous, gamma))
+    if policy.config.objective != "utility":
+        return answer.weights[0].double()
+    scores, unit = answer.scores[0].double(), answer.deviation[0].double().square().mean().sqrt().detach()
+    return (scores - scores.mean()) / unit
