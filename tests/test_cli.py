@@ -108,6 +108,10 @@ def test_bad_files_give_one_line_and_exit_code_2(run, tmp_path, name):
         (["solve", "problem.npz", "--out", "answer.csv"], "ending in .npz"),
         (["solve", "problem.npz", "--fast"], "No such option"),
         (["reproduce", "table-99"], "experiment: expected one of"),
+        (["reproduce", "convergence", "--preset", "smoke", "--engine", "slurm"], "engine: expected one of local, ray"),
+        (["reproduce", "convergence", "--preset", "smoke", "--workers", "0"], "workers"),
+        (["report", "--out", "page.txt"], "--out: expected a file that ends with .html"),
+        (["report", "--results", "nowhere"], "--results: expected a folder"),
         (["reproduce", "convergence", "--preset", "huge"], "preset: expected one of"),
         (["reproduce", "convergence", "--preset", "smoke", "--results", "problem.npz"], "results: expected a folder"),
         (["bench", "everything"], "name: expected one of"),
@@ -122,7 +126,7 @@ def test_bad_arguments(run, tmp_path, problem, arguments, message):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["problem.npz"]
 
 
-@pytest.mark.parametrize("command", ["solve", "reproduce", "bench"])
+@pytest.mark.parametrize("command", ["solve", "reproduce", "report", "bench"])
 def test_help_has_an_example(run, tmp_path, command):
     done = run(command, "--help", cwd=tmp_path)
     assert done.returncode == 0

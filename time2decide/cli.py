@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,11 +15,9 @@ from rich.table import Table
 
 from time2decide.cli_backtest import backtest
 from time2decide.cli_decide import decide
+from time2decide.cli_reproduce import report, reproduce
 from time2decide.cli_train import app as train_app
 from time2decide.qp.checks import InputError
-
-if TYPE_CHECKING:
-    from time2decide.experiments import Experiment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -88,77 +86,6 @@ def solve(
 
 
 @app.command()
-def reproduce(
-    name: Annotated[str, typer.Argument(metavar="ID", help="A table or figure; `list` names them all.")],
-    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the numbers we publish. paper: full size.")] = "cpu",
-    results: Annotated[
-        Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results unless told.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a table or figure of the paper, or show it if it is already in the results.
-
-    Example: time2decide reproduce convergence --preset cpu
-    """
-    from time2decide.experiments import get_experiment
-    from time2decide.experiments import reproduce as run
-    from time2decide.experiments.store import results_root
-    from time2decide.reports import draw
-
-    if name == "list":
-        _list_experiments(results, as_json)
-        return
-    experiment = get_experiment(name)
-
-    def progress(number: int, total: int, config: dict[str, Any]) -> None:
-        text = " ".join(f"{key}={value}" for key, value in config.items())
-        print(f"[{number + 1}/{total}] {text}", file=sys.stderr)
-
-    if preset in experiment.presets and not as_json:
-        missing = len(experiment.tasks(preset)) - _stored(experiment, preset, results)
-        if missing:
-            where = results_root(results)
-            expected = experiment.presets[preset]
-            print(f"{missing} tasks are not in {where}: running them (all tasks take {expected})", file=sys.stderr)
-    rows = run(experiment, preset, root=results, progress=progress)
-    pictures = draw(experiment.id, rows, preset, results)
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    typer.echo(experiment.show(rows))
-    for picture in pictures:
-        typer.echo(f"figure: {picture}")
-
-
-def _list_experiments(results: Path | None, as_json: bool) -> None:
-    from time2decide.experiments import experiment_ids, get_experiment
-
-    listing: list[dict[str, Any]] = []
-    for experiment in map(get_experiment, experiment_ids()):
-        state = {}
-        for preset, expected in experiment.presets.items():
-            stored = _stored(experiment, preset, results)
-            state[preset] = {"expected": expected, "stored": stored, "tasks": len(experiment.tasks(preset))}
-        listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
-    if as_json:
-        typer.echo(json.dumps(listing))
-        return
-    table = Table("id", "what", "in the paper", "presets (expected time, tasks stored)")
-    for entry in listing:
-        presets = "\n".join(f"{p}: {s['expected']}, {s['stored']}/{s['tasks']}" for p, s in entry["presets"].items())
-        table.add_row(entry["id"], entry["title"], entry["paper"], presets)
-    _console().print(table)
-
-
-def _stored(experiment: Experiment, preset: str, results: Path | None) -> int:
-    """How many tasks of a preset have a result."""
-    from time2decide.experiments import Store
-    from time2decide.experiments.store import task_key
-
-    return len({task_key(config) for config in experiment.tasks(preset)} & Store(experiment.id, preset, results).done())
-
-
-@app.command()
 def bench(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
@@ -201,6 +128,8 @@ def _console() -> Console:
 
 app.command()(decide)
 app.command()(backtest)
+app.command()(reproduce)
+app.command()(report)
 app.add_typer(train_app, name="train")
 
 

@@ -58,6 +58,42 @@ def qp(
 
 
 @app.command()
+def forecast(
+    preset: Annotated[
+        str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, 40 min. paper: GPUs.")
+    ] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path(
+        "runs/forecast"
+    ),
+    steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Pretrain TimePFN, the forecasting backbone, on synthetic series that are drawn while it learns.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit.
+
+    Example: time2decide train forecast --preset cpu --out runs/forecast
+    """
+    import torch
+
+    from time2decide.experiments.store import provenance
+    from time2decide.forecasting import PRESETS, pretrain
+
+    if preset not in PRESETS:
+        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    chosen = PRESETS[preset]
+    recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
+    torch.set_num_threads(check_count("threads", threads))
+    with step_report() as report:
+        pretrain(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
+    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    answer: dict[str, Any] = {"out": str(out), **facts}
+    typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+
+
+@app.command()
 def decide(
     preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 15 minutes.")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path(

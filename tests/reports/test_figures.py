@@ -16,7 +16,25 @@ def curve_row(kind, method):
     return {"kind": kind, "method": method, "construction": residuals, "classical": residuals, "error": None}
 
 
+def toy_rows():
+    rules = {"pto": 0.05, "e2e": 0.01}
+    point = rules | {f"{rule}_se": 1e-3 for rule in rules} | {f"{rule}_exact": v for rule, v in rules.items()}
+    exact = {"kind": "exact", "numbers": [5, 50], "rho": [0.1, 0.3], "pto": [0.05, 0.02], "e2e": [0.01, 0.008]}
+    rows = [
+        exact,
+        {"kind": "simulated", "n": 5} | point,
+        {"kind": "signal", "signal": 0.1, "n": 50, "count": 9} | point,
+    ]
+    return [row | {"error": None} for row in rows]
+
+
+def parity_row(arm, r2, oddness):
+    return {"arm": arm, "model": {"layers": 4, "heads": 2}, "r2": r2, "oddness": oddness, "error": None}
+
+
 ROWS = {
+    "toy-pto": toy_rows(),
+    "parity": [parity_row("LinearTransformer 4×2", 0.99, 2.0), parity_row("pure attention", -0.7, 0.0)],
     "convergence": [curve_row("U", "gradient"), curve_row("U", "nesterov"), curve_row("LC", "arrow_hurwicz")],
     "qp-histograms": [histogram_row(a, 5, 3) for a in ("LinearTransformer", "SoftmaxTransformer")],
 }

@@ -46,13 +46,14 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
         cases = [case for case in cases if case[1] == 16]
     with one_thread(), torch.no_grad():
         return [
-            _row(kind, n, m, batch, paper, rounds=5 if quick else 101)
+            {**measure(kind, n, m, batch, rounds=5 if quick else 101), "paper": paper}
             for kind, n, m, paper in cases
             for batch in (1, 256)
         ]
 
 
-def _row(kind: str, n: int, m: int, batch: int, paper: float, rounds: int) -> dict[str, Any]:
+def measure(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:
+    """Time per step of the classical iteration and of the attention layer, on one thread of the caller's choice."""
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
     forms = [("classical", "classical"), ("attention", "state")]
     times: dict[str, list[float]] = {"classical": [], "attention": []}
@@ -72,7 +73,6 @@ def _row(kind: str, n: int, m: int, batch: int, paper: float, rounds: int) -> di
         "classical_us": 1e6 * median(times["classical"]),
         "attention_us": 1e6 * median(times["attention"]),
         "overhead": ratio(times, "attention", "classical"),
-        "paper": paper,
     }
 
 

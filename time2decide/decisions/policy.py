@@ -121,7 +121,7 @@ class Policy(nn.Module):
         sold = held * sell
         weights = held - sold + buy * sold.sum(-1, keepdim=True)
         expected, error = _in_returns(situation.outlook, trust, width)
-        bound = 1 - situation.turnover_l1[:, None].clamp(max=2.0) / 2  # how much of today's weights tomorrow inherits
+        bound = 1 - (situation.turnover_l1[:, None].clamp(max=2.0) / 2).square()
         return Answer(weights, expected, error, expected + bound * error * out[..., 2])
 
     def expect(self, situation: Situation) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,7 @@ from time2decide.qp.projections import project_portfolio
 _STATE = "state.safetensors"
 _OWN_SHARE = 0.5  # of examples whose history is the network's own
 _SETTLED = 8  # decisions of a stretch before its own history no longer remembers how it was started
+_FAR = 20.0  # in weights: beyond it a score is decided
 _REFRESH_ROWS = 2048  # decisions per call while histories are gathered
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 
@@ -77,7 +78,7 @@ PRESETS = {
     "cpu": PolicyTraining(),
 }
 #: What is changed in a recipe that goes on from a trained network and trains it on utility.
-UTILITY: dict[str, Any] = {"steps": 1_500, "batch": 64, "lr": 5e-4}
+UTILITY: dict[str, Any] = {"steps": 1_500, "batch": 64, "lr": 1e-3}
 
 
 class Group:
@@ -288,7 +289,7 @@ def utility_loss(
     """
     data, (stretch, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
-    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.3), np.log(6.0), (len(stretch), 1)))).float()
+    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.1), np.log(3.0), (len(stretch), 1)))).float()
     history, total = None, torch.zeros(())
     for ahead in range(min(unroll, group.steps)):
         now = first + ahead
@@ -298,7 +299,7 @@ def utility_loss(
         o, held = situation.outlook, history[..., 0]
         unit = (o.scale[..., None] * o.deviations).square().mean((1, 2)).sqrt()[:, None].clamp_min(1e-30)  # (n, 1)
         scores = model(situation).scores
-        wanted = held + push * (scores - scores.mean(-1, keepdim=True)) / unit
+        wanted = held + (push * (scores - scores.mean(-1, keepdim=True)) / unit).clamp(-_FAR, _FAR)
         weights = torch.as_tensor(project_portfolio(wanted, held, situation.turnover_l1))
         returns = data.returns[stretch, now]
         earned = (weights * (returns - returns.mean(-1, keepdim=True))).sum(-1)

@@ -5,7 +5,23 @@ row is stored under ``results/`` with its configuration, seed, commit, versions 
 """
 
 from time2decide.experiments.paper import published
-from time2decide.experiments.registry import PRESETS, Experiment, experiment_ids, get_experiment, reproduce
+from time2decide.experiments.registry import (
+    PRESETS,
+    Experiment,
+    experiment_ids,
+    get_experiment,
+    reproduce,
+    stored_tasks,
+)
 from time2decide.experiments.store import Store
 
-__all__ = ["PRESETS", "Experiment", "Store", "experiment_ids", "get_experiment", "published", "reproduce"]
+__all__ = [
+    "PRESETS",
+    "Experiment",
+    "Store",
+    "experiment_ids",
+    "get_experiment",
+    "published",
+    "reproduce",
+    "stored_tasks",
+]

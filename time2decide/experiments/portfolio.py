@@ -122,13 +122,17 @@ def tune(
 
 
 def scored(
-    strategy: Strategy, returns: np.ndarray, oracle: np.ndarray, parameters: list[float] | None = None
+    strategy: Strategy,
+    returns: np.ndarray,
+    oracle: np.ndarray,
+    parameters: list[float] | None = None,
+    budgets: tuple[float, ...] = BUDGETS,
 ) -> list[Row]:
     """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
-    result = rollout(returns, strategy, BUDGETS, oracle=oracle)
+    result = rollout(returns, strategy, budgets, oracle=oracle)
     scores = score(result, returns, oracle)
     held = result.allocations[:, :, WINDOW - 1 :]
-    excess = np.abs(np.diff(held, axis=2)).sum(-1) - np.asarray(BUDGETS)[:, None]
+    excess = np.abs(np.diff(held, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
     worst = np.maximum(np.maximum(np.abs(held.sum(-1) - 1).max((0, 2)), -held.min((0, 2, 3))), excess.max((0, 2)))
     return [
         {
@@ -140,7 +144,7 @@ def scored(
             "mse_series": np.round(scores.mse[:, k], 8).tolist(),
             "regret_series": np.round(scores.regret[:, k], 9).tolist(),
         }
-        for k, (budget, means) in enumerate(zip(BUDGETS, scores.rows(), strict=True))
+        for k, (budget, means) in enumerate(zip(budgets, scores.rows(), strict=True))
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.paper import published
 from time2decide.experiments.qp_cells import (
     BASELINES,
@@ -9,8 +10,6 @@ from time2decide.experiments.qp_cells import (
     best_cell,
     describe,
     facts,
-    held,
-    show_findings,
     split_of,
     trained,
 )
@@ -85,5 +84,6 @@ EXPERIMENTS = (
         tasks=tasks,
         run=run,
         show=show,
+        findings=findings,
     ),
 )

@@ -151,22 +151,6 @@ def describe(rows: list[Row]) -> str:
     return f"preset {row['preset']}: width {SETTINGS[row['preset']]['d_model']}, {budget}, batch {schedule.batch}"
 
 
-def held(finding: str, cases: list[bool], detail: str = "") -> Row:
-    """A finding of the paper checked on our rows: held only if every case agrees, and at least one was there."""
-    agree = f"{sum(cases)} of {len(cases)} cases"
-    return {"finding": finding, "held": bool(cases) and all(cases), "cases": agree, "detail": detail}
-
-
-def show_findings(findings: list[Row]) -> str:
-    """Findings as lines of text."""
-    lines = []
-    for item in findings:
-        verdict = "held    " if item["held"] else "NOT held"
-        notes = "; ".join(note for note in (item["cases"], item["detail"]) if note)
-        lines.append(f"  {verdict}  {item['finding']} ({notes})")
-    return "\n".join(["Findings of the paper on these rows:", *lines])
-
-
 def _matched(preset: str, n: int, m: int, architecture: str) -> int:
     settings = SETTINGS[preset]
     layers, heads = BEST_CPU["LinearTransformer"] if preset == "cpu" else SMOKE_CELL

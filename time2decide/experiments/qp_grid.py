@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.paper import published
-from time2decide.experiments.qp_cells import TRANSFORMERS, cell, describe, facts, held, show_findings, split_of, trained
+from time2decide.experiments.qp_cells import TRANSFORMERS, cell, describe, facts, split_of, trained
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
 from time2decide.neural.metrics import evaluate
@@ -106,5 +107,6 @@ EXPERIMENTS = (
         tasks=tasks,
         run=run,
         show=show,
+        findings=findings,
     ),
 )

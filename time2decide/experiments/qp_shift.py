@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.paper import published
 from time2decide.experiments.qp_cells import (
     TRANSFORMERS,
     best_cell,
     describe,
     facts,
-    held,
-    show_findings,
     split_of,
     trained,
 )
@@ -93,5 +92,6 @@ EXPERIMENTS = (
         tasks=tasks,
         run=run,
         show=show,
+        findings=findings,
     ),
 )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
-import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from time2decide.experiments.engines import outcomes
 from time2decide.experiments.store import Config, Row, Store, task_key
 from time2decide.qp.checks import InputError
 
 PRESETS = ("smoke", "cpu", "paper")
 
-#: id -> module that has it among its EXPERIMENTS; a module is imported only when its experiment is asked for.
+#: id -> module that has it among its EXPERIMENTS, in the order of the paper; a module is imported only when one of its
+#: experiments is asked for. A new table or figure needs a module and a line here, nothing else.
 _MODULES = {
     "convergence": "convergence",
+    "runtime-u": "runtime",
+    "runtime-r": "runtime",
+    "runtime-c": "runtime",
+    "runtime-lc": "runtime",
     "qp-grid": "qp_grid",
     "qp-shift": "qp_shift",
     "qp-histograms": "qp_histograms",
@@ -25,7 +29,13 @@ _MODULES = {
     "portfolio-baselines": "portfolio_baselines",
     "portfolio-clean": "portfolio",
     "portfolio-noisy": "portfolio",
+    "portfolio-sizes": "portfolio_sizes",
     "decide-ablation": "decide_ablation",
+    "forecast-errors": "forecast_errors",
+    "lambda-sweep": "lambda_sweep",
+    "finetuned-pto": "finetuned_pto",
+    "toy-pto": "toy_pto",
+    "parity": "parity",
     "sp500": "sp500",
 }
 
@@ -46,6 +56,8 @@ class Experiment:
         A module-level function, so that it can be sent to another process or machine.
     show : rows -> text
         The stored rows as a table, ours beside the paper's.
+    findings : rows -> findings, optional
+        The paper's statements about this table or figure, each checked on the rows by `findings.held`.
     """
 
     id: str
@@ -55,6 +67,7 @@ class Experiment:
     tasks: Callable[[str], list[Config]]
     run: Callable[[Config], list[Row]]
     show: Callable[[list[Row]], str]
+    findings: Callable[[list[Row]], list[Row]] | None = None
 
 
 def experiment_ids() -> list[str]:
@@ -77,24 +90,41 @@ def reproduce(
     *,
     root: str | Path | None = None,
     progress: Callable[[int, int, Config], None] | None = None,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
+    gpus: float = 0,
 ) -> list[Row]:
-    """Run the tasks that have no result yet, in this process, and return all stored rows of the preset.
+    """Run the tasks that have no result yet and return all stored rows of the preset.
 
     A task that raises is stored as a line with its error and the next one goes on; it is tried again when the
-    experiment is started again.
+    experiment is started again. By default tasks run in this process, one after another; `engine`, `workers`,
+    `address` and `gpus` are those of `engines.outcomes`. Only this process writes the store. `progress` is called
+    with the number of finished tasks, the number of tasks and the task that starts, or with several workers, ends.
     """
     if preset not in experiment.presets:
         raise InputError(f"preset: expected one of {', '.join(experiment.presets)}, found {preset!r}")
     store = Store(experiment.id, preset, root)
     done = store.done()
     tasks = [config for config in experiment.tasks(preset) if task_key(config) not in done]
-    for number, config in enumerate(tasks):
+    alone = engine == "local" and workers == 1
+
+    def run(config: Config) -> list[Row]:
         if progress:
+            progress(tasks.index(config), len(tasks), config)
+        return experiment.run(config)
+
+    results = outcomes(
+        run if alone else experiment.run, tasks, engine=engine, workers=workers, address=address, gpus=gpus
+    )
+    for number, (config, outcome) in enumerate(results if tasks else ()):
+        store.append(config, outcome.rows, outcome.seconds, outcome.error)
+        if progress and not alone:
             progress(number, len(tasks), config)
-        start = time.perf_counter()
-        try:
-            rows, error = experiment.run(config), None
-        except Exception:
-            rows, error = [], traceback.format_exc(limit=3).strip().splitlines()[-1]
-        store.append(config, rows, time.perf_counter() - start, error)
     return store.rows({task_key(config) for config in experiment.tasks(preset)})
+
+
+def stored_tasks(experiment: Experiment, preset: str, root: str | Path | None = None) -> tuple[int, int]:
+    """How many tasks of a preset have a result, and how many there are."""
+    keys = {task_key(config) for config in experiment.tasks(preset)}
+    return len(keys & Store(experiment.id, preset, root).done()), len(keys)

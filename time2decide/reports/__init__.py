@@ -1,5 +1,6 @@
-"""Figures and tables as pure functions of stored results."""
+"""Figures, tables and the report as pure functions of stored results."""
 
 from time2decide.reports.figures import draw
+from time2decide.reports.page import write_report
 
-__all__ = ["draw"]
+__all__ = ["draw", "write_report"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from time2decide.experiments.store import results_root
+from time2decide.reports.theory_figures import parity, toy_pto
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,4 +108,6 @@ def _histogram_label(row: Row, error: str) -> str:
 FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
     "convergence": convergence,
     "qp-histograms": qp_histograms,
+    "toy-pto": toy_pto,
+    "parity": parity,
 }

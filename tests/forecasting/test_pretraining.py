@@ -1,0 +1,133 @@
+"""Pretraining: deterministic, resumable to the bit, its corruptions as said, its schedule torch's."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from time2decide.cli_train import app
+from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
+from time2decide.forecasting.loop import Schedule, fit, one_cycle
+from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
+from time2decide.markets.lmc import LMCConfig, lmc_series
+from time2decide.qp import InputError
+
+SMOKE = PRESETS["smoke"]
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_killed_run_ends_with_the_same_bits(tmp_path):
+    def kill(done, total, loss):
+        if done == 3:
+            raise KilledError
+
+    whole = pretrain(SMOKE, tmp_path / "whole")
+    with pytest.raises(KilledError):
+        pretrain(SMOKE, tmp_path / "parts", save_every=0, report=kill)
+    parts = pretrain(SMOKE, tmp_path / "parts", save_every=0)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, parts.state_dict()[name]), name
+    loaded = TimePFN.from_pretrained(tmp_path / "parts")
+    assert torch.equal(loaded.norm.weight, whole.norm.weight)
+    with pytest.raises(InputError, match="same recipe"):
+        pretrain(replace(SMOKE, lr=1e-3), tmp_path / "parts")
+
+
+def test_the_windows_of_a_step_depend_on_the_step_alone():
+    fresh, worn = Pool(SMOKE), Pool(SMOKE)
+    for step in range(5):
+        last = worn.batch(step)
+    assert torch.equal(fresh.batch(4).window, last.window)
+    assert len(worn.series) == SMOKE.pool
+    assert not torch.equal(fresh.batch(5).window, last.window)
+
+
+def test_corruptions():
+    rng = np.random.default_rng(0)
+    drawn = rng.standard_normal((400, 192, 3))
+    clean = replace(SMOKE, multiplicative_share=0.0, rescaled_share=0.0, noisy_share=0.0)
+    window, target, _ = corrupt(drawn, 96, clean, rng)
+    np.testing.assert_array_equal(np.concatenate([window, target], axis=1), drawn)
+    noisy = replace(clean, noisy_share=1.0)
+    window, target, _ = corrupt(drawn, 96, noisy, rng)
+    np.testing.assert_array_equal(target, drawn[:, 96:])
+    added = (window - drawn[:, :96]).std(axis=(1, 2))
+    assert added.min() > 0.05
+    assert added.max() < 6
+    scaled = replace(clean, rescaled_share=1.0)
+    window, _, deviation = corrupt(drawn, 96, scaled, rng)
+    assert window.std(axis=(1, 2)).min() < 0.01 < deviation.max()
+    multiplied = replace(clean, multiplicative_share=1.0)
+    window, _, _ = corrupt(drawn, 96, multiplied, rng)
+    assert (window / drawn[:, :96]).std() == pytest.approx(0.1, rel=0.02)
+
+
+def test_the_schedule_is_torchs():
+    schedule = Schedule(steps=40, lr=5e-4, pct_start=0.3)
+    optimiser = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-4, total_steps=40, pct_start=0.3)
+    for step in range(40):
+        group = optimiser.param_groups[0]
+        assert one_cycle(step, schedule) == pytest.approx((group["lr"], group["betas"][0]), rel=1e-9)
+        optimiser.step()
+        if step < 39:
+            cycle.step()
+
+
+def test_patience_stops_and_the_best_weights_are_kept():
+    model = torch.nn.Linear(1, 1, bias=False)
+    errors = iter([3.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+    seen = []
+
+    def evaluate():
+        seen.append(model.weight.detach().clone())
+        return next(errors)
+
+    schedule = Schedule(steps=100, lr=0.1, evaluate_every=2, patience=2)
+    progress = fit(model, lambda step: model.weight.sum(), schedule, evaluate=evaluate)
+    assert (progress.step, progress.best_step, progress.best) == (8, 4, 1.0)
+    assert torch.equal(model.weight, seen[1])
+
+
+def test_training_lowers_the_loss(tmp_path):
+    config = replace(SMOKE, steps=60, batch=8, lr=1e-2, noisy_share=0.0, pool=4)
+    batch = Pool(config).batch(30)
+    before = forecast_loss(TimePFN(config.model).eval(), batch, config).item()
+    after = forecast_loss(pretrain(config, tmp_path), batch, config).item()
+    assert after < 0.9 * before
+
+
+def test_the_command_trains_and_says_where(tmp_path):
+    out = tmp_path / "run"
+    done = CliRunner().invoke(app, ["forecast", "--preset", "smoke", "--out", str(out), "--json"])
+    assert done.exit_code == 0
+    facts = json.loads(done.stdout)
+    assert facts["notes"]["preset"] == "smoke"
+    assert TimePFN.from_pretrained(out).config == SMOKE.model
+    wrong = CliRunner().invoke(app, ["forecast", "--preset", "big", "--out", str(out)])
+    assert isinstance(wrong.exception, InputError)
+
+
+def test_the_bundled_checkpoint_forecasts():
+    """Below persistence and the mean of the window, one step ahead, on noisy series it has not seen."""
+    model = TimePFN.from_pretrained()
+    assert model.config == PRESETS["cpu"].model
+    series = np.stack([lmc_series(LMCConfig(), 12345, number) for number in range(4)])
+    returns = 0.01 * series + 0.0065 * np.random.default_rng(0).standard_normal(series.shape)
+    drawn = np.concatenate([returns[:, s : s + 97] for s in range(0, 900, 30)])
+    window, target = drawn[:, :96], drawn[:, 96]
+    error = ((TimePFNForecaster(model)(window) - target) ** 2).mean()
+    assert error < 0.8 * ((window[:, -1] - target) ** 2).mean()
+    assert error < 0.8 * ((window.mean(axis=1) - target) ** 2).mean()
+
+
+@pytest.mark.parametrize(("field", "value"), [("steps", 0), ("positions", 2), ("noisy_share", 1.5)])
+def test_bad_recipes_are_named(field, value):
+    with pytest.raises(InputError, match=field):
+        replace(SMOKE, **{field: value})

@@ -1,0 +1,96 @@
+"""The report: a pure function of the store, self-contained, readable on a phone."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from time2decide.experiments import experiment_ids, get_experiment, reproduce
+from time2decide.experiments.store import Store
+from time2decide.reports import write_report
+from time2decide.reports.claims import HELD, NOT_TESTED, claims
+from time2decide.reports.content import sections
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+STORED = Path(__file__).parent.parent.parent / "results"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The report on the results that the project publishes."""
+    return write_report(tmp_path_factory.mktemp("report") / "report.html", STORED)
+
+
+def test_every_experiment_and_every_claim_is_on_the_page(report):
+    page, text = (path.read_text() for path in report)
+    for name in experiment_ids():
+        assert f'<section id="{name}">' in page
+        assert f'<a id="{name}"></a>' in text
+    assert "Of " in text
+    assert " not tested." in text
+    assert "%%" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "0.9935" in text  # the paper's figure stands beside ours
+
+
+def test_the_page_is_self_contained(report):
+    page = report[0].read_text()
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    targets = re.findall(r"""(?:src|href|action|data)\s*=\s*["']([^"']*)""", markup)
+    assert targets
+    assert all(target.startswith(("#", "data:")) for target in targets)
+    assert not re.search(r"<script[^>]*\ssrc|@import|url\(", page.split("<script>")[0])
+
+
+def test_the_same_store_gives_the_same_report(report, tmp_path):
+    again = write_report(tmp_path / "report.html", STORED)
+    assert again[0].read_bytes() == report[0].read_bytes()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_empty_store_has_a_report_without_verdicts(tmp_path):
+    page, text = write_report(tmp_path / "report.html", tmp_path / "nothing")
+    assert "no rows yet" in text.read_text()
+    assert f'<span class="mark {HELD}' not in page.read_text()
+    verdicts = {claim.verdict for section in sections(tmp_path / "nothing") for claim in section.claims}
+    assert verdicts == {NOT_TESTED}
+
+
+def test_failed_tasks_and_smoke_rows_are_named(tmp_path):
+    experiment = get_experiment("toy-pto")
+    reproduce(experiment, "smoke", root=tmp_path)
+    config = experiment.tasks("smoke")[1]
+    Store("toy-pto", "smoke", tmp_path).append(config, [], 0.1, "RuntimeError: diverged")
+    section = next(s for s in sections(tmp_path) if s.id == "toy-pto")
+    assert section.preset == "smoke"
+    assert "2 of 2 tasks" in section.provenance
+    assert "1 failed" in section.provenance
+    found = {claim.text: claim.verdict for claim in claims(experiment, Store("toy-pto", "smoke", tmp_path).rows())}
+    assert found["E2E regret < PtO regret at every n (exact)"] == HELD
+    assert found["PtO's decision error grows with the signal"] == NOT_TESTED  # its rows are those that failed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_opens_without_error_or_request(report, width, scheme):
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    problems, requests = [], []
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(report[0].as_uri())
+        page.evaluate("nodes.filter((node) => !node.data).forEach(draw)")
+        page.wait_for_function("nodes.every((node) => node.data)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width  # only tables scroll, in their boxes
+        drawn = page.evaluate("nodes.length")
+        browser.close()
+    assert drawn == len(json.loads(re.search(r'id="data">(.*?)</script>', report[0].read_text(), re.DOTALL)[1]))
+    assert problems == []
+    assert requests == [report[0].as_uri()]

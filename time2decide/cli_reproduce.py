@@ -1,0 +1,112 @@
+"""``time2decide reproduce`` and ``report``: tables and figures of the paper, run, shown and put on one page."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results unless told.")]
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="ID", help="A table or figure; `list` names them all.")],
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the numbers we publish. paper: full size.")] = "cpu",
+    results: Results = None,
+    engine: Annotated[
+        str, typer.Option(help="local: processes of this machine. ray: Ray, also on a cluster.")
+    ] = "local",
+    workers: Annotated[int, typer.Option(help="Tasks at a time; 1 runs them in this process.")] = 1,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
+    gpus: Annotated[float, typer.Option(help="Share of a GPU per task, for Ray.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Run a table or figure of the paper, or show it if it is already in the results.
+
+    Example: time2decide reproduce convergence --preset cpu --workers 2
+    """
+    from time2decide.experiments import get_experiment, stored_tasks
+    from time2decide.experiments import reproduce as run
+    from time2decide.experiments.engines import check_engine
+    from time2decide.experiments.store import results_root
+    from time2decide.reports import draw
+
+    if name == "list":
+        _list_experiments(results, as_json)
+        return
+    experiment = get_experiment(name)
+    check_engine(engine, workers, address, gpus)
+
+    def progress(number: int, total: int, config: dict[str, Any]) -> None:
+        text = " ".join(f"{key}={value}" for key, value in config.items() if not isinstance(value, dict | list))
+        print(f"[{number + 1}/{total}] {text}", file=sys.stderr)
+
+    if preset in experiment.presets and not as_json:
+        stored, total = stored_tasks(experiment, preset, results)
+        if stored < total:
+            where, expected = results_root(results), experiment.presets[preset]
+            print(f"{total - stored} tasks are not in {where}: running them (all take {expected})", file=sys.stderr)
+    rows = run(
+        experiment,
+        preset,
+        root=results,
+        progress=progress,
+        engine=engine,
+        workers=workers,
+        address=address,
+        gpus=gpus,
+    )
+    pictures = draw(experiment.id, rows, preset, results)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    typer.echo(experiment.show(rows))
+    for picture in pictures:
+        typer.echo(f"figure: {picture}")
+
+
+def report(
+    out: Annotated[Path, typer.Option(help="The page; the Markdown is written beside it.")] = Path("report.html"),
+    results: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Write every table, figure and claim of the paper beside ours, from the stored rows alone.
+
+    Example: time2decide report --out report.html
+    """
+    from time2decide.qp.checks import InputError
+    from time2decide.reports import write_report
+
+    if out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out: expected a file that ends with .html, found {out}")
+    if results is not None and not results.is_dir():
+        raise InputError(f"--results: expected a folder with stored rows, found {results}")
+    page, text = write_report(out, results)
+    typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
+
+
+def _list_experiments(results: Path | None, as_json: bool) -> None:
+    from time2decide.experiments import experiment_ids, get_experiment, stored_tasks
+
+    listing: list[dict[str, Any]] = []
+    for experiment in map(get_experiment, experiment_ids()):
+        state = {}
+        for preset, expected in experiment.presets.items():
+            stored, total = stored_tasks(experiment, preset, results)
+            state[preset] = {"expected": expected, "stored": stored, "tasks": total}
+        listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
+    if as_json:
+        typer.echo(json.dumps(listing))
+        return
+    table = Table("id", "what", "in the paper", "preset", "takes", "stored", show_lines=False)
+    for entry in listing:
+        states = entry["presets"]
+        takes = "\n".join(state["expected"] for state in states.values())
+        counts = "\n".join(f"{state['stored']}/{state['tasks']}" for state in states.values())
+        table.add_row(entry["id"], entry["title"], entry["paper"], "\n".join(states), takes, counts, end_section=True)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -1,0 +1,187 @@
+"""Where tasks run: in this process, in processes of this machine, or on Ray.
+
+An engine is a generator: it takes a function and configurations and yields each configuration with its outcome as it
+finishes. Outcomes come back to the caller, who alone writes the store, so that no row depends on a worker's disk. A
+task that raises is an outcome; a worker that dies is not: its task runs again on another one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+from time2decide.experiments.store import Config, Row
+from time2decide.qp.checks import InputError, check_count, check_positive
+
+ENGINES = ("local", "ray")
+_RETRIES = 3  # times that a task may lose its worker
+Run = Callable[[Config], list[Row]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one task left behind: its rows or the error that stopped it, and how long it took."""
+
+    rows: list[Row]
+    error: str | None
+    seconds: float
+
+
+def outcomes(
+    run: Run,
+    tasks: list[Config],
+    *,
+    engine: str = "local",
+    workers: int = 1,
+    address: str | None = None,
+    gpus: float = 0,
+) -> Iterator[tuple[Config, Outcome]]:
+    """Run all tasks and yield each as it finishes, in any order.
+
+    Parameters
+    ----------
+    run : configuration -> rows
+        A module-level function.
+    engine : {"local", "ray"}
+        Processes of this machine, or Ray.
+    workers : int
+        Processes; with `local` and one worker tasks run in this process, one after another. Ray uses this many local
+        workers, or what the cluster has when `address` is given.
+    address : str, optional
+        Address of an existing Ray cluster, or "auto".
+    gpus : float
+        Share of a GPU that Ray reserves for each task.
+    """
+    check_engine(engine, workers, address, gpus)
+    if engine == "ray":
+        return _on_ray(run, tasks, workers, address, gpus)
+    return _in_processes(run, tasks, workers) if workers > 1 else ((task, attempt(run, task)) for task in tasks)
+
+
+def check_engine(engine: str, workers: int, address: str | None, gpus: float) -> None:
+    """Raise unless `outcomes` can run with these."""
+    check_count("workers", workers)
+    check_positive("gpus", gpus, allow_zero=True)
+    if engine not in ENGINES:
+        raise InputError(f"engine: expected one of {', '.join(ENGINES)}, found {engine!r}")
+    if engine != "ray" and (address or gpus):
+        raise InputError(f"address, gpus: expected engine 'ray' with them, found {engine!r}")
+    if engine == "ray":
+        _import_ray()
+
+
+def attempt(run: Run, config: Config) -> Outcome:
+    """Run one task; an exception becomes its error."""
+    start = time.perf_counter()
+    try:
+        rows, error = run(config), None
+    except Exception:
+        rows, error = [], traceback.format_exc(limit=3).strip().splitlines()[-1]
+    return Outcome(rows, error, time.perf_counter() - start)
+
+
+def _in_processes(run: Run, tasks: list[Config], workers: int) -> Iterator[tuple[Config, Outcome]]:
+    """A pool of spawned processes. The death of one breaks the pool; what was not finished goes to a new one."""
+    waiting, losses = list(tasks), 0
+    while waiting and losses <= _RETRIES:
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_prepare_worker)
+        futures = {pool.submit(attempt, run, task): task for task in waiting}
+        losses += 1
+        try:
+            for future in as_completed(futures):
+                try:
+                    outcome = future.result()
+                except BrokenProcessPool:
+                    continue
+                waiting.remove(futures[future])
+                losses = 0
+                yield futures[future], outcome
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    for task in waiting:
+        yield task, _lost()
+
+
+def _prepare_worker() -> None:
+    """One thread per worker, and no worker without its driver."""
+    _one_thread()
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _on_ray(
+    run: Run, tasks: list[Config], workers: int, address: str | None, gpus: float
+) -> Iterator[tuple[Config, Outcome]]:
+    """One Ray task per configuration, retried by Ray when its worker or machine is lost."""
+    ray = _import_ray()
+    started = not ray.is_initialized()
+    if started:
+        _connect(ray, workers, address)
+    try:
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_RETRIES)(_attempt_alone)
+        pending = {remote.remote(run, task): task for task in tasks}
+        while pending:
+            (ready, *_), _rest = ray.wait(list(pending), num_returns=1)
+            task = pending.pop(ready)
+            try:
+                outcome = ray.get(ready)
+            except (ray.exceptions.RayTaskError, ray.exceptions.RaySystemError):
+                raise
+            except ray.exceptions.RayError:  # its workers died again and again
+                outcome = _lost()
+            yield task, outcome
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise InputError("engine: expected Ray to be installed, found none; pip install 'time2decide[ray]'") from None
+    return ray
+
+
+def _connect(ray: Any, workers: int, address: str | None) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if address is None:
+        ray.init(address="local", num_cpus=workers, include_dashboard=False, **options)  # never somebody's cluster
+        return
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError) as error:
+        raise InputError(f"address: expected a running Ray cluster, found {address!r}: {error}") from None
+
+
+def _attempt_alone(run: Run, config: Config) -> Outcome:
+    _one_thread()
+    return attempt(run, config)
+
+
+def _one_thread() -> None:
+    """Small kernels gain nothing from threads, and workers share the cores."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _lost() -> Outcome:
+    return Outcome([], f"worker lost {_RETRIES + 1} times", 0.0)

@@ -1,0 +1,224 @@
+"""TimePFN: filters, overlapping patches and one transformer over all patches of all channels.
+
+    window (batch, 96, N) → per-channel normalisation → 10 feature rows per channel (the series and 9 filtered ones)
+    → 11 patches of 16, stride 8 → MLP → + 2-D positions → post-norm softmax encoder over N·11 tokens
+    → per-channel MLP of its 11 tokens → (batch, 96, N) in the units of the window
+
+The weights do not depend on N: a model forecasts any number of channels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from time2decide.forecasting.storage import load_folder, save_folder
+from time2decide.qp.checks import InputError, check_count, check_positive
+
+#: Bundled checkpoints.
+PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
+
+
+@dataclass(frozen=True)
+class TimePFNConfig:
+    """Sizes; the defaults are the paper's, 7.63 M parameters."""
+
+    window: int = 96  # steps seen
+    horizon: int = 96  # steps forecast
+    kernels: tuple[int, ...] = (5, 9, 15)  # widths of the causal convolutions
+    pools: tuple[int, ...] = (3, 5, 7)  # widths of the signed magnitude pooling after each
+    filters: int = 3  # of each convolution
+    patch: int = 16
+    stride: int = 8
+    patch_hidden: int = 1024  # of the MLP patch → token
+    embed: int = 256
+    layers: int = 8
+    heads: int = 8
+    feedforward: int = 512
+    head_hidden: int = 1024  # of the MLP tokens of a channel → forecast
+    dropout: float = 0.1
+    eps: float = 1e-4  # added to the variance of a window; it shrinks windows of small returns, so scale those first
+
+    def __post_init__(self) -> None:
+        counts = ("window", "horizon", "filters", "patch", "stride", "patch_hidden", "embed", "layers", "heads")
+        for name in (*counts, "feedforward", "head_hidden"):
+            check_count(name, getattr(self, name))
+        check_positive("eps", self.eps)
+        if len(self.kernels) != len(self.pools):
+            raise InputError(f"pools: expected one per kernel, found {len(self.pools)} for {len(self.kernels)}")
+        if self.embed % self.heads or self.embed % 4:
+            raise InputError(f"embed: expected a multiple of heads ({self.heads}) and of 4, found {self.embed}")
+        if self.patch > self.window:
+            raise InputError(f"patch: expected at most the window ({self.window}), found {self.patch}")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout: expected a number in [0, 1), found {self.dropout}")
+
+    @property
+    def features(self) -> int:
+        """Rows per channel: the series itself and its filtered versions."""
+        return 1 + self.filters * len(self.kernels)
+
+    @property
+    def patches(self) -> int:
+        """Patches per channel."""
+        return (self.window - self.patch) // self.stride + 1
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TimePFNConfig:
+        """The configuration of a JSON object; unknown keys raise."""
+        unknown = set(values) - {field.name for field in fields(cls)}
+        if unknown:
+            raise InputError(f"config: expected the fields of TimePFNConfig, found {', '.join(sorted(unknown))}")
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**plain)
+
+
+class CausalFilters(nn.Module):
+    """Convolutions that look back only, each followed by signed magnitude pooling; shared by all channels."""
+
+    def __init__(self, config: TimePFNConfig) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList([nn.Conv1d(1, config.filters, kernel) for kernel in config.kernels])
+        self.kernels, self.pools = config.kernels, config.pools
+
+    def forward(self, series: Tensor) -> Tensor:
+        """(rows, 1, time) -> (rows, features, time), the series itself first."""
+        rows = [series]
+        for convolution, width, pool in zip(self.convolutions, self.kernels, self.pools, strict=True):
+            past = functional.pad(series, (width - 1, 0), mode="replicate")
+            rows.append(signed_magnitude_pool(convolution(past), pool))
+        return torch.cat(rows, dim=1)
+
+
+def signed_magnitude_pool(x: Tensor, width: int) -> Tensor:
+    """The value of largest magnitude among x_{t−width+1} … x_t, with its sign; zeros before the start; (..., time).
+
+    Of two values of equal magnitude the positive one is taken.
+    """
+    padded = functional.pad(x, (width - 1, 0))
+    high = functional.max_pool1d(padded, width, stride=1)
+    low = -functional.max_pool1d(-padded, width, stride=1)
+    return torch.where(high >= -low, high, low)
+
+
+class EncoderLayer(nn.Module):
+    """x ← LN(x + attention(x)), x ← LN(x + W₂ GELU(W₁x)): softmax attention, post-norm."""
+
+    def __init__(self, config: TimePFNConfig) -> None:
+        super().__init__()
+        d = config.embed
+        self.heads, self.dropout = config.heads, config.dropout
+        self.query_key_value, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.feedforward = nn.Sequential(
+            nn.Linear(d, config.feedforward),
+            nn.GELU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.feedforward, d),
+        )
+        self.norms = nn.ModuleList([nn.LayerNorm(d), nn.LayerNorm(d)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, embed) -> the same."""
+        batch, tokens, d = x.shape
+        split = self.query_key_value(x).view(batch, tokens, 3, self.heads, d // self.heads)
+        q, k, v = split.permute(2, 0, 3, 1, 4)  # each (batch, heads, tokens, embed / heads)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        mixed = self.out(mixed.transpose(1, 2).reshape(batch, tokens, d))
+        x = self.norms[0](x + functional.dropout(mixed, dropout))
+        answer: Tensor = self.norms[1](x + functional.dropout(self.feedforward(x), dropout))
+        return answer
+
+
+class TimePFN(nn.Module):
+    """The model. Its parts are public, because Time2Decide puts more tokens between them."""
+
+    def __init__(self, config: TimePFNConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or TimePFNConfig()
+        self.filters = CausalFilters(config)
+        self.patch = _mlp(config.features * config.patch, config.patch_hidden, config.embed)
+        self.layers = nn.ModuleList([EncoderLayer(config) for _ in range(config.layers)])
+        self.norm = nn.LayerNorm(config.embed)
+        self.head = make_head(config)
+
+    def forward(self, window: Tensor, channels: Tensor | None = None) -> Tensor:
+        """Forecast (batch, horizon, N) of windows (batch, window, N), in their units.
+
+        `channels` (N,) are the indices of the channels in the position encoding, 0 … N − 1 by default.
+        """
+        if window.dim() != 3 or window.shape[1] != self.config.window:
+            expected = f"(batch, {self.config.window}, channels)"
+            raise InputError(f"window: expected shape {expected}, found {tuple(window.shape)}")
+        normal, mean, scale = normalise(window, self.config.eps)
+        tokens = self.tokens(normal, channels)  # (batch, N, patches, embed)
+        encoded = self.encode(tokens.flatten(1, 2)).view_as(tokens)
+        return self.head(encoded.flatten(2)).mT * scale + mean  # (batch, horizon, N)
+
+    def tokens(self, normal: Tensor, channels: Tensor | None = None) -> Tensor:
+        """Patch tokens with their positions, (batch, N, patches, embed), of a normalised window."""
+        config = self.config
+        batch, time, count = normal.shape
+        rows = self.filters(normal.mT.reshape(batch * count, 1, time))  # (batch·N, features, time)
+        patches = rows.unfold(-1, config.patch, config.stride)  # (batch·N, features, patches, patch)
+        flat = patches.transpose(1, 2).reshape(batch, count, config.patches, config.features * config.patch)
+        index = torch.arange(count, device=normal.device) if channels is None else channels
+        steps = torch.arange(config.patches, device=normal.device)
+        tokens: Tensor = self.patch(flat) + positions(index, steps, config.embed).to(normal.dtype)
+        return tokens
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """The joint encoder over any sequence of tokens, (batch, tokens, embed)."""
+        for layer in self.layers:
+            tokens = layer(tokens)
+        encoded: Tensor = self.norm(tokens)
+        return encoded
+
+    def save_pretrained(self, folder: str | Path, notes: dict[str, Any] | None = None) -> Path:
+        """Write ``model.safetensors`` and ``config.json`` (sizes, and `notes` on how it was made) to a folder."""
+        return save_folder(self, asdict(self.config), folder, notes)
+
+    @classmethod
+    def from_pretrained(cls, name_or_dir: str | Path = "small") -> TimePFN:
+        """The model of a bundled checkpoint (``small``) or of a folder made by `save_pretrained`, ready to use."""
+        folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
+        return load_folder(folder, "TimePFN", lambda values: cls(TimePFNConfig.from_dict(values)))[0]
+
+
+def make_head(config: TimePFNConfig) -> nn.Sequential:
+    """The read-out of one channel: its patches' tokens, side by side -> its next `horizon` steps, normalised."""
+    return _mlp(config.patches * config.embed, config.head_hidden, config.horizon)
+
+
+def normalise(window: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − mean)/√(var + eps) per channel over time, with the mean and the root, each (batch, 1, N)."""
+    mean = window.mean(dim=1, keepdim=True)
+    scale = (window.var(dim=1, keepdim=True, correction=0) + eps).sqrt()
+    return (window - mean) / scale, mean, scale
+
+
+def positions(channels: Tensor, patches: Tensor, embed: int) -> Tensor:
+    """Fixed 2-D positions, (channels, patches, embed): sinusoids of the channel, then of the patch, half each."""
+    half = embed // 2
+    rows, columns = _sinusoids(channels, half), _sinusoids(patches, half)
+    shape = (len(channels), len(patches), half)
+    return torch.cat([rows[:, None].expand(shape), columns[None].expand(shape)], dim=-1)
+
+
+def _sinusoids(index: Tensor, width: int) -> Tensor:
+    """sin and cos of index / 10000^(2i/width), interleaved, (len(index), width)."""
+    rates = torch.exp(torch.arange(0, width, 2, device=index.device) * (-math.log(10_000.0) / width))
+    angle = index[:, None].float() * rates
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
+def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))

@@ -1,0 +1,10 @@
+"""What can be said without a market: why plugging in a forecast loses, and why covariance must be given.
+
+`toy` is the two-asset model in which the loss of predict-then-optimise is a one-dimensional integral; `parity` shows
+that linear attention over data tokens alone cannot form a covariance, and what has to be added so that it can.
+"""
+
+from time2decide.theory.parity import ParityConfig, ParityTransformer, covariance_series
+from time2decide.theory.toy import ToyModel
+
+__all__ = ["ParityConfig", "ParityTransformer", "ToyModel", "covariance_series"]
