@@ -17,7 +17,7 @@ from time2decide.neural.checkpoints import write_text
 
 _MOST_POINTS = 1200  # of a line; more cannot be seen
 _MOST_AREAS = 160  # points of an allocation chart
-_FOLDER = Path(__file__).parent / "page"
+_FOLDER = Path(__file__).parent / "backtest_assets"
 #: Distinct in both themes and for the colour-blind (Okabe and Ito, extended).
 COLOURS = (
     "#0072B2",
