@@ -22,7 +22,7 @@ from time2decide.markets.oracle import RISK_AVERSION
 
 Config = dict[str, Any]
 Row = dict[str, Any]
-_RETURN_WEIGHTS = (0.0, 0.01, 0.1, 1.0, 10.0)
+_RETURN_WEIGHTS = (0.0, 0.1, 1.0)
 _KINDS = {"clean": (0.0, 0.0), "noisy": (0.004, 0.012)}  # noise levels that count as the market
 _BUDGETS = {"γ < 0.9": (0.0, 0.9), "0.9 ≤ γ < 1.4": (0.9, 1.4), "1.4 ≤ γ": (1.4, 2.1)}
 

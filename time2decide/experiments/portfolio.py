@@ -17,18 +17,22 @@ import numpy as np
 import torch
 
 from time2decide.decisions import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Strategy, Uniform
+from time2decide.decisions.literal import pretrained_strategy
 from time2decide.decisions.metrics import score, squared_distance
 from time2decide.decisions.rollout import rollout
 from time2decide.decisions.time2decide import PRETRAINED, Learned, NetworkForecast, load_policy
 from time2decide.experiments.portfolio_tables import show
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting.outlook import Outlook, outlook
+from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.markets.cache import cache_directory
 from time2decide.neural.checkpoints import load_tensors, save_tensors
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+BACKBONE = "pretrained"
+RETURNS_SCALE = 100.0  # of what the backbone is given: its normalisation cannot resolve returns as they are
 SPREADS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3)
 Config = dict[str, Any]
 Row = dict[str, Any]
@@ -41,12 +45,16 @@ def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
     else:
         sizes = {"evaluation": 30, "validation": 4 if preset == "cpu" else 30, "length": 1024}
         seeds = range(3 if preset == "cpu" else 10)
-    return [
+    wanted = [
         {"market": market, "seed": seed, "strategy": name, **sizes, **_needs(name)}
         for market in markets
         for seed in seeds
         for name in MAKERS
     ]
+    if preset == "cpu":  # the backbone alone costs more than all the others together: six series of one seed
+        wanted = [task for task in wanted if task["strategy"] != BACKBONE or task["seed"] == 0]
+        wanted = [task | {"evaluation": 6} if task["strategy"] == BACKBONE else task for task in wanted]
+    return wanted
 
 
 def _needs(name: str) -> Config:
@@ -94,9 +102,14 @@ def _network(name: str, history: str) -> Callable[[Any, Remembered, Any], Strate
     return lambda policy, look, _: Learned(policy, history, name, look)
 
 
+def _backbone(*_: Any) -> Strategy:
+    return pretrained_strategy(TimePFN.from_pretrained(), RETURNS_SCALE)
+
+
 #: name -> (network, outlooks, tuned values -> strategy; bundled network it needs; grid of what is tuned).
 MAKERS: dict[str, tuple[Callable[[Any, Remembered, Any], Strategy], str | None, tuple[float, ...] | None]] = {
     "uniform": (lambda *_: Uniform(), None, None),
+    BACKBONE: (_backbone, None, None),
     "lag1-oracle": (lambda *_: LagOneOracle(), None, None),
     "soft-persistence": (lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
     "pto": (_pto, "decide", None),
