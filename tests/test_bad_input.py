@@ -130,7 +130,7 @@ def test_bad_weights(run, tmp_path, kind):
         (["decide", "data.csv", "--turnover", "-0.5"], "turnover_l1"),
         (["decide", "data.csv", "--turnover", "2.5"], "turnover_l1"),
         (["decide", "data.csv", "--turnover", "nan"], "turnover_l1"),
-        (["decide", "data.csv", "--turnover", "much"], "not a valid float"),
+        (["decide", "data.csv", "--turnover", "much"], "Invalid value"),
         (["decide", "data.csv", "--risk-aversion", "-1"], "risk_aversion"),
         (["decide", "data.csv", "--model", "nowhere"], "checkpoint"),
         (["decide", "data.csv", "--prices"], "expected a positive price"),

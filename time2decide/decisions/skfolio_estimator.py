@@ -83,7 +83,9 @@ class Time2DecidePortfolio(BaseOptimization):
             the oracle would have held.
         y : ignored
         """
-        returns = validate_data(self, X, ensure_min_samples=LEAST_WINDOW, ensure_min_features=2, dtype=np.float64)
+        returns = validate_data(self, X, ensure_min_samples=2, ensure_min_features=2, dtype=np.float64)
+        if len(returns) < LEAST_WINDOW:
+            raise InputError(f"X: expected at least {LEAST_WINDOW} rows, found {len(returns)}")
         if returns.shape[1] > MOST_ASSETS:
             raise InputError(f"X: expected 2 to {MOST_ASSETS} assets, found {returns.shape[1]}")
         gamma = checked_budget(self.turnover_l1)

@@ -12,7 +12,7 @@ import torch
 
 from time2decide.decisions import backtest, with_intervals
 from time2decide.decisions.fine_tuning import FineTuning, fine_tune
-from time2decide.decisions.time2decide import Learned, load_policy
+from time2decide.decisions.time2decide import PRETRAINED, Learned, load_policy
 from time2decide.experiments.portfolio import fingerprint
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting.memory import RememberedOutlooks
@@ -27,11 +27,15 @@ _SMALL = {"steps": 4, "batch": 8, "stretches": 2, "decisions": 4, "check_every":
 
 def tasks(preset: str) -> list[Row]:
     """One task: the fine-tuning and all rollouts share the same days."""
-    networks = {name: fingerprint(name) for name in ("decide", "decide-utility")}
+    networks = {name: fingerprint(name) for name in ("decide", "decide-utility") if _bundled(name)}
     common: Row = {"seed": 0, "cost_bps": 10.0, "share": 0.7, "networks": networks}
     if preset == "smoke":
         return [common | {"rows": 900, "assets": 4, "budgets": [0.5], "last": 30, "tuning": _SMALL}]
     return [common | {"rows": None, "assets": None, "budgets": BUDGETS, "last": None, "tuning": {}}]
+
+
+def _bundled(name: str) -> bool:
+    return (PRETRAINED[name] / "model.safetensors").is_file()
 
 
 def run(config: Row) -> list[Row]:
@@ -51,9 +55,10 @@ def run(config: Row) -> list[Row]:
     ours = [
         Learned(load_policy("decide")[0], "hindsight", "time2decide", remembered),
         Learned(load_policy("decide")[0], "own", "time2decide-own", remembered),
-        Learned(load_policy("decide-utility")[0], "own", "time2decide-utility", remembered),
         Learned(tuned, "own", "time2decide-tuned", remembered),
     ]
+    if "decide-utility" in config["networks"]:
+        ours.append(Learned(load_policy("decide-utility")[0], "own", "time2decide-utility", remembered))
     result = backtest(test, [*ours, *STRATEGIES], config["budgets"], cost_bps=config["cost_bps"])
     rows = []
     for row in with_intervals(result).to_dict(orient="records"):
