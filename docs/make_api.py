@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 #: module -> names; the order of the page.
@@ -59,7 +60,7 @@ def _methods(thing: type) -> list[tuple[str, object]]:
 
 def _block(thing: object) -> str:
     try:
-        signature = str(inspect.signature(thing))  # type: ignore[arg-type]
+        signature = re.sub(r" at 0x[0-9a-f]+>", ">", str(inspect.signature(thing)))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         signature = ""
     name = getattr(thing, "__name__", "")
