@@ -8,6 +8,7 @@ which the network also reads, are held fixed: they are a step function of the re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -64,11 +65,11 @@ def explain(
     )
 
 
-def _covariance_rows(seen: Outlook, amount: object) -> np.ndarray:
+def _covariance_rows(seen: Outlook, amount: Callable[[Outlook], Tensor]) -> np.ndarray:
     """How much rests on each row of the covariance, with the forecasts held fixed."""
     parts = [part.detach().clone().requires_grad_() for part in (seen.scale, seen.correlation, seen.innovation)]
     changed = replace(seen, scale=parts[0], correlation=parts[1], innovation=parts[2])
-    slopes = torch.autograd.grad(amount(changed), parts, allow_unused=True)  # type: ignore[operator]
+    slopes = torch.autograd.grad(amount(changed), parts, allow_unused=True)
     scale, *rows = (
         (torch.zeros_like(part) if slope is None else slope * part)[0].abs().double().detach()
         for slope, part in zip(slopes, parts, strict=True)
