@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def backtest(
         decision = latest_decision(result, table, risk_aversion)
         files.append(write_page(result, summary, report, facts, decision))
     if as_json:
-        typer.echo(json.dumps(summary.to_dict(orient="records")))
+        typer.echo(json.dumps(_records(summary), allow_nan=False))
         return
     print_summary(result, summary, f"{source} ({values})", cost_bps)
     for written in files:
@@ -173,6 +174,14 @@ def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None] |
         yield show
 
 
+def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
+    """The summary as JSON can say it: a figure that does not exist (the Sharpe ratio of no movement) is null."""
+    rows = summary.to_dict(orient="records")
+    return [
+        {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows
+    ]
+
+
 def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
     from time2decide.decisions.figures import write_figures
 
@@ -181,8 +190,11 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
         files = []
         for name, frame in (("summary.csv", summary), ("steps.csv", result.frame)):
             temporary = folder / f".{name}.tmp"
-            frame.to_csv(temporary, index=False)
-            os.replace(temporary, folder / name)
+            try:
+                frame.to_csv(temporary, index=False)
+                os.replace(temporary, folder / name)
+            finally:
+                temporary.unlink(missing_ok=True)
             files.append(folder / name)
         return files + write_figures(result, folder)
     except OSError as error:

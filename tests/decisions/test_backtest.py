@@ -11,6 +11,11 @@ from time2decide.decisions import STRATEGIES, SoftForecast, backtest
 from time2decide.qp import InputError
 
 
+class Silent:
+    name = "silent"
+    wants_hindsight = False
+
+
 @pytest.fixture(scope="module")
 def table():
     days = pd.date_range("2024-01-01", periods=130, freq="B")
@@ -74,6 +79,17 @@ def test_arrays_and_several_series(table):
         ({"strategies": ["uniform", "guess"]}, "found 'guess'"),
         ({"strategies": ["uniform", "uniform"]}, "twice"),
         ({"cost_bps": -1}, "cost_bps"),
+        ({"cost_bps": float("nan")}, "cost_bps"),
+        ({"cost_bps": 5000}, "cost_bps: expected less than 5000"),
+        (
+            {"strategies": [object()]},
+            r"strategy: expected name .* wants_hindsight .* decide\(past\), found none in object",
+        ),
+        ({"strategies": [Silent()]}, r"strategy: expected decide\(past\), found none in Silent"),
+        ({"strategies": ["pto-ridge"], "window": 2}, "window: expected more than the 16 lags .* found 2"),
+        ({"strategies": ["averaged-oracle"], "window": 16}, "window: expected more than the 16 lags .* found 16"),
+        ({"returns": np.full((130, 4), True)}, "returns: expected real numbers, found dtype bool"),
+        ({"returns": np.full((130, 4), 1j)}, "returns: expected real numbers"),
         ({"window": 130}, "130 steps"),
         ({"turnover_l1": -0.5}, "turnover_l1"),
         ({"periods_per_year": 0}, "periods_per_year"),
@@ -82,6 +98,21 @@ def test_arrays_and_several_series(table):
 def test_bad_arguments_are_named(table, change, message):
     with pytest.raises(InputError, match=message):
         backtest(**({"returns": table, "strategies": ["uniform"]} | change))
+
+
+def test_nobody_loses_more_than_everything(table):
+    array = table.to_numpy().copy()
+    array[50, 2] = -1.5
+    with pytest.raises(InputError, match=r"returns: expected returns of at least -1, found -1.5 at index \(0, 50, 2\)"):
+        backtest(array, ["uniform"])
+    array[50, 2] = -1.0
+    assert len(backtest(array, ["uniform"]).summary) == 1
+
+
+@pytest.mark.parametrize("window", [17, 18])
+def test_the_shortest_windows_of_ridge(table, window):
+    summary = backtest(table, ["pto-ridge", "averaged-oracle"], window=window).summary
+    assert np.isfinite(summary["mse"]).all()
 
 
 def test_unknown_weights_are_named(outcome):
@@ -109,6 +140,38 @@ def test_command_prints_and_writes(app, table, tmp_path):
     rows = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
     assert [row["strategy"] for row in rows] == ["uniform", "uniform", "pto-ar1", "pto-ar1"]
     assert "NaN" not in json.dumps(rows)
+
+
+def test_command_reads_parquet(app, table, tmp_path):
+    table.to_parquet(tmp_path / "returns.parquet")
+    ((1 + table).cumprod() * 20).to_parquet(tmp_path / "prices.parquet")
+    figures = []
+    for kind in ("returns", "prices"):
+        arguments = ["--data", str(tmp_path / f"{kind}.parquet"), "--values", kind, "--strategies", "pto-ar1"]
+        arguments += ["--last", "110", "--out", str(tmp_path / "out"), "--json"]
+        shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        figures.append(json.loads(shown.stdout)[0]["annual_return"])
+    assert figures[0] == pytest.approx(figures[1])
+
+
+def test_command_prints_null_for_figures_that_do_not_exist(app, table, tmp_path):
+    file = tmp_path / "returns.csv"
+    table.to_csv(file, index_label="date")
+    arguments = ["--data", str(file), "--strategies", "uniform", "--last", "97", "--out", str(tmp_path / "out")]
+    shown = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    assert "NaN" not in shown.stdout
+    assert json.loads(shown.stdout)[0]["sharpe"] is None
+
+
+def test_command_leaves_no_temporary_file_when_it_cannot_write(app, table, tmp_path):
+    file = tmp_path / "returns.csv"
+    table.to_csv(file, index_label="date")
+    for blocked in ("summary.csv", "backtest-turnover-1.png"):
+        out = tmp_path / blocked.replace(".", "-")
+        (out / blocked).mkdir(parents=True)
+        result = CliRunner().invoke(app, ["--data", str(file), "--strategies", "uniform", "--out", str(out)])
+        assert isinstance(result.exception, InputError)
+        assert not [path.name for path in out.iterdir() if path.name.endswith(".tmp")]
 
 
 def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):

@@ -48,6 +48,15 @@ def test_torn_line_of_a_killed_writer_is_not_a_result(tmp_path):
     assert store.done() == {task_key({"value": value, "seed": 0}) for value in (0, 1)}
 
 
+def test_a_damaged_line_is_not_a_result(tmp_path):
+    store = Store("e", "smoke", tmp_path)
+    store.append({"seed": 0}, [{"value": 1.0}], 0.1)
+    with store.path.open("ab") as file:
+        file.write(b'{"key": "\xff\xfe", "error": null}\n12\n[]\n')
+    store.append({"seed": 1}, [{"value": 2.0}], 0.1)
+    assert [row["value"] for row in store.rows()] == [1.0, 2.0]
+
+
 def write_many(root, start):
     for value in range(start, start + 50):
         Store("toy", "smoke", root).append({"value": value}, [{"text": "x" * 5000}], 0.0)

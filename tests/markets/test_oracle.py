@@ -116,6 +116,18 @@ def test_bad_input_is_named(change, name):
         oracle_path(**({"returns": np.zeros((2, 100, 3)), "turnover_l1": 1.0} | change))
 
 
+def test_a_covariance_that_is_not_finite_is_refused(returns):
+    def broken(windows):
+        return np.full((len(windows), windows.shape[-1], windows.shape[-1]), np.nan)
+
+    with pytest.raises(InputError, match="covariance: expected finite numbers"):
+        oracle_path(returns, 1.0, window=20, covariance=broken)
+    with pytest.raises(InputError, match="covariance: expected finite numbers"):
+        oracle_path(returns * 1e200, 1.0, window=20)
+    with pytest.raises(InputError, match=r"covariance: expected .* found shape"):
+        oracle_path(returns, 1.0, window=20, covariance=lambda windows: np.eye(2))
+
+
 def test_unknown_market_and_split():
     with pytest.raises(InputError, match="market: expected one of clean"):
         synthetic_returns("calm")

@@ -38,6 +38,58 @@ def test_step_numbers_instead_of_dates(tmp_path, table):
     assert list(load_returns(path).index) == list(range(5, 35))
 
 
+def test_parquet_of_returns_and_prices_equals_the_frame(tmp_path, table):
+    path = tmp_path / "r.parquet"
+    table.to_parquet(path)
+    pd.testing.assert_frame_equal(load_returns(path), load_returns(table), check_freq=False)
+    prices = (1 + table).cumprod() * 50
+    prices.to_parquet(tmp_path / "p.pq")
+    from_prices = load_returns(tmp_path / "p.pq", values="prices")
+    np.testing.assert_array_equal(from_prices.to_numpy(), load_returns(prices, values="prices").to_numpy())
+    assert list(from_prices.index) == list(DAYS[1:])
+
+
+@pytest.mark.parametrize("dates", [DAYS, DAYS.date, DAYS.strftime("%Y-%m-%d")])
+def test_parquet_with_dates_in_its_first_column(tmp_path, table, dates):
+    path = tmp_path / "r.parquet"
+    table.reset_index(drop=True).assign(date=dates)[["date", "A", "B", "C"]].to_parquet(path, index=False)
+    loaded = load_returns(path)
+    assert list(loaded.index) == list(DAYS)
+    np.testing.assert_array_equal(loaded.to_numpy(), table.to_numpy())
+
+
+def test_parquet_of_other_number_types(tmp_path, table):
+    path = tmp_path / "r.parquet"
+    small, nullable = table.astype("float32"), table.round(3).astype("Float64")
+    small.to_parquet(path)
+    np.testing.assert_array_equal(load_returns(path).to_numpy(), small.to_numpy(dtype=float))
+    nullable.to_parquet(path)
+    np.testing.assert_array_equal(load_returns(path).to_numpy(), table.round(3).to_numpy())
+    nullable.iloc[4, 1] = pd.NA
+    nullable.to_parquet(path)
+    with pytest.raises(InputError, match=r"column 'B', row 5 \(2024-01-05\): expected a number"):
+        load_returns(path)
+
+
+def test_bad_parquet_is_refused(tmp_path, table):
+    path = tmp_path / "r.parquet"
+    path.write_text("date,A\n2024-01-01,0.1\n")
+    with pytest.raises(InputError, match=r"r\.parquet: expected a Parquet file"):
+        load_returns(path)
+    table.assign(B="text").to_parquet(path)
+    with pytest.raises(InputError, match=r"column 'B', row 1 \(2024-01-01\): expected a number, found 'text'"):
+        load_returns(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [(True, "true or false"), (1j, "complex"), (np.array([True, 0.1] * 15, dtype=object), "true or false")],
+)
+def test_flags_and_complex_numbers_are_refused(table, column, found):
+    with pytest.raises(InputError, match=f"column 'B': expected real numbers, found {found}"):
+        load_returns(table.assign(B=column))
+
+
 def test_sp500_is_loaded_and_clean():
     returns = load_returns("sp500")
     assert returns.shape == (8312, 20)

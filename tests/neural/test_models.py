@@ -140,6 +140,16 @@ def test_scaled_start_shrinks_what_layers_add_and_nothing_else() -> None:
         assert torch.equal(scaled.state_dict()[key], factor * weight), key
 
 
+def test_positions_start_as_large_as_asked_for_and_nothing_else_changes() -> None:
+    small, large = (build("SoftmaxTransformer", 30, 30, d_model=32, layers=1, position_std=s) for s in (0.02, 1.0))
+    for key, weight in small.state_dict().items():
+        factor = 50.0 if key == "embedding.positions" else 1.0
+        assert torch.allclose(large.state_dict()[key], factor * weight), key
+    assert large.embedding.positions.detach().std() == pytest.approx(1.0, abs=0.05)
+    with pytest.raises(InputError, match="position_std"):
+        build("LinearTransformer", 3, 2, position_std=0.0)
+
+
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 def test_stored_model_is_the_same_model(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     model = build(name, 4, 6, d_model=16).eval()

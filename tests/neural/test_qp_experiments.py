@@ -146,7 +146,7 @@ def test_findings_hold_on_the_papers_own_numbers() -> None:
         {"n": int(place[2:].split(";")[0]), "m": int(place.split("m=")[1]), "architecture": name, "r2": value}
         for (place, name), value in published("arch_ablation").items()
     ]
-    assert [item["held"] for item in qp_ablation.findings(rows)] == [True, True]
+    assert [item["held"] for item in qp_ablation.findings(rows)] == [True, True, True]
     rows = [
         {"kappa": place.removeprefix("kappa="), "architecture": name, "r2": value}
         for (place, name), value in published("qp_distribution_shift").items()

@@ -17,6 +17,8 @@ from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, ora
 from time2decide.markets.tables import load_returns
 from time2decide.qp.checks import ArrayLike, InputError, check_positive
 
+_RUIN_BPS = 5000.0  # at this cost a full change of the portfolio, ‖Δ‖₁ = 2, takes all wealth
+
 
 @dataclass(frozen=True)
 class Backtest:
@@ -80,10 +82,12 @@ def backtest(
         Called before every decision.
     """
     table = load_returns(returns) if isinstance(returns, pd.DataFrame) else None
-    array = check_returns(returns if table is None else table.to_numpy(), window)
+    array = _checked_array(returns, window) if table is None else check_returns(table.to_numpy(), window)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = check_positive("cost_bps", cost_bps, allow_zero=True)
+    if cost >= _RUIN_BPS:
+        raise InputError(f"cost_bps: expected less than {_RUIN_BPS:g} basis points, found {cost_bps}")
     check_positive("periods_per_year", periods_per_year)
     chosen = choose(strategies)
     budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
@@ -109,6 +113,18 @@ def backtest(
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
         rollouts.append(result)
     return Backtest(pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts)
+
+
+def _checked_array(returns: ArrayLike, window: int) -> np.ndarray:
+    """`check_returns`, and what it leaves to its callers: no flags, and nobody loses more than everything."""
+    kind = str(getattr(returns, "dtype", ""))
+    if kind in ("bool", "torch.bool"):
+        raise InputError(f"returns: expected real numbers, found dtype {kind}")
+    array = check_returns(returns, window)
+    if array.min() < -1:
+        place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
+        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
+    return array
 
 
 def _steps_frame(result: Rollout, returns: np.ndarray, steps: pd.Index, cost: float) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from time2decide.decisions import peers
-from time2decide.decisions.rollout import Strategy
+from time2decide.decisions.rollout import Strategy, check_strategy
 from time2decide.decisions.strategies import STRATEGIES
 from time2decide.decisions.time2decide import Learned, load_policy
 from time2decide.forecasting.memory import RememberedOutlooks
@@ -71,6 +71,9 @@ def choose(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
     """Strategy objects for names, and the word "oracle" for itself; names must be known and distinct."""
     if isinstance(strategies, str) or not strategies:
         raise InputError(f"strategies: expected a list of names or strategies, found {strategies!r}")
+    for one in strategies:
+        if not isinstance(one, str):
+            check_strategy(one)
     names = [s if isinstance(s, str) else s.name for s in strategies]
     for i, name in enumerate(names):
         if isinstance(strategies[i], str) and name not in (*CATALOGUE, ORACLE):

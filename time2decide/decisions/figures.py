@@ -46,8 +46,11 @@ def write_figures(result: Backtest, folder: Path) -> list[Path]:
     for budget in result.frame["turnover_l1"].unique():
         path = folder / f"backtest-turnover-{budget:g}.png"
         temporary = path.with_suffix(".tmp")
-        backtest_figure(result, budget).savefig(temporary, format="png", dpi=130)
-        temporary.replace(path)
+        try:
+            backtest_figure(result, budget).savefig(temporary, format="png", dpi=130)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         written.append(path)
     return written
 

@@ -121,8 +121,8 @@ class Policy(nn.Module):
         sold = held * sell
         weights = held - sold + buy * sold.sum(-1, keepdim=True)
         expected, error = _in_returns(situation.outlook, trust, width)
-        bound = 1 - (situation.turnover_l1[:, None].clamp(max=2.0) / 2).square()
-        return Answer(weights, expected, error, expected + bound * error * out[..., 2])
+        reach = _reach(situation.turnover_l1)[:, None]
+        return Answer(weights, expected, error, expected + reach * error * out[..., 2])
 
     def expect(self, situation: Situation) -> tuple[Tensor, Tensor]:
         """The forecast of the next returns and its standard error alone, (n, m) each."""
@@ -224,6 +224,14 @@ class _Block(nn.Module):
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         h = h + self.out(mixed.transpose(1, 2).reshape(n, m, d))
         return h + self.mlp(self.norm2(h))
+
+
+def _reach(turnover_l1: Tensor) -> Tensor:
+    """How far scores may leave the forecasts: 1 − (γ/2)², and nothing from γ = 1.75 on.
+
+    A budget of 2 starts every step afresh; from 1.75 on what is inherited is too little to pay, on validation series.
+    """
+    return (1 - (turnover_l1 / 2).square()) * ((1.75 - turnover_l1) / 0.25).clamp(0.0, 1.0)
 
 
 def _in_returns(o: Outlook, trust: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:

@@ -107,6 +107,7 @@ def rollout(
     progress : function of (step, steps), optional
         Called before every decision.
     """
+    check_strategy(strategy)
     array = check_returns(returns, window)
     budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
     half_turnover(budgets)
@@ -127,6 +128,18 @@ def rollout(
         raw[:, :, t] = _answer(strategy, past, shape)
         held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
     return Rollout(strategy.name, raw, held, budgets, window, risk)
+
+
+def check_strategy(strategy: object) -> None:
+    """Raise unless `strategy` has what the engine asks of one."""
+    fits = {
+        "name (text)": isinstance(getattr(strategy, "name", None), str),
+        "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), bool),
+        "decide(past)": callable(getattr(strategy, "decide", None)),
+    }
+    missing = [what for what, fit in fits.items() if not fit]
+    if missing:
+        raise InputError(f"strategy: expected {', '.join(missing)}, found none in {type(strategy).__name__}")
 
 
 def _answer(strategy: Strategy, past: Past, shape: tuple[int, int, int, int]) -> np.ndarray:

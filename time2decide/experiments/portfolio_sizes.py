@@ -19,7 +19,7 @@ BUDGETS = (0.5, 1.0, 2.0)
 def tasks(preset: str) -> list[Config]:
     """One task per market and number of assets."""
     sizes = {"evaluation": 2, "length": 112} if preset == "smoke" else {"evaluation": 10, "length": 400}
-    assets = (2, 8) if preset == "smoke" else (8, 32)
+    assets = (3, 8) if preset == "smoke" else (8, 32)
     network = fingerprint("decide")
     return [
         {"market": market, "assets": m, "seed": 0, "network": network, **sizes}

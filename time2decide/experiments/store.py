@@ -50,13 +50,14 @@ class Store:
         if not self.path.exists():
             return {}
         found: dict[str, dict[str, Any]] = {}
-        with self.path.open() as file:
+        with self.path.open("rb") as file:
             for text in file:
                 try:
-                    line = json.loads(text)
-                except json.JSONDecodeError:
-                    continue  # a writer was killed inside this line: its task has no result yet
-                found[line["key"]] = line
+                    line = json.loads(text.decode())
+                except ValueError:  # no JSON, or no UTF-8
+                    continue  # a writer was killed inside this line or it was damaged: its task has no result yet
+                if isinstance(line, dict) and "key" in line:
+                    found[line["key"]] = line
         return found
 
     def done(self) -> set[str]:

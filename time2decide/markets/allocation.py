@@ -88,12 +88,16 @@ def _on_simplex(name: str, weights: np.ndarray) -> np.ndarray:
 
 
 def best_allocations(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """The engine behind `mean_variance_step`, without checks.
+    """The engine behind `mean_variance_step`; of its data it checks only that they are finite.
 
     r (n, k or 1, m), curvature 2λΣ (n, m, m), p (n, k, m), half = γ/2 (n, k); returns (n, k, m).
     """
     r = r - r.max(-1, keepdims=True)  # a constant does not matter on the simplex, and its rounding does
     scale = np.maximum(np.abs(r).max(-1), np.abs(curvature).max((-2, -1))[:, None])  # (n, k or 1)
+    if not np.isfinite(scale).all():  # every comparison with NaN is false: the greedy step would sell nothing
+        raise InputError(
+            "covariance: expected finite numbers, found NaN or an overflow (check the size of the returns)"
+        )
     s = greedy_allocations(r - p @ curvature, p, half)
     for _ in range(_VERTEX_ROUNDS):
         gap, target = _certify(r - s @ curvature, p, half, s)

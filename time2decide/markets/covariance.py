@@ -13,8 +13,9 @@ Covariance = Callable[[np.ndarray], np.ndarray]
 
 def empirical_covariance(windows: np.ndarray) -> np.ndarray:
     """Σ̂ = Σ_τ (r_τ − r̄)(r_τ − r̄)ᵀ / (w − 1) of every window, (..., w, m) -> (..., m, m)."""
-    centred = windows - windows.mean(axis=-2, keepdims=True)
-    return np.asarray(centred.swapaxes(-1, -2) @ centred / (windows.shape[-2] - 1))
+    with np.errstate(over="ignore", invalid="ignore"):  # whoever uses the result refuses what is not finite
+        centred = windows - windows.mean(axis=-2, keepdims=True)
+        return np.asarray(centred.swapaxes(-1, -2) @ centred / (windows.shape[-2] - 1))
 
 
 def covariance_by(estimator: object) -> Covariance:

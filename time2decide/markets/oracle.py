@@ -58,7 +58,11 @@ def oracle_path(
     path = np.full((series, len(budgets), time, m), 1.0 / m)
     held = path[:, :, 0].copy()
     for t in range(window, time):
-        curvature = 2 * weight * covariance(array[:, t - window : t])
+        sigma = np.asarray(covariance(array[:, t - window : t]))
+        if sigma.shape != (series, m, m) or not np.isfinite(sigma).all():
+            found = "NaN or an overflow" if sigma.shape == (series, m, m) else f"shape {sigma.shape}"
+            raise InputError(f"covariance: expected finite numbers ({series}, {m}, {m}) at step {t}, found {found}")
+        curvature = 2 * weight * sigma
         held = best_allocations(array[:, None, t], curvature, held, half)
         path[:, :, t] = held
     if np.ndim(turnover_l1) == 0:

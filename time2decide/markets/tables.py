@@ -28,8 +28,8 @@ def load_returns(
     ----------
     source : path of a .csv or .parquet file, a DataFrame, or "sp500"
         In a CSV the first line names the columns and the first column holds ISO dates (2024-01-31) or whole step
-        numbers; a DataFrame has them as its index. "sp500" is skfolio's set of 20 stocks of the S&P 500, daily,
-        1990 to 2022.
+        numbers; a DataFrame has them as its index, a Parquet file as its index or as a first column of dates.
+        "sp500" is skfolio's set of 20 stocks of the S&P 500, daily, 1990 to 2022.
     values : {"returns", "prices"}
         What the cells are; prices become p_t / p_{t−1} − 1, which drops the first row.
     most_gap : float
@@ -89,7 +89,7 @@ def _read(path: Path) -> pd.DataFrame:
         raise InputError(f"{path.name}: expected at most {_MOST_BYTES >> 20} MB, found {megabytes} MB")
     if path.suffix.lower() in (".parquet", ".pq"):
         try:
-            return pd.read_parquet(path)
+            return _dates_first(pd.read_parquet(path))
         except ImportError:
             raise InputError(
                 f"{path.name}: reading Parquet needs the package pyarrow, which is not installed"
@@ -99,6 +99,17 @@ def _read(path: Path) -> pd.DataFrame:
     if path.suffix.lower() != ".csv":
         raise InputError(f"{path.name}: expected a .csv or .parquet file, found {path.suffix or 'no suffix'!r}")
     return _read_csv(path)
+
+
+def _dates_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table that was stored without an index, but with a first column of dates, has them as its index."""
+    if (
+        not isinstance(frame.index, pd.RangeIndex)
+        or frame.shape[1] < 2
+        or pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0])
+    ):
+        return frame
+    return frame.set_index(frame.columns[0])
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -172,7 +183,11 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
 
 
 def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
-    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float)
+    kinds = {type(cell) for cell in cells} if cells.dtype == object else {cells.dtype.type}
+    for kind, text in (((bool, np.bool_), "true or false"), ((complex, np.complexfloating), "complex numbers")):
+        if any(issubclass(one, kind) for one in kinds):
+            raise InputError(f"{name}: column {column!r}: expected real numbers, found {text}")
+    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
         found = cells.iloc[bad[0]]

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from time2decide.neural.tokens import token_shape
 from time2decide.qp import InputError
-from time2decide.qp.checks import check_count
+from time2decide.qp.checks import check_count, check_positive
 
 ATTENTIONS = ("softmax", "linear")
 _LONG = 64  # tokens from which the fused softmax kernel wins on a CPU
@@ -29,6 +29,7 @@ class TransformerConfig:
     dropout: float = 0.1
     ff_multiple: int = 4  # hidden width of the feed-forward blocks, in units of d_model
     scaled_init: bool = False  # start what layers add at 1/√(2·layers) of the usual size: deep stacks learn sooner
+    position_std: float = 0.02  # of the learned positions at the start; 1 tells tokens apart from the first step on
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
@@ -40,6 +41,7 @@ class TransformerConfig:
         if self.d_model % self.heads:
             raise InputError(f"heads: expected a divisor of d_model = {self.d_model}, found {self.heads}")
         check_dropout(self.dropout)
+        check_positive("position_std", self.position_std)
 
 
 class Transformer(nn.Module):
@@ -58,7 +60,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.head = answer_head(config.d_model, config.n)
         if generator is not None:
-            initialise(self, generator)
+            initialise(self, generator, position_std=config.position_std)
             if config.scaled_init:
                 self._shrink_branches()
 
@@ -164,12 +166,12 @@ def answer_head(width: int, n: int) -> nn.Sequential:
     )
 
 
-def initialise(model: nn.Module, generator: torch.Generator) -> None:
+def initialise(model: nn.Module, generator: torch.Generator, *, position_std: float = 0.02) -> None:
     """Draw all weights from `generator`: matrices uniform with variance 1/(3·fan_in), positions normal, biases zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("positions"):
-                parameter.normal_(0.0, 0.02, generator=generator)
+                parameter.normal_(0.0, position_std, generator=generator)
             elif parameter.dim() == 2:
                 bound = parameter.shape[1] ** -0.5
                 parameter.uniform_(-bound, bound, generator=generator)

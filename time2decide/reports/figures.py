@@ -92,6 +92,7 @@ def qp_histograms(rows: list[Row]) -> Figure:
                 axis.stairs(share, edges, color=colour, lw=1.3, label=_histogram_label(row, error))
             axis.set(xscale="log", xlabel=f"{title}, ({n}, {m})")
             axis.spines[["top", "right"]].set_visible(False)
+            axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend above the highest bar
             axis.legend(fontsize=7.5, frameon=False, loc="upper left")
         line[0].set_ylabel("% of test instances")
     return figure

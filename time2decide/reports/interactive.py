@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from statistics import mean
 from typing import Any
 
@@ -80,7 +81,7 @@ def portfolio(rows: list[Row]) -> list[Panel]:
         chosen = [row for row in rows if row["market"] == market and row["strategy"] != "oracle"]
         budgets = list(dict.fromkeys(row["turnover_l1"] for row in chosen))
         data = []
-        for colour, name in zip(_COLOURS, dict.fromkeys(row["strategy"] for row in chosen), strict=False):
+        for colour, name in zip(cycle(_COLOURS), dict.fromkeys(row["strategy"] for row in chosen), strict=False):
             values = [
                 mean(row["mse"] for row in chosen if row["strategy"] == name and row["turnover_l1"] == budget)
                 for budget in budgets
@@ -193,7 +194,7 @@ PANELS: dict[str, Callable[[list[Row]], list[Panel]]] = {
     "convergence": convergence,
     "qp-grid": qp_grid,
     "qp-histograms": qp_histograms,
-    "portfolio-baselines": portfolio,
+    **{f"portfolio-{name}": portfolio for name in ("baselines", "clean", "noisy")},
     "toy-pto": toy_pto,
     "parity": parity,
 }

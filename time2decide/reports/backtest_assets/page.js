@@ -9,7 +9,10 @@ const make = (tag, text, attributes = {}) => {
 };
 const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : (100 * x).toFixed(digits) + " %");
 const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits));
-const signed = (x, digits = 2) => (x > 0 ? "+" : "") + number(x, digits);
+const signed = (x, digits = 2) => {
+  const text = number(x, digits);
+  return Number(text) === 0 ? text.replace("-", "") : (x > 0 ? "+" : "") + text;
+};
 const state = { budget: 0, shown: new Set(D.names.filter((n) => n !== "oracle")), sort: ["sharpe", -1] };
 const narrow = () => window.innerWidth < 600;
 
