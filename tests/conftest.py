@@ -1,6 +1,8 @@
 """Shared settings: one torch thread per test process, and Hypothesis without deadlines on busy machines."""
 
 import os
+import sys
+from types import SimpleNamespace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -17,3 +19,21 @@ torch.set_num_threads(1)
 def _cache_in_a_temporary_folder(tmp_path_factory, monkeypatch):
     """Data sets that tests generate are shared between tests, never with the user's cache."""
     monkeypatch.setenv("TIME2DECIDE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Call the command line in this process: a new one spends seconds on imports."""
+
+    def call(*arguments, cwd):
+        monkeypatch.setattr(sys, "argv", ["time2decide", *map(str, arguments)])
+        monkeypatch.chdir(cwd)
+        capfd.readouterr()
+        from time2decide.cli import main
+
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=out, stderr=err)
+
+    return call

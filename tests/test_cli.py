@@ -4,29 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from time2decide import random_qp, solve
-from time2decide.cli import main
-
-
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Call the command line in this process: a new one spends seconds on imports."""
-
-    def call(*arguments, cwd):
-        monkeypatch.setattr(sys, "argv", ["time2decide", *map(str, arguments)])
-        monkeypatch.chdir(cwd)
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return SimpleNamespace(returncode=ended.value.code, stdout=out, stderr=err)
-
-    return call
 
 
 def test_a_real_process(tmp_path):

@@ -7,7 +7,7 @@ from time2decide.qp import QP, InputError, Solution, kkt, project_portfolio, ran
 from time2decide.solving import METHODS, solve, solve_qp
 
 if TYPE_CHECKING:
-    from time2decide.decisions import backtest
+    from time2decide.decisions import Time2Decide, backtest
     from time2decide.markets import load_returns, oracle_path
 
 __version__ = "0.1.0"
@@ -16,6 +16,7 @@ __all__ = [
     "QP",
     "InputError",
     "Solution",
+    "Time2Decide",
     "backtest",
     "kkt",
     "load_returns",
@@ -28,6 +29,7 @@ __all__ = [
 
 #: Names whose folders need pandas and more; they are imported when first used.
 _LATER = {
+    "Time2Decide": "time2decide.decisions",
     "backtest": "time2decide.decisions",
     "load_returns": "time2decide.markets",
     "oracle_path": "time2decide.markets",

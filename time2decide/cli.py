@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from time2decide.cli_backtest import backtest
+from time2decide.cli_decide import decide
 from time2decide.cli_reproduce import report, reproduce
 from time2decide.cli_train import app as train_app
 from time2decide.qp.checks import InputError
@@ -125,6 +126,7 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 140)
 
 
+app.command()(decide)
 app.command()(backtest)
 app.command()(reproduce)
 app.command()(report)

@@ -111,14 +111,17 @@ def decide(
     return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
     steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % rest.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Train the decision network of Time2Decide.
+    """Train the decision network of Time2Decide, or fine-tune it on your own table with --data.
 
     Start the same command again to go on after an interruption; the result is the same to the last bit.
 
-    Example: time2decide train decide --preset cpu --out runs/decide
+    Example: time2decide train decide --data my.csv --out runs/mine
     """
     import torch
 
@@ -129,6 +132,12 @@ def decide(
 
     if preset not in PRESETS:
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    if data is not None:
+        torch.set_num_threads(check_count("threads", threads))
+        _fine_tune(
+            data, out, start or "decide", {"steps": steps, "seed": seed, "return_weight": return_weight}, as_json
+        )
+        return
     recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
         recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
@@ -143,6 +152,23 @@ def decide(
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     answer: dict[str, Any] = {"out": str(out), **facts}
     typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+
+
+def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_json: bool) -> None:
+    from time2decide.decisions.fine_tuning import FineTuning, fine_tune_to
+    from time2decide.decisions.time2decide import checked_history
+    from time2decide.experiments.store import provenance
+    from time2decide.markets.tables import load_market
+
+    table, values = load_market(data)
+    recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
+    notes = {"data": Path(data).name, "values": values, **provenance()}
+    with step_report() as report:
+        fine_tune_to(out, checked_history(table), start, recipe, report=report, notes=notes)
+    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    losses, kept = facts["notes"]["validation_losses"], facts["notes"]["steps_kept"]
+    text = f"validation loss {losses[0]:.4f} as shipped, {min(losses):.4f} after {kept} steps: {out}/model.safetensors"
+    typer.echo(json.dumps({"out": str(out), **facts}) if as_json else text)
 
 
 @contextmanager

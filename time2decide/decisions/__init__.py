@@ -1,7 +1,9 @@
 """Decisions step by step: strategies, the engine that runs them on nothing but the past, scores and backtests."""
 
 from time2decide.decisions.backtest import Backtest, backtest
+from time2decide.decisions.catalogue import CATALOGUE
 from time2decide.decisions.forecasters import FORECASTERS, ar1, persistence, ridge
+from time2decide.decisions.intervals import with_intervals
 from time2decide.decisions.literal import (
     LiteralConfig,
     LiteralDecider,
@@ -22,13 +24,16 @@ from time2decide.decisions.strategies import (
     make_strategy,
     oracle_rollout,
 )
+from time2decide.decisions.time2decide import Decision, Time2Decide
 
 __all__ = [
+    "CATALOGUE",
     "FORECASTERS",
     "LITERAL_PRESETS",
     "STRATEGIES",
     "AveragedOracle",
     "Backtest",
+    "Decision",
     "LagOneOracle",
     "LiteralConfig",
     "LiteralDecider",
@@ -40,6 +45,7 @@ __all__ = [
     "Score",
     "SoftForecast",
     "Strategy",
+    "Time2Decide",
     "Uniform",
     "ar1",
     "backbone_pto",
@@ -53,4 +59,5 @@ __all__ = [
     "rollout",
     "score",
     "train_literal",
+    "with_intervals",
 ]

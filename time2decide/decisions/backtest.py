@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from time2decide.decisions.metrics import performance, score, traded
-from time2decide.decisions.rollout import Rollout, Strategy, check_strategy, rollout
-from time2decide.decisions.strategies import STRATEGIES, make_strategy, oracle_rollout
+from time2decide.decisions.catalogue import choose
+from time2decide.decisions.metrics import performance, score, traded, utility_path
+from time2decide.decisions.rollout import Rollout, Strategy, rollout
+from time2decide.decisions.strategies import oracle_rollout
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
 from time2decide.markets.tables import load_returns
 from time2decide.qp.checks import ArrayLike, InputError, check_positive
 
-ORACLE = "oracle"  # knows the future: a bound, not a strategy
 _RUIN_BPS = 5000.0  # at this cost a full change of the portfolio, ‖Δ‖₁ = 2, takes all wealth
 
 
@@ -27,7 +28,8 @@ class Backtest:
     ----------
     frame : DataFrame
         One row per strategy, budget, series and step: `gross` return, `cost`, `net` return, `wealth` of 1 invested
-        at the start, `turnover` ‖s_t − s_{t−1}‖₁ and `traded`, the same against the weights after drift.
+        at the start, `turnover` ‖s_t − s_{t−1}‖₁ and `traded`, the same against the weights after drift; `regret`,
+        the oracle's utility of that step minus the strategy's.
     summary : DataFrame
         One row per strategy and budget, means over series.
     rollouts : list of Rollout
@@ -60,6 +62,7 @@ def backtest(
     risk_aversion: float = RISK_AVERSION,
     window: int = WINDOW,
     periods_per_year: float = 252.0,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
 
@@ -68,13 +71,15 @@ def backtest(
     returns : DataFrame (dates × assets), array (time, assets) or (series, time, assets)
         Simple returns per period. A DataFrame is checked as `load_returns` does.
     strategies : names or Strategy objects
-        Names are those of `STRATEGIES`, and "oracle" for the bound that knows every step's returns.
+        Names are those of `CATALOGUE`, and "oracle" for the bound that knows every step's returns.
     turnover_l1 : number or several
         Budget γ on ‖s_t − s_{t−1}‖₁ per step.
     cost_bps : float
         Cost of a trade in basis points of the amount traded (bought plus sold), charged on drifted weights.
     periods_per_year : float
         For annual figures.
+    progress : function of (strategy, step, steps), optional
+        Called before every decision.
     """
     table = load_returns(returns) if isinstance(returns, pd.DataFrame) else None
     array = _checked_array(returns, window) if table is None else check_returns(table.to_numpy(), window)
@@ -84,18 +89,26 @@ def backtest(
     if cost >= _RUIN_BPS:
         raise InputError(f"cost_bps: expected less than {_RUIN_BPS:g} basis points, found {cost_bps}")
     check_positive("periods_per_year", periods_per_year)
-    chosen = _chosen(strategies)
+    chosen = choose(strategies)
     budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
     oracle = np.asarray(oracle_path(array, budgets.tolist(), risk_aversion, window))
+    best = utility_path(array, oracle, risk_aversion, window)
     frames, rows, rollouts = [], [], []
     for strategy in chosen:
         if isinstance(strategy, str):
             result = oracle_rollout(oracle, budgets, window, risk_aversion)
         else:
             result = rollout(
-                array, strategy, budgets.tolist(), risk_aversion=risk_aversion, window=window, oracle=oracle
+                array,
+                strategy,
+                budgets.tolist(),
+                risk_aversion=risk_aversion,
+                window=window,
+                oracle=oracle,
+                progress=None if progress is None else partial(progress, strategy.name),
             )
         frame = _steps_frame(result, array, steps, cost / 1e4)
+        frame["regret"] = (best - utility_path(array, result.allocations, risk_aversion, window)).ravel()
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
         rollouts.append(result)
@@ -112,22 +125,6 @@ def _checked_array(returns: ArrayLike, window: int) -> np.ndarray:
         place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
         raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
     return array
-
-
-def _chosen(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
-    """Strategy objects, and the word "oracle" for itself."""
-    if isinstance(strategies, str) or not strategies:
-        raise InputError(f"strategies: expected a list of names or strategies, found {strategies!r}")
-    for one in strategies:
-        if not isinstance(one, str):
-            check_strategy(one)
-    names = [s if isinstance(s, str) else s.name for s in strategies]
-    for i, name in enumerate(names):
-        if isinstance(strategies[i], str) and name not in (*STRATEGIES, ORACLE):
-            raise InputError(f"strategies: expected some of {', '.join((*STRATEGIES, ORACLE))}, found {name!r}")
-        if name in names[:i]:
-            raise InputError(f"strategies: expected distinct names, found {name!r} twice")
-    return [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]
 
 
 def _steps_frame(result: Rollout, returns: np.ndarray, steps: pd.Index, cost: float) -> pd.DataFrame:

@@ -95,14 +95,22 @@ def _make(config: StretchConfig) -> Stretches:
     free = rng.uniform(_LEAST_BUDGET, 2.0, (config.count, config.budgets))
     paper = rng.choice(BUDGETS, (config.count, config.budgets))
     budgets = np.where(np.arange(config.budgets) % 2 == 0, paper, free)
+    return stretches_of(returns, budgets, risk, noise, config.burn_in)
+
+
+def stretches_of(
+    returns: np.ndarray, budgets: np.ndarray, risk: np.ndarray, noise: np.ndarray, burn_in: int
+) -> Stretches:
+    """Stretches from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
+    length = returns.shape[1]
     covariance = np.stack([empirical_covariance(returns[:, t - WINDOW : t]) for t in range(WINDOW, length)], axis=1)
     path = _oracle(returns[:, WINDOW:], covariance, budgets, risk)
-    first = WINDOW + config.burn_in
+    first = WINDOW + burn_in
     return Stretches(
         outlook=_outlooks(returns, first),
         returns=_tensor(returns[:, first:]),
-        covariance=_tensor(covariance[:, config.burn_in :]),
-        oracle=_tensor(path[:, :, config.burn_in - 3 :]),
+        covariance=_tensor(covariance[:, burn_in:]),
+        oracle=_tensor(path[:, :, burn_in - 3 :]),
         turnover_l1=_tensor(budgets),
         risk_aversion=_tensor(risk),
         noise=_tensor(noise),

@@ -7,7 +7,7 @@ what it holds, and what it is told it held, from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -92,6 +92,7 @@ def rollout(
     risk_aversion: float = RISK_AVERSION,
     window: int = WINDOW,
     oracle: np.ndarray | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Rollout:
     """Run a strategy through every step from `window` on, for all series and budgets at once.
 
@@ -103,6 +104,8 @@ def rollout(
         Budgets γ on ‖s_t − s_{t−1}‖₁.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
+    progress : function of (step, steps), optional
+        Called before every decision.
     """
     check_strategy(strategy)
     array = check_returns(returns, window)
@@ -118,6 +121,8 @@ def rollout(
     raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
     for t in range(window, time):
         steps = slice(t - window, t)
+        if progress is not None:
+            progress(t - window, time - window)
         hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
         past = Past(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk)
         raw[:, :, t] = _answer(strategy, past, shape)

@@ -17,11 +17,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from time2decide.decisions.histories import past_after
 from time2decide.decisions.policy import HISTORY, Answer, Policy, PolicyConfig, Situation
 from time2decide.decisions.rollout import Past
 from time2decide.forecasting.outlook import LEAST_WINDOW, Outlook, outlook
 from time2decide.markets.allocation import best_allocations
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
+from time2decide.markets.oracle import RISK_AVERSION, check_returns
 from time2decide.markets.tables import load_returns
 from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
 from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
@@ -34,7 +35,6 @@ PRETRAINED = {
 }
 HISTORIES = ("hindsight", "own")
 MOST_ASSETS = 100
-_MEMORY = 512  # steps back that the oracle's path is followed from; it has forgotten its start long before
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,18 @@ class Learned:
         return self.history == "hindsight"
 
     def decide(self, past: Past) -> np.ndarray:
+        return self.wanted(self.answer(past, self.history_of(past)), past)
+
+    def history_of(self, past: Past) -> np.ndarray:
+        """The past allocations that the network reads, (series, budgets, window, m)."""
         history = past.hindsight if self.wants_hindsight else past.allocations
         if history is None:
             raise InputError("past: expected the oracle's past allocations, found none (wants_hindsight is off)")
-        answer = self.answer(past, history)
-        n, k, _, m = history.shape
+        return history
+
+    def wanted(self, answer: Answer, past: Past) -> np.ndarray:
+        """The weights that an answer asks for, (series, budgets, m)."""
+        n, k, m = past.previous.shape
         if self.policy.config.objective == "oracle":
             return answer.weights.double().numpy().reshape(n, k, m)
         half = np.broadcast_to(past.turnover_l1 / 2, (n, k)).clip(max=1.0)
@@ -69,15 +76,18 @@ class Learned:
     @torch.no_grad()
     def answer(self, past: Past, history: np.ndarray) -> Answer:
         """The network's answer for all series and budgets, (series · budgets, m)."""
+        return self.policy(self.situation(past, history))
+
+    def situation(self, past: Past, history: np.ndarray) -> Situation:
+        """What the network is shown."""
         n, k = history.shape[:2]
-        situation = Situation(
+        return Situation(
             self.outlooks(past.returns)[torch.arange(n).repeat_interleave(k)],
             latest(history.reshape(n * k, *history.shape[2:])),
             torch.full((n * k,), float(self.wants_hindsight)),
             torch.from_numpy(np.tile(past.turnover_l1, n)).float(),
             torch.full((n * k,), past.risk_aversion),
         )
-        return self.policy(situation)
 
 
 @dataclass(frozen=True)
@@ -147,9 +157,12 @@ class Time2Decide:
         """Write ``model.safetensors`` and ``config.json`` to a folder."""
         return save_policy(self.policy, folder, self.notes)
 
-    def strategy(self, history: str = "hindsight", name: str = "time2decide") -> Learned:
-        """The model as a strategy for `backtest` and `rollout`."""
-        return Learned(self.policy, history, name)
+    def strategy(self, history: str | None = None, name: str = "time2decide") -> Learned:
+        """The model as a strategy for `backtest` and `rollout`.
+
+        `history` is the one it was trained for unless told: ``own`` for a fine-tuned network, else ``hindsight``.
+        """
+        return Learned(self.policy, history or str(self.notes.get("history", "hindsight")), name)
 
     def decide(
         self,
@@ -196,13 +209,11 @@ class Time2Decide:
         previous = checked_weights(previous_weights, array.shape[1], names)
         gamma = checked_budget(turnover_l1)
         risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
-        past = _past(array, previous, gamma, risk)
+        past = past_after(array[None], previous, gamma, risk)
         strategy = self.strategy()
-        assert past.hindsight is not None
-        answer = strategy.answer(past, past.hindsight)
-        wanted, expected, deviation = (
-            part[0].double().numpy() for part in (answer.weights, answer.forecast, answer.deviation)
-        )
+        answer = strategy.answer(past, strategy.history_of(past))
+        expected, deviation = (part[0].double().numpy() for part in (answer.forecast, answer.deviation))
+        wanted = strategy.wanted(answer, past)[0, 0]
         weights = np.asarray(project_portfolio(wanted, previous, gamma))
         return Decision(
             weights, previous, wanted, expected, deviation, past.covariance[0], gamma, past.returns.shape[1]
@@ -257,22 +268,6 @@ def checked_budget(turnover_l1: float) -> float:
     if gamma > 2:
         raise InputError(f"turnover_l1: expected a number in (0, 2], found {turnover_l1:g}")
     return gamma
-
-
-def _past(returns: np.ndarray, previous: np.ndarray, gamma: float, risk: float) -> Past:
-    """What a strategy would be told after the last row: the window, and the oracle's path that led here.
-
-    With fewer than 96 rows the window is all of them, and the oracle follows what a shorter one allows.
-    """
-    window = min(WINDOW, len(returns))
-    recent = returns[-(_MEMORY + window) :]
-    estimate = min(window, max(LEAST_WINDOW // 2, len(recent) - HISTORY - 1))
-    path = np.full((window, returns.shape[1]), 1.0 / returns.shape[1])
-    if len(recent) > estimate:
-        oracle = np.asarray(oracle_path(recent, gamma, risk, estimate))
-        path[-min(window, len(oracle)) :] = oracle[-window:]
-    held = np.broadcast_to(previous, (1, 1, window, returns.shape[1]))
-    return Past(returns[None, -window:], held, path[None, None], np.array([gamma]), risk)
 
 
 def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:

@@ -36,6 +36,7 @@ _MODULES = {
     "finetuned-pto": "finetuned_pto",
     "toy-pto": "toy_pto",
     "parity": "parity",
+    "sp500": "sp500",
 }
 
 

@@ -51,12 +51,13 @@ class Outlook:
         return Outlook(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
-def outlook(windows: np.ndarray) -> Outlook:
-    """The outlook of windows of returns (n, T, m), T ≥ 20."""
+def outlook(windows: np.ndarray | Tensor) -> Outlook:
+    """The outlook of windows of returns (n, T, m), T ≥ 20; of a tensor it can be differentiated."""
     if windows.ndim != 3 or windows.shape[1] < LEAST_WINDOW:
-        raise InputError(f"windows: expected (n, at least {LEAST_WINDOW} steps, m), found {windows.shape}")
+        raise InputError(f"windows: expected (n, at least {LEAST_WINDOW} steps, m), found {tuple(windows.shape)}")
     n, steps, m = windows.shape
-    x = torch.from_numpy(np.ascontiguousarray(windows.transpose(0, 2, 1))).double()  # (n, m, T)
+    tensor = windows if isinstance(windows, Tensor) else torch.from_numpy(np.ascontiguousarray(windows))
+    x = tensor.double().transpose(1, 2).contiguous()  # (n, m, T)
     level = x.mean(-1)
     centred = x - level[..., None]
     scale = centred.square().mean(-1).sqrt()

@@ -12,6 +12,8 @@ from time2decide.qp.checks import InputError
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
+_MOST_BYTES = 256 * 2**20  # of a file: a hundred years of daily returns of 100 assets are 60 MB
+_PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
 def load_returns(
@@ -40,7 +42,17 @@ def load_returns(
         cells, duplicate columns, duplicate, unordered or unreadable dates, gaps, constant columns, returns below
         −1 and prices that are not positive.
     """
-    if values not in _KINDS:
+    return load_market(source, values, most_gap=most_gap)[0]
+
+
+def load_market(
+    source: str | Path | pd.DataFrame, values: str | None = None, *, most_gap: float = _MOST_GAP
+) -> tuple[pd.DataFrame, str]:
+    """`load_returns`, and what the cells were taken for: "returns" or "prices".
+
+    With `values` None it is guessed: numbers that are all positive and typically above 0.5 are prices.
+    """
+    if values not in (*_KINDS, None):
         raise InputError(f"values: expected one of {', '.join(_KINDS)}, found {values!r}")
     if isinstance(source, str) and source == "sp500":
         frame, name, values = sp500_prices(), "sp500", "prices"
@@ -50,7 +62,14 @@ def load_returns(
         path = Path(source)
         frame, name = _read(path), path.name
     table = _checked(frame, name, most_gap)
-    return _prices_to_returns(table, name) if values == "prices" else _checked_returns(table, name)
+    if values is None:
+        values = "prices" if looks_like_prices(table.to_numpy()) else "returns"
+    return (_prices_to_returns if values == "prices" else _checked_returns)(table, name), values
+
+
+def looks_like_prices(array: np.ndarray) -> bool:
+    """All positive and typically above 0.5."""
+    return bool((array > 0).all() and np.median(array) > _PRICE_LIKE)
 
 
 def sp500_prices() -> pd.DataFrame:
@@ -64,7 +83,10 @@ def sp500_prices() -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
-        raise InputError(f"{path}: expected a file, found none")
+        raise InputError(f"{path}: expected a file, found {'a folder' if path.is_dir() else 'none'}")
+    if path.stat().st_size > _MOST_BYTES:
+        megabytes = path.stat().st_size >> 20
+        raise InputError(f"{path.name}: expected at most {_MOST_BYTES >> 20} MB, found {megabytes} MB")
     if path.suffix.lower() in (".parquet", ".pq"):
         try:
             return _dates_first(pd.read_parquet(path))
@@ -100,6 +122,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{path.name}: expected a header and rows, found an empty file")
     header, body = rows[0], rows[1:]
+    if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
+        raise InputError(f"{path.name}: expected cells separated by commas, found {header[0][:40]!r}")
     for number, row in enumerate(body, start=1):
         if len(row) != len(header):
             raise InputError(f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}")
@@ -174,6 +198,11 @@ def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
 
 def _checked_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
     array = table.to_numpy()
+    if looks_like_prices(array):
+        raise InputError(
+            f"{name}: expected returns, found only positive numbers with median {np.median(array):g}: say that these "
+            "are prices"
+        )
     row, column = divmod(int(array.argmin()), array.shape[1])
     if array[row, column] < -1:
         place = _place(table.index, table.columns[column], row)

@@ -1,0 +1,176 @@
+"""Thirty and more ways to get it wrong: one line, exit code 2, nothing written."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROWS = 120
+
+
+def table(assets=3, rows=ROWS):
+    days = pd.date_range("2024-01-01", periods=rows, freq="B").strftime("%Y-%m-%d")
+    values = np.random.default_rng(0).normal(0, 0.01, (rows, assets)).round(6).astype(object)
+    return pd.DataFrame(values, index=pd.Index(days, name="date"), columns=[f"A{i}" for i in range(assets)])
+
+
+def changed(row, column, value, **shape):
+    frame = table(**shape)
+    frame.iloc[row, column] = value
+    return frame
+
+
+def with_labels(change):
+    frame = table()
+    labels = list(frame.index)
+    change(labels)
+    frame.index = pd.Index(labels, name="date")
+    return frame
+
+
+def swap(labels):
+    labels[5], labels[6] = labels[6], labels[5]
+
+
+def gap(labels):
+    labels[-1] = "2030-01-01"
+
+
+def constant(value):
+    frame = table()
+    frame["A1"] = value
+    return frame
+
+
+def twice():
+    frame = table()
+    frame.columns = ["A0", "A1", "A0"]
+    return frame
+
+
+def sparse(path):
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), 300 * 2**20)
+
+
+def prices(frame):
+    return ((1 + frame.astype(float)).cumprod() * 20).astype(object)
+
+
+#: name -> (content of data.csv: a frame, text, bytes or a function of the path; words of the message)
+FILES = {
+    "empty file": ("", "empty file"),
+    "header only": ("date,A,B\n", "at least 2 rows"),
+    "one asset": (table(1), "2 to 100 assets"),
+    "101 assets": (table(101), "2 to 100 assets"),
+    "text in a cell": (changed(7, 1, "n/a"), "column 'A1', row 8"),
+    "an empty cell": (changed(7, 1, ""), "an empty cell"),
+    "NaN": (changed(3, 2, "nan"), "expected a number"),
+    "inf": (changed(3, 2, "inf"), "expected a number"),
+    "a return below -1": (changed(3, 2, -1.5), "at least -1"),
+    "duplicate dates": (with_labels(lambda labels: labels.__setitem__(5, labels[4])), "distinct dates"),
+    "unsorted dates": (with_labels(swap), "increasing dates"),
+    "unreadable date": (with_labels(lambda labels: labels.__setitem__(5, "soon")), "expected a date"),
+    "a gap in the dates": (with_labels(gap), "no gap"),
+    "constant column": (constant(0.01), "numbers that vary"),
+    "all-zero returns": (table() * 0, "numbers that vary"),
+    "duplicate asset": (twice(), "distinct names"),
+    "binary file": (bytes(range(256)) * 40, "UTF-8"),
+    "wrong delimiter": (table().to_csv(sep=";"), "separated by commas"),
+    "uneven rows": (table().to_csv() + "2030-01-01,1\n", "expected 4 cells"),
+    "huge file": (sparse, "at most 256 MB"),
+    "too few rows": (table(rows=15), "expected at least"),
+}
+
+
+@pytest.mark.parametrize("command", ["decide", "backtest"])
+@pytest.mark.parametrize("kind", FILES)
+def test_bad_files(run, tmp_path, kind, command):
+    content, message = FILES[kind]
+    path = tmp_path / "data.csv"
+    if callable(content):
+        content(path)
+    elif isinstance(content, pd.DataFrame):
+        content.to_csv(path)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    outputs = ["--out", "new.csv"] if command == "decide" else ["--out", "out", "--report", "page.html"]
+    expected = "more than 96 steps" if (kind, command) == ("too few rows", "backtest") else message
+    refused(run(command, "data.csv", *outputs, cwd=tmp_path), expected, tmp_path, {"data.csv"})
+
+
+WEIGHTS = {
+    "do not sum to 1": ("asset,weight\nA0,0.5\nA1,0.2\nA2,0.2\n", "sum of 1"),
+    "negative": ("asset,weight\nA0,1.2\nA1,-0.4\nA2,0.2\n", "non-negative"),
+    "unknown asset": ("asset,weight\nA0,0.5\nA1,0.3\nZ,0.2\n", "unknown"),
+    "missing asset": ("asset,weight\nA0,0.5\nA1,0.5\n", "without"),
+    "an asset twice": ("asset,weight\nA0,0.5\nA0,0.5\nA1,0\nA2,0\n", "again"),
+    "text": ("asset,weight\nA0,half\nA1,0.5\nA2,0\n", "expected a number"),
+    "NaN": ("asset,weight\nA0,nan\nA1,0.5\nA2,0.5\n", "finite"),
+    "other columns": ("name,share\nA0,1\n", "columns asset,weight"),
+    "empty": ("", "an empty file"),
+    "binary": (b"\xff\xfe\x00\x01", "UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_bad_weights(run, tmp_path, kind):
+    content, message = WEIGHTS[kind]
+    table().to_csv(tmp_path / "data.csv")
+    (tmp_path / "held.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = run("decide", "data.csv", "--previous", "held.csv", "--out", "new.csv", cwd=tmp_path)
+    refused(done, message, tmp_path, {"data.csv", "held.csv"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decide", "data.csv", "--turnover", "0"], "turnover_l1"),
+        (["decide", "data.csv", "--turnover", "-0.5"], "turnover_l1"),
+        (["decide", "data.csv", "--turnover", "2.5"], "turnover_l1"),
+        (["decide", "data.csv", "--turnover", "nan"], "turnover_l1"),
+        (["decide", "data.csv", "--turnover", "much"], "Invalid value"),
+        (["decide", "data.csv", "--risk-aversion", "-1"], "risk_aversion"),
+        (["decide", "data.csv", "--model", "nowhere"], "checkpoint"),
+        (["decide", "data.csv", "--prices"], "expected a positive price"),
+        (["decide", "prices.csv", "--returns"], "prices"),
+        (["decide", "data.csv", "--prices", "--returns"], "found both"),
+        (["decide", "missing.csv"], "found none"),
+        (["decide", "."], "found a folder"),
+        (["decide", "data.txt"], "found none"),
+        (["decide", "data.csv", "--previous", "missing.csv"], "found none"),
+        (["decide", "data.csv", "--previous", "."], "found a folder"),
+        (["decide", "data.csv", "--out", "nowhere/new.csv"], "existing folder"),
+        (["decide", "data.csv", "--out", "new.txt"], "ending in .csv"),
+        (["decide"], "Missing argument"),
+        (["backtest", "data.csv", "--turnover", "0"], "turnover_l1"),
+        (["backtest", "data.csv", "--turnover", "0.5,2.5"], "turnover_l1"),
+        (["backtest", "data.csv", "--turnover", "0.5,0.5"], "distinct"),
+        (["backtest", "data.csv", "--turnover", "much"], "numbers separated by commas"),
+        (["backtest", "data.csv", "--strategies", "guess"], "found 'guess'"),
+        (["backtest", "data.csv", "--strategies", ","], "strategies"),
+        (["backtest", "data.csv", "--strategies", "uniform,uniform"], "twice"),
+        (["backtest", "data.csv", "--cost-bps", "-1"], "cost_bps"),
+        (["backtest", "data.csv", "--window", "500"], "500"),
+        (["backtest", "data.csv", "--last", "0"], "last"),
+        (["backtest", "data.csv", "--report", "page.pdf"], "ending in .html"),
+        (["backtest", "data.csv", "--data", "sp500"], "two"),
+        (["backtest", "prices.csv", "--returns"], "prices"),
+        (["backtest", "missing.csv"], "found none"),
+        (["backtest"], "found nothing"),
+    ],
+)
+def test_bad_arguments(run, tmp_path, arguments, message):
+    table().to_csv(tmp_path / "data.csv")
+    prices(table()).to_csv(tmp_path / "prices.csv")
+    refused(run(*arguments, cwd=tmp_path), message, tmp_path, {"data.csv", "prices.csv"})
+
+
+def refused(done, message, folder, files):
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("time2decide: ")
+    assert done.stdout == ""
+    assert {path.name for path in folder.iterdir()} == files

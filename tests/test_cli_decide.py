@@ -1,0 +1,83 @@
+"""`decide`, `backtest` and fine-tuning as a user meets them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide import Time2Decide, load_returns
+from time2decide.markets.weights import read_weights, write_weights
+from time2decide.qp import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(1)
+    days = pd.date_range("2024-01-01", periods=130, freq="B")
+    table = pd.DataFrame(rng.normal(0, 0.01, (130, 4)), index=days, columns=["A", "B", "C", "D, E"])
+    table.to_csv(tmp_path / "returns.csv", index_label="date")
+    ((1 + table).cumprod() * 50).to_csv(tmp_path / "prices.csv", index_label="date")
+    (tmp_path / "held.csv").write_text('asset,weight\nB,0.4\nA,0.3\n"D, E",0.2\nC,0.1\n')
+    return tmp_path
+
+
+def test_decide_says_everything_and_is_the_model(run, folder):
+    done = run(
+        "decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", "--out", "new.csv", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    table = load_returns(folder / "returns.csv")
+    weights = Time2Decide.from_pretrained().decide(table, read_weights(folder / "held.csv"), 0.5)
+    assert facts["weights"] == pytest.approx(weights.to_dict())
+    assert facts["previous"]["B"] == 0.4
+    assert facts["turnover"] <= 0.5 + 1e-9
+    assert facts["constraints"]["satisfied"]
+    assert facts["input"] | {"last": "2024-06-28"} == facts["input"]
+    assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "noise"}
+    assert read_weights(folder / "new.csv").to_dict() == facts["weights"]
+    again = run("decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", cwd=folder)
+    assert json.loads(again.stdout) == facts
+
+
+def test_prices_are_recognised_and_the_table_says_so(run, folder):
+    done = run("decide", "prices.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    for text in ("from prices (guessed", "all constraints hold", "equal weights were assumed", "Turnover used", "Why"):
+        assert text in done.stdout
+    short = pd.read_csv(folder / "returns.csv").iloc[:40]
+    short.to_csv(folder / "short.csv", index=False)
+    assert "shorter than the 96 rows" in run("decide", "short.csv", "--returns", cwd=folder).stdout
+
+
+def test_backtest_takes_a_file_and_writes_a_page(run, folder):
+    done = run(
+        "backtest", "prices.csv", "--prices", "--strategies", "time2decide,uniform,minimum-variance,oracle",
+        "--turnover", "0.2,1", "--report", "page.html", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for text in ("minimum-variance", "Sharpe − 1/m", "the oracle's weights", "written: page.html"):
+        assert text in done.stdout
+    assert (folder / "page.html").stat().st_size > 1_000_000
+
+
+def test_weights_survive_the_file(tmp_path):
+    weights = pd.Series({"A": 0.1, 'the "best", really': 0.9}, name="weight")
+    pd.testing.assert_series_equal(read_weights(write_weights(weights, tmp_path / "w.csv")), weights)
+    with pytest.raises(InputError, match=r"ending in \.csv"):
+        write_weights(weights, tmp_path / "w.txt")
+
+
+@pytest.mark.parametrize("command", ["decide", "backtest"])
+def test_help_has_an_example(run, tmp_path, command):
+    done = run(command, "--help", cwd=tmp_path)
+    assert f"Example: time2decide {command}" in " ".join(done.stdout.split())
+
+
+def test_help_names_every_strategy():
+    from time2decide.cli_backtest import _DEFAULT, _NAMES
+    from time2decide.decisions import CATALOGUE
+
+    assert set(_NAMES.split(", ")) == {*CATALOGUE, "oracle"}
+    assert set(_DEFAULT.split(",")) <= set(CATALOGUE)
