@@ -147,7 +147,7 @@ def test_command_reads_parquet(app, table, tmp_path):
     ((1 + table).cumprod() * 20).to_parquet(tmp_path / "prices.parquet")
     figures = []
     for kind in ("returns", "prices"):
-        arguments = ["--data", str(tmp_path / f"{kind}.parquet"), "--values", kind, "--strategies", "pto-ar1"]
+        arguments = ["--data", str(tmp_path / f"{kind}.parquet"), f"--{kind}", "--strategies", "pto-ar1"]
         arguments += ["--last", "110", "--out", str(tmp_path / "out"), "--json"]
         shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
         figures.append(json.loads(shown.stdout)[0]["annual_return"])

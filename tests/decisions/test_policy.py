@@ -9,7 +9,8 @@ import torch
 
 from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyConfig, Situation
 from time2decide.decisions.policy_data import StretchConfig, stretches
-from time2decide.decisions.policy_training import PRESETS, Group, PolicyRun, train_policy, utility_loss
+from time2decide.decisions.policy_losses import Group, utility_loss
+from time2decide.decisions.policy_training import PRESETS, PolicyRun, train_policy
 from time2decide.decisions.time2decide import load_policy
 from time2decide.forecasting.outlook import outlook
 from time2decide.markets.oracle import oracle_path

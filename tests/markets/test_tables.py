@@ -123,7 +123,7 @@ def test_missing_cells_of_a_frame_are_not_filled(table):
         (lambda t: t.assign(B=0.01), "column 'B': expected numbers that vary, found 0.01 in every row"),
         (lambda t: t.set_axis(["A", "B", "A"], axis=1), "column 'A': expected distinct names"),
         (lambda t: t.assign(C=t["C"].where(t.index != DAYS[5], -1.5)), r"column 'C', row 6 .* at least -1"),
-        (lambda t: t + 100, "look like prices"),
+        (lambda t: t + 100, "say that these are prices"),
         (lambda t: t.iloc[:1], "at least 2 rows"),
         (lambda t: t.set_axis(["x", *map(str, DAYS[1:])]), "row 1: expected a date like 2024-01-31"),
     ],

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from time2decide.decisions.policy import Policy
 from time2decide.decisions.policy_data import Stretches, stretches_of
-from time2decide.decisions.policy_training import Group, policy_loss
+from time2decide.decisions.policy_losses import Group, policy_loss
 from time2decide.decisions.time2decide import load_policy, save_policy
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.qp.checks import InputError, check_count, check_positive

@@ -61,11 +61,11 @@ def _statistics(net: np.ndarray, places: np.ndarray, periods_per_year: float) ->
     """Annual growth and Sharpe ratio of every draw, (draws,) each."""
     sample = net[places]  # (draws, time)
     growth = np.expm1(np.log1p(np.maximum(sample, -1 + 1e-12)).mean(axis=1) * periods_per_year)
-    deviation = sample.std(axis=1, ddof=1)
+    deviation = sample.std(axis=1, ddof=1) if len(net) > 1 else np.zeros(len(sample))
     ratio = sample.mean(axis=1) / np.where(deviation > 0, deviation, np.inf)
     return growth, ratio * np.sqrt(periods_per_year)
 
 
 def _sharpe(net: np.ndarray, periods_per_year: float) -> float:
-    deviation = net.std(ddof=1)
+    deviation = net.std(ddof=1) if len(net) > 1 else 0.0
     return float(net.mean() / deviation * np.sqrt(periods_per_year)) if deviation > 0 else 0.0

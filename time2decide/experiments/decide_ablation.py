@@ -16,7 +16,8 @@ import torch
 
 from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyConfig
 from time2decide.decisions.policy_data import StretchConfig, stretches
-from time2decide.decisions.policy_training import PRESETS, Group, train_policy
+from time2decide.decisions.policy_losses import Group
+from time2decide.decisions.policy_training import PRESETS, train_policy
 from time2decide.experiments.registry import Experiment
 from time2decide.markets.oracle import RISK_AVERSION
 

@@ -15,7 +15,7 @@ from time2decide.experiments.paper import published
 from time2decide.markets import BUDGETS
 
 Row = dict[str, Any]
-_TABLES = {
+PUBLISHED = {
     "clean": "time2decide_mse_summary",
     "noisy": "time2decide_mse_summary_noisy",
     "noisy-matched": "time2decide_mse_summary_noisy",
@@ -132,7 +132,7 @@ def bootstrap_error(scores: np.ndarray, seed: int = 0) -> float:
 
 def _published(market: str, strategy: str, budget: float) -> float | None:
     name = _PAPER.get(strategy)
-    return published(_TABLES[market]).get((f"gamma={budget}", name)) if name else None
+    return published(PUBLISHED[market]).get((f"gamma={budget}", name)) if name else None
 
 
 def _is(row: Row, strategy: str, budget: float) -> bool:

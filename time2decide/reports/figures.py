@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from time2decide.experiments.store import results_root
+from time2decide.reports.portfolio_figures import portfolio
 from time2decide.reports.theory_figures import parity, toy_pto
 
 if TYPE_CHECKING:
@@ -111,4 +112,6 @@ FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
     "qp-histograms": qp_histograms,
     "toy-pto": toy_pto,
     "parity": parity,
+    "portfolio-clean": portfolio,
+    "portfolio-noisy": portfolio,
 }
