@@ -32,7 +32,19 @@ def parity_row(arm, r2, oddness):
     return {"arm": arm, "model": {"layers": 4, "heads": 2}, "r2": r2, "oddness": oddness, "error": None}
 
 
+def portfolio_rows(market):
+    names = ("uniform", "pto", "time2decide (own)", "time2decide-utility (own)")
+    common = {"market": market, "seed": 0, "error": None}
+    return [
+        {**common, "strategy": name, "turnover_l1": g, "mse_series": [0.01 * g, 0.02], "regret_series": [0.001, 0.002]}
+        for name in names
+        for g in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    ]
+
+
 ROWS = {
+    "portfolio-clean": portfolio_rows("clean"),
+    "portfolio-noisy": portfolio_rows("noisy") + portfolio_rows("noisy-matched"),
     "toy-pto": toy_rows(),
     "parity": [parity_row("LinearTransformer 4×2", 0.99, 2.0), parity_row("pure attention", -0.7, 0.0)],
     "convergence": [curve_row("U", "gradient"), curve_row("U", "nesterov"), curve_row("LC", "arrow_hurwicz")],
