@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.forecasting.outlook import Outlook, outlook
+from time2decide.forecasting.outlook import VERSION, Outlook, outlook
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.cache import cache_directory
 from time2decide.markets.covariance import empirical_covariance
@@ -70,7 +70,7 @@ class Stretches:
 
 def stretches(config: StretchConfig) -> Stretches:
     """Stretches of the configuration, kept on disk; the same configuration gives the same numbers."""
-    key = hashlib.sha256(json.dumps({"version": _VERSION, **asdict(config)}).encode()).hexdigest()[:32]
+    key = hashlib.sha256(json.dumps({"version": [_VERSION, VERSION], **asdict(config)}).encode()).hexdigest()[:32]
     path = cache_directory() / f"stretches-{key}.safetensors"
     if path.exists():
         tensors, _ = load_tensors(path)

@@ -18,12 +18,14 @@ import torch
 
 from time2decide.decisions import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Strategy, Uniform
 from time2decide.decisions.literal import pretrained_strategy
-from time2decide.decisions.metrics import score, squared_distance
+from time2decide.decisions.metrics import score
 from time2decide.decisions.rollout import rollout
 from time2decide.decisions.time2decide import PRETRAINED, Learned, NetworkForecast, load_policy
+from time2decide.experiments.portfolio_baselines import tune
 from time2decide.experiments.portfolio_tables import show
 from time2decide.experiments.registry import Experiment
-from time2decide.forecasting.outlook import Outlook, outlook
+from time2decide.forecasting.memory import RememberedOutlooks
+from time2decide.forecasting.outlook import VERSION, Outlook, outlook
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.markets.cache import cache_directory
@@ -123,17 +125,6 @@ MAKERS: dict[str, tuple[Callable[[Any, Remembered, Any], Strategy], str | None, 
 }
 
 
-def tune(
-    make: Callable[[tuple[float, ...]], Strategy], grid: list[float], returns: np.ndarray, oracle: np.ndarray
-) -> list[float]:
-    """The value of the grid with the least MSE at each budget; all are run together, as extra budgets."""
-    budgets, values = np.tile(BUDGETS, len(grid)), np.repeat(grid, len(BUDGETS))
-    target = np.tile(oracle, (1, len(grid), 1, 1))  # (series, grid × budgets, time, m)
-    result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), oracle=target)
-    errors = squared_distance(result.raw, target, WINDOW).mean(axis=0).reshape(len(grid), len(BUDGETS))
-    return [float(grid[i]) for i in errors.argmin(axis=0)]
-
-
 def scored(
     strategy: Strategy,
     returns: np.ndarray,
@@ -161,21 +152,12 @@ def scored(
     ]
 
 
-class Remembered:
-    """`outlook` with a memory, because all networks see the same windows; kept on disk between tasks."""
-
-    def __init__(self) -> None:
-        self.seen: dict[bytes, Outlook] = {}
-
-    def __call__(self, windows: np.ndarray) -> Outlook:
-        key = _digest(windows)
-        if key not in self.seen:
-            self.seen[key] = outlook(windows)
-        return self.seen[key]
+class Remembered(RememberedOutlooks):
+    """Outlooks of whole series, kept on disk between tasks, because all networks see the same windows."""
 
     def learn(self, returns: np.ndarray, key: Config) -> None:
         """Look at every window of returns (series, time, m), or read what was seen under the same key before."""
-        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+        name = hashlib.sha256(json.dumps(key | {"version": VERSION}, sort_keys=True).encode()).hexdigest()[:32]
         path = cache_directory() / f"outlooks-{name}.safetensors"
         steps = range(WINDOW, returns.shape[1])
         if path.exists():
@@ -186,11 +168,7 @@ class Remembered:
             stacked = {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(Outlook)}
             save_tensors(path, stacked, key)
         for t, one in zip(steps, looks, strict=True):
-            self.seen[_digest(returns[:, t - WINDOW : t])] = one
-
-
-def _digest(windows: np.ndarray) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(windows).tobytes(), digest_size=16).digest()
+            self.remember(returns[:, t - WINDOW : t], one)
 
 
 def _experiment(name: str, title: str, paper: str, markets: tuple[str, ...], hours: str) -> Experiment:

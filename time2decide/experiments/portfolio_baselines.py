@@ -85,7 +85,7 @@ def _candidates(
     forecast: Forecaster = partial(ridge, penalty=penalty)
 
     def tuned(make: Callable[[tuple[float, ...]], Strategy], grid: str) -> tuple[Strategy, list[float]]:
-        best = _tune(make, grids[grid], returns, oracle)
+        best = tune(make, grids[grid], returns, oracle)
         return make(tuple(best)), best
 
     return [
@@ -101,7 +101,7 @@ def _candidates(
     ]
 
 
-def _tune(
+def tune(
     make: Callable[[tuple[float, ...]], Strategy], grid: Sequence[float], returns: np.ndarray, oracle: np.ndarray
 ) -> list[float]:
     """The value of the grid with the least MSE at each budget; all are run together, as extra budgets."""

@@ -18,13 +18,20 @@ class RememberedOutlooks:
         self._seen: OrderedDict[bytes, Outlook] = OrderedDict()
 
     def __call__(self, windows: np.ndarray) -> Outlook:
-        content = hashlib.blake2b(np.ascontiguousarray(windows).tobytes(), digest_size=16)
-        content.update(repr(windows.shape).encode())
-        key = content.digest()
-        if key in self._seen:
-            self._seen.move_to_end(key)
-        else:
-            self._seen[key] = outlook(windows)
-            if len(self._seen) > self.most:
-                self._seen.popitem(last=False)
+        key = _content(windows)
+        if key not in self._seen:
+            self.remember(windows, outlook(windows))
+        self._seen.move_to_end(key)
         return self._seen[key]
+
+    def remember(self, windows: np.ndarray, answer: Outlook) -> None:
+        """Keep an answer that is known already."""
+        self._seen[_content(windows)] = answer
+        if len(self._seen) > self.most:
+            self._seen.popitem(last=False)
+
+
+def _content(windows: np.ndarray) -> bytes:
+    content = hashlib.blake2b(np.ascontiguousarray(windows).tobytes(), digest_size=16)
+    content.update(repr(windows.shape).encode())
+    return content.digest()

@@ -18,6 +18,7 @@ from time2decide.qp.checks import InputError
 
 EXPERTS = 2  # kernel bank, lag regression
 LEAST_WINDOW = LAGS + 4
+VERSION = 1  # of the numbers: raise it when the same window has another outlook, so that caches are not mixed
 
 
 @dataclass(frozen=True)
