@@ -163,6 +163,8 @@ def _import_ray() -> Any:
 def _connect(ray: Any, workers: int, address: str | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address is None:
+        # Ray's workers would yield to every other process of this machine, and starve beside a busy one
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(address="local", num_cpus=workers, include_dashboard=False, **options)  # never somebody's cluster
         return
     try:
