@@ -1,53 +1,60 @@
-"""The cost of the full sweep: counts of the paper, scaling, and speeds read from the store."""
+"""The cost of the full sweep: counts of the paper, a real step of each kind, and the page that quotes the rows."""
 
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from time2decide.experiments import Store, get_experiment, reproduce
 from time2decide.experiments.paper import published
-from time2decide.experiments.scale import (
-    Assumptions,
-    costs,
-    measured_flops,
-    paper_core_flops,
-    qp_flop,
-    step_flop,
-    table,
-)
-from time2decide.qp import InputError
+from time2decide.experiments.qp_cells import cell, new_model
+from time2decide.experiments.scale import _TUNING_RUNS, Assumptions, costs, qp_flop, step_flop, table, tuning_flop
 
 STORED = Path(__file__).parent.parent.parent / "results"
-
-
-def line(steps, seconds, error=None):
-    config = {"layers": 2, "d_model": 32, "n": 5, "m": 3, "training": {"batch": 64}}
-    return {"config": config, "error": error, "rows": [{"steps": steps, "train_seconds": seconds, "device": "cpu"}]}
+QP = {"work": "qp", "batch": 128, "flop": 4e9, "core_seconds": 0.1, "core_flops": 40e9, "error": None}
+TUNING = {"work": "tuning", "batch": 2, "flop": 28e9, "core_seconds": 1.0, "core_flops": 28e9, "error": None}
 
 
 def test_the_sweeps_have_the_papers_sizes():
     assert len(published("qp_r2")) == 336
-    assert Assumptions().tuning_runs == 448
+    assert _TUNING_RUNS == 448
+    assert len([task for task in get_experiment("lambda-sweep").tasks("paper") if "return_weight" in task]) == 448
 
 
-def test_speed_is_the_median_of_stored_trainings():
-    step = step_flop(2, 32, 64, 5, 3)
-    assert step == 6 * 12 * 2 * 32**2 * 64 * 11
-    assert measured_flops([line(100, 1.0), line(100, 2.0), line(100, 4.0), line(1, 9.0, "RuntimeError")]) == 50 * step
-    with pytest.raises(InputError, match="expected stored trainings"):
-        measured_flops([])
+@pytest.mark.parametrize(("layers", "n", "m"), [(1, 5, 3), (2, 20, 16), (8, 5, 3)])
+def test_operations_are_those_of_the_model(layers, n, m):
+    model = new_model(cell("paper", n, m, "LinearTransformer", layers, 2)).to("meta")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(128, n + m + 3, n, device="meta")).sum().backward()
+    assert step_flop(layers, 128, n, m) == pytest.approx(counter.get_total_flops(), rel=0.03)
 
 
-def test_a_step_of_the_paper_preset_runs():
-    assert paper_core_flops(layers=1, rounds=1) > 0
+def test_a_smoke_run_takes_a_step_of_each_kind(tmp_path):
+    experiment = get_experiment("scale")
+    rows = reproduce(experiment, "smoke", root=tmp_path)
+    assert [row["error"] for row in rows] == [None, None]
+    assert rows[1]["flop"] == pytest.approx(14.07e9, rel=0.01)  # of one window
+    assert "fine-tuning, 1 window " in experiment.show(rows)
+    assert len(costs(rows)) == 3
 
 
 def test_costs_scale_with_machines_and_epochs():
-    one, many, gpus = costs(STORED)
+    one, many, gpus = costs([QP, TUNING])
+    assert one["qp_days"] == pytest.approx(qp_flop(Assumptions()) / 40e9 / 86_400)
+    assert one["tuning_days"] == pytest.approx(448 * 10 * 249_900 * 0.5 / 86_400)
     assert one["qp_days"] == pytest.approx(many["qp_days"] * 64 * Assumptions().efficiency)
     assert gpus["tuning_days"] < many["tuning_days"] < one["tuning_days"]
-    assert qp_flop(Assumptions(qp_epochs=300)) == pytest.approx(2 * qp_flop(Assumptions()))
-    assert costs(STORED, core_flops=1e9)[0]["qp_days"] == pytest.approx(qp_flop(Assumptions()) / 1e9 / 86_400)
+    twice = Assumptions(qp_epochs=300, tuning_epochs=20)
+    assert qp_flop(twice) == pytest.approx(2 * qp_flop(Assumptions()))
+    assert tuning_flop(twice, TUNING) == pytest.approx(2 * tuning_flop(Assumptions(), TUNING))
 
 
-def test_the_page_quotes_the_table():
-    assert table(costs(STORED, core_flops=40e9)) in (STORED.parent / "docs/scale.md").read_text()
+def test_without_both_measurements_there_are_no_costs():
+    failed = TUNING | {"error": "RuntimeError: out of memory"}
+    assert costs([QP]) == costs([QP, failed]) == []
+    assert "failed: tuning: RuntimeError" in get_experiment("scale").show([QP, failed])
+
+
+def test_the_page_quotes_the_stored_rows():
+    assert table(Store("scale", "cpu", STORED).rows()) in (STORED.parent / "docs/scale.md").read_text()

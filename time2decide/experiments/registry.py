@@ -37,6 +37,7 @@ _MODULES = {
     "toy-pto": "toy_pto",
     "parity": "parity",
     "sp500": "sp500",
+    "scale": "scale",
 }
 
 

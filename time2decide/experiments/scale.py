@@ -1,82 +1,113 @@
-"""What the paper's full sweep costs on other machines, worked out from measured task times.
+"""What the paper's full sweep costs on other machines, worked out from measured training steps.
 
-A training step of a transformer with P weights in its layers takes about 6·P floating-point operations per token:
-two for each weight forward and four backward. Stored rows say how many such operations a core does per second. The
-rest is counting: the paper's 336 QP cells and 448 fine-tunings, and how many of them fit beside each other.
+Two kinds of work make up the sweep: 336 QP solvers and 448 fine-tunings of the literal decision model. Of each, real
+steps of the `paper` preset are timed here by processor time and their floating-point operations counted. The rest is
+counting: how many such steps there are, and how many tasks fit beside each other.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from time2decide.bench.timing import one_thread
+from time2decide.decisions.literal import LiteralDecider
+from time2decide.decisions.literal_training import LITERAL_PRESETS, decision_loss
 from time2decide.experiments.paper import published
-from time2decide.experiments.store import Store
-from time2decide.qp.checks import InputError
+from time2decide.experiments.qp_cells import cell, new_model
+from time2decide.experiments.registry import Experiment
+from time2decide.experiments.store import Config, Row
 
-Line = dict[str, Any]
 _MACHINES = {"1 core": (1, 0), "64 cores": (64, 0), "8 GPUs": (8, 8)}  # name -> (tasks at a time, GPUs)
+_QP_BATCH, _QP_WIDTH = 128, 256  # the paper's
+_TUNING_WINDOWS = 300 * (1024 - 96 - 96 + 1)  # of an epoch: 300 series, window and horizon 96, stride 1
+_TUNING_RUNS = 7 * 16 * 2 * 2  # budgets × weights of the return loss × models × data sets
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What cannot be read from the store."""
+    """What is not measured."""
 
     qp_epochs: int = 150  # of at most 500: training stops 30 epochs after the best one
-    qp_batch: int = 128
-    qp_width: int = 256
     qp_gpu_flops: float = 2e12  # a GPU on batches of 128 short sequences: bound by launching kernels
     tuning_epochs: int = 10  # of at most 50: training stops 5 epochs after the best one
-    tuning_windows: int = 300 * (1024 - 96 - 96 + 1)  # 300 series, window and horizon 96, stride 1
-    tuning_flop: float = 14e9  # of one training window: 7.6 M weights, 32 channels and 16 covariance tokens
-    tuning_runs: int = 7 * 16 * 2 * 2  # budgets × weights of the return loss × models × data sets
-    tuning_core_flops: float = 40e9  # a core on matrices of width 256
     tuning_gpu_flops: float = 15e12  # a GPU in mixed precision on sequences of 368 tokens
     efficiency: float = 0.9  # share of a machine that is busy: the last tasks end at different times
 
 
-def step_flop(layers: int, width: int, batch: int, n: int, m: int) -> float:
-    """One training step of a QP transformer: 6 · 12·layers·width² · batch · (n + m + 3)."""
-    return 6.0 * 12 * layers * width**2 * batch * (n + m + 3)
+def tasks(preset: str) -> list[Config]:
+    """One task per kind of work."""
+    small = preset == "smoke"
+    return [
+        {"work": "qp", "layers": 1 if small else 8, "batch": _QP_BATCH, "rounds": 1 if small else 15, "seed": 0},
+        {"work": "tuning", "batch": 1 if small else 8, "rounds": 1 if small else 5, "seed": 0},
+    ]
 
 
-def measured_flops(lines: list[Line]) -> float:
-    """Operations per second of one core, the median over stored trainings of transformers."""
-    rates = []
-    for line in lines:
-        config, rows = line["config"], line["rows"]
-        if line["error"] is None and rows and config.get("layers") and rows[0].get("device") == "cpu":
-            step = step_flop(config["layers"], config["d_model"], config["training"]["batch"], config["n"], config["m"])
-            rates.append(rows[0]["steps"] * step / rows[0]["train_seconds"])
-    if not rates:
-        raise InputError("results: expected stored trainings of qp-grid, found none")
-    return median(rates)
+def run(config: Config) -> list[Row]:
+    """Processor seconds and operations of a training step, the median over rounds."""
+    generator = torch.Generator().manual_seed(config["seed"])
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config["seed"])  # of the dropout
+        step, flop = (_qp_step if config["work"] == "qp" else _tuning_step)(config, generator)
+        step()  # warms up
+        seconds = []
+        for _ in range(config["rounds"]):
+            start = time.process_time()
+            step()
+            seconds.append(time.process_time() - start)
+    return [{"core_seconds": median(seconds), "flop": flop, "core_flops": flop / median(seconds)}]
 
 
-def paper_core_flops(*, layers: int = 8, rounds: int = 3) -> float:
-    """Operations per second of this core on a step of the `paper` preset at (5, 3), by processor time."""
-    import torch
-    from torch.nn.functional import mse_loss
+def step_flop(layers: int, batch: int, n: int, m: int) -> float:
+    """One training step of a QP transformer: 6·width²·batch·((12·layers − 10)·tokens + 14), tokens = n + m + 3.
 
-    from time2decide.experiments.qp_cells import cell, new_model
+    Each weight takes two operations per token forward and four backward. A layer has 12·width² of them, but the last
+    one answers for a single token: of the others it needs keys and values only. The read-out has 4·width².
+    """
+    return 6.0 * _QP_WIDTH**2 * batch * ((12 * layers - 10) * (n + m + 3) + 14)
 
-    torch.set_num_threads(1)
-    config = cell("paper", 5, 3, "LinearTransformer", layers, 2)
-    model, generator = new_model(config), torch.Generator().manual_seed(0)
-    tokens, answers = torch.randn(128, 11, 5, generator=generator), torch.randn(128, 5, generator=generator)
+
+def _qp_step(config: Config, generator: torch.Generator) -> tuple[Callable[[], None], float]:
+    """A linear transformer of the paper's width at (5, 3), on a batch of the paper's size."""
+    n, m, layers, batch = 5, 3, config["layers"], config["batch"]
+    model = new_model(cell("paper", n, m, "LinearTransformer", layers, 2))
+    tokens, answers = (torch.randn(batch, *shape, generator=generator) for shape in ((n + m + 3, n), (n,)))
+    step = _training_step(model, lambda: mse_loss(model(tokens), answers))
+    return step, step_flop(layers, batch, n, m)
+
+
+def _tuning_step(config: Config, generator: torch.Generator) -> tuple[Callable[[], None], float]:
+    """The literal Time2Decide of full size: 16 assets, windows and targets of 96 steps; operations are counted."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, recipe = LiteralDecider().train(), LITERAL_PRESETS["paper"]
+    shape = (config["batch"], 192, model.config.assets)
+    returns = 0.01 * torch.randn(shape, generator=generator)
+    allocations = torch.randn(shape, generator=generator).softmax(-1)
+    step = _training_step(model, lambda: decision_loss(model, returns, allocations, recipe))
+    counter = FlopCounterMode(display=False)
+    with counter:
+        step()
+    return step, float(counter.get_total_flops())
+
+
+def _training_step(model: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    seconds = []
-    for _ in range(rounds + 1):  # the first warms up
-        start = time.process_time()
+
+    def step() -> None:
         optimiser.zero_grad()
-        mse_loss(model(tokens), answers).backward()  # type: ignore[no-untyped-call]
+        loss().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        seconds.append(time.process_time() - start)
-    return step_flop(layers, config["d_model"], len(tokens), 5, 3) / median(seconds[1:])
+
+    return step
 
 
 def qp_flop(assumptions: Assumptions) -> float:
@@ -84,15 +115,46 @@ def qp_flop(assumptions: Assumptions) -> float:
     total = 0.0
     for place, _ in published("qp_r2"):
         size = {key: int(value) for key, value in (item.split("=") for item in place.split(";"))}
-        steps = math.ceil((50_000 if size["n"] <= 10 else 100_000) / assumptions.qp_batch) * assumptions.qp_epochs
-        step = step_flop(size["layers"], assumptions.qp_width, assumptions.qp_batch, size["n"], size["m"])
-        total += steps * step
+        steps = math.ceil((50_000 if size["n"] <= 10 else 100_000) / _QP_BATCH) * assumptions.qp_epochs
+        total += steps * step_flop(size["layers"], _QP_BATCH, size["n"], size["m"])
     return total
 
 
-def table(rows: list[Line]) -> str:
-    """The costs as rows of a Markdown table."""
-    lines = (f"| {row['machine']} | {_days(row['qp_days'])} | {_days(row['tuning_days'])} |" for row in rows)
+def tuning_flop(assumptions: Assumptions, row: Row) -> float:
+    """All fine-tunings together, by the operations of a window that a stored row counts."""
+    windows = _TUNING_RUNS * assumptions.tuning_epochs * _TUNING_WINDOWS
+    return float(windows * row["flop"] / row["batch"])
+
+
+def costs(rows: list[Row], assumptions: Assumptions | None = None) -> list[Row]:
+    """Days of the two sweeps on one core, 64 cores and 8 GPUs; none without both measurements."""
+    chosen = assumptions or Assumptions()
+    measured = {row["work"]: row for row in rows if not row["error"]}
+    if set(measured) != {"qp", "tuning"}:
+        return []
+    qp, tuning = qp_flop(chosen), tuning_flop(chosen, measured["tuning"])
+    found = []
+    for name, (at_once, gpus) in _MACHINES.items():
+        share = 86_400 * at_once * (1.0 if at_once == 1 else chosen.efficiency)
+        qp_speed = chosen.qp_gpu_flops if gpus else measured["qp"]["core_flops"]
+        tuning_speed = chosen.tuning_gpu_flops if gpus else measured["tuning"]["core_flops"]
+        found.append(
+            {"machine": name, "qp_days": qp / (share * qp_speed), "tuning_days": tuning / (share * tuning_speed)}
+        )
+    return found
+
+
+def table(rows: list[Row]) -> str:
+    """What was measured and the costs, as two Markdown tables."""
+    lines = ["| a training step | operations | processor time | speed of a core |", "|---|---|---|---|"]
+    for row in (row for row in rows if not row["error"]):
+        unit = ("problem" if row["work"] == "qp" else "window") + ("s" if row["batch"] > 1 else "")
+        what = f"{'QP cell' if row['work'] == 'qp' else 'fine-tuning'}, {row['batch']} {unit}"
+        figures = f"{row['flop'] / 1e9:.0f} GFLOP | {row['core_seconds']:.2f} s | {row['core_flops'] / 1e9:.0f} GFLOP/s"
+        lines.append(f"| {what} | {figures} |")
+    lines += ["", "| machine | 336 QP cells | 448 fine-tunings |", "|---|---|---|"]
+    for row in costs(rows):
+        lines.append(f"| {row['machine']} | {_days(row['qp_days'])} | {_days(row['tuning_days'])} |")
     return "\n".join(lines)
 
 
@@ -100,21 +162,26 @@ def _days(value: float) -> str:
     return f"{value:.1f} days" if value < 10 else f"{value:,.0f} days" if value < 730 else f"{value / 365:.0f} years"
 
 
-def costs(
-    root: str | Path | None = None, *, core_flops: float | None = None, assumptions: Assumptions | None = None
-) -> list[Line]:
-    """Days of the two sweeps on one core, 64 cores and 8 GPUs.
+def show(rows: list[Row]) -> str:
+    """The tables, and what they assume."""
+    failed = [f"failed: {row['work']}: {row['error']}" for row in rows if row["error"]]
+    given = Assumptions()
+    note = (
+        f"Assumed, not measured: a QP cell trains for {given.qp_epochs} epochs, a fine-tuning for "
+        f"{given.tuning_epochs}; a GPU does {given.qp_gpu_flops / 1e12:g} TFLOP/s\non QP cells and "
+        f"{given.tuning_gpu_flops / 1e12:g} on fine-tunings; {given.efficiency:.0%} of several cores or GPUs are busy."
+    )
+    return "\n\n".join([*failed, table(rows), note])
 
-    `core_flops` is the speed of a core on the QP cells of the paper's width, where it was measured; otherwise the
-    speed of the stored, smaller models is used, which is an under-estimate.
-    """
-    chosen = assumptions or Assumptions()
-    speed = core_flops or measured_flops(list(Store("qp-grid", "cpu", root).lines().values()))
-    tuning = chosen.tuning_runs * chosen.tuning_epochs * chosen.tuning_windows * chosen.tuning_flop
-    rows = []
-    for name, (tasks, gpus) in _MACHINES.items():
-        share = tasks * (1.0 if tasks == 1 else chosen.efficiency)
-        qp = qp_flop(chosen) / (share * (chosen.qp_gpu_flops if gpus else speed))
-        fine = tuning / (share * (chosen.tuning_gpu_flops if gpus else chosen.tuning_core_flops))
-        rows.append({"machine": name, "qp_days": qp / 86_400, "tuning_days": fine / 86_400})
-    return rows
+
+EXPERIMENTS = (
+    Experiment(
+        id="scale",
+        title="What the paper's full sweep costs, from measured training steps",
+        paper="not in the paper: its 336 QP cells and 448 fine-tunings",
+        presets={"smoke": "5 s", "cpu": "1 min"},
+        tasks=tasks,
+        run=run,
+        show=show,
+    ),
+)
