@@ -1,14 +1,17 @@
-"""A finding of the paper, checked on stored rows: held only if every case agrees and at least one was there."""
+"""A finding of the paper, checked on stored rows: held only if every case agrees and at least one was there.
+
+What the paper says of most cases needs more than half of them.
+"""
 
 from __future__ import annotations
 
 from time2decide.experiments.store import Row
 
 
-def held(finding: str, cases: list[bool], detail: str = "") -> Row:
+def held(finding: str, cases: list[bool], detail: str = "", *, most: bool = False) -> Row:
     """A finding with its verdict, the number of cases that agree, and a remark."""
     agree = f"{sum(cases)} of {len(cases)} cases"
-    verdict = bool(cases) and all(cases)
+    verdict = sum(cases) > len(cases) / 2 if most else bool(cases) and all(cases)
     return {"finding": finding, "held": verdict, "tested": bool(cases), "cases": agree, "detail": detail}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from time2decide.decisions import LiteralStrategy, Uniform, backbone_pto, pretrained_strategy, train_literal
 from time2decide.decisions.literal_training import RETURN_WEIGHTS
+from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.literal_evaluation import SIZES, recipe_of, scored, teacher_forced
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
@@ -66,6 +67,65 @@ def run(config: Config) -> list[Row]:
     return [{"strategy": config["model"], **row, "validation_mse": known["mse"], **training}]
 
 
+def findings(rows: list[Row]) -> list[Row]:
+    """What the paper says of the sweep, one case per market and budget; λ_r is the one chosen on validation series."""
+    cells: dict[tuple[str, float], list[Row]] = {}
+    for row in (row for row in rows if not row["error"]):
+        cells.setdefault((row["market"], row["turnover_l1"]), []).append(row)
+    found = {cell: _chosen(chosen) for cell, chosen in cells.items()}
+
+    def below(ours: str, rival: str, market: str = "", least: float = 0.0, most: float = 2.0) -> list[bool]:
+        return [
+            best[ours]["mse"] < best[rival]["mse"]
+            for (name, budget), best in found.items()
+            if {ours, rival} <= best.keys() and market in ("", name) and least <= budget <= most
+        ]
+
+    both = [best for best in found.values() if {"time2decide", "sft"} <= best.keys()]
+    weights = [(best["sft"]["return_weight"], best["time2decide"]["return_weight"]) for best in both]
+    dominated = [all(_beats(best, name) for name in (*_REFERENCES, "sft") if name in best) for best in both]
+    noisy = [case for case, best in zip(dominated, both, strict=True) if best["sft"]["market"] == "noisy"]
+    pto = "pto-timepfn"
+    return [
+        held("Literal models: Time2Decide is below SFT at every γ", below("time2decide", "sft")),
+        held("Literal models: Time2Decide is below Pretrained at every γ", below("time2decide", "pretrained")),
+        held(
+            "Literal models, clean: PtO is below Time2Decide for γ ≤ 1.25",
+            below(pto, "time2decide", "clean", most=1.25),
+        ),
+        held("Literal models, clean: Time2Decide is below PtO for γ ≥ 1.5", below("time2decide", pto, "clean", 1.5)),
+        held("Literal models, noisy: Time2Decide is below every other strategy in most cases", noisy, most=True),
+        held(
+            "Literal Time2Decide: the best λ_r > 0 is below λ_r = 0",
+            below("time2decide, λ_r > 0", "time2decide, λ_r = 0"),
+        ),
+        held(
+            "Literal models: SFT wants a smaller λ_r than Time2Decide in most cases",
+            [tuned < ours for tuned, ours in weights],
+            "chosen for SFT and Time2Decide: " + ", ".join(f"{a:g} and {b:g}" for a, b in weights) if weights else "",
+            most=True,
+        ),
+    ]
+
+
+def _beats(best: dict[str, Row], rival: str) -> bool:
+    return bool(best["time2decide"]["mse"] < best[rival]["mse"])
+
+
+def _chosen(rows: list[Row]) -> dict[str, Row]:
+    """Strategy -> its row at one market and budget; of a learned one that with the least MSE on validation series."""
+    found = {row["strategy"]: row for row in rows if row["model"] == "references"}
+    for model in _NAMES:
+        own = [row for row in rows if row["model"] == model]
+        parts = {
+            model: own,
+            f"{model}, λ_r > 0": [row for row in own if row["return_weight"]],
+            f"{model}, λ_r = 0": [row for row in own if not row["return_weight"]],
+        }
+        found |= {name: min(some, key=lambda row: row["validation_mse"]) for name, some in parts.items() if some}
+    return found
+
+
 def show(rows: list[Row]) -> str:
     """A table per market and γ: MSE for every λ_r, the one chosen on validation series, the paper's in brackets."""
     blocks = [f"failed: {row['market']} {row['model']}: {row['error']}" for row in rows if row["error"]]
@@ -84,6 +144,7 @@ def show(rows: list[Row]) -> str:
             "best, which is the least of its whole row.\non s* history: the same models if they are shown the oracle's "
             "past allocations, as in training, instead of their own."
         )
+        blocks.append(show_findings(findings(rows)))
     return "\n\n".join(blocks)
 
 
@@ -128,5 +189,6 @@ EXPERIMENTS = (
         tasks=tasks,
         run=run,
         show=show,
+        findings=findings,
     ),
 )

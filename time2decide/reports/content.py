@@ -8,7 +8,7 @@ from typing import Any
 
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
 from time2decide.experiments.store import Store, results_root, task_key
-from time2decide.reports.claims import OTHER_CLAIMS, Claim, claims
+from time2decide.reports.claims import Claim, claims
 from time2decide.reports.interactive import PANELS, Panel
 from time2decide.reports.tables import TABLES, Block
 
@@ -35,11 +35,6 @@ class Section:
 def sections(root: str | Path | None = None) -> list[Section]:
     """Every registered experiment, in the order of the paper."""
     return [_section(get_experiment(name), root) for name in experiment_ids()]
-
-
-def other_claims() -> list[Claim]:
-    """Claims about tables that no experiment here makes."""
-    return [claim for name in OTHER_CLAIMS if name not in experiment_ids() for claim in claims(name, [])]
 
 
 def _section(experiment: Experiment, root: str | Path | None) -> Section:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from time2decide.reports.claims import HELD, NOT_HELD, NOT_TESTED, Claim
-from time2decide.reports.content import Section, other_claims, sections
+from time2decide.reports.content import Section, sections
 from time2decide.reports.tables import Block
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
@@ -25,18 +25,18 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
     """Write the HTML page to `out` and the Markdown beside it; returns both paths."""
     page = Path(out)
     text = page.with_suffix(".md")
-    found, extra = sections(root), other_claims()
+    found = sections(root)
     page.parent.mkdir(parents=True, exist_ok=True)
-    _write(page, html(found, extra))
-    _write(text, markdown(found, extra, page.parent))
+    _write(page, html(found))
+    _write(text, markdown(found, page.parent))
     return page, text
 
 
-def html(found: list[Section], extra: list[Claim]) -> str:
+def html(found: list[Section]) -> str:
     """One self-contained page: plotly, style and data are inside."""
     from plotly.offline import get_plotlyjs
 
-    everything = [claim for section in found for claim in section.claims] + extra
+    everything = [claim for section in found for claim in section.claims]
     panels = {f"{section.id}-{i}": panel for section in found for i, panel in enumerate(section.panels)}
     contents = "".join(f'<li><a href="#{s.id}">{escape(s.title)}</a></li>' for s in found)
     body = "".join(_section_html(section) for section in found)
@@ -56,9 +56,9 @@ def html(found: list[Section], extra: list[Claim]) -> str:
     return template
 
 
-def markdown(found: list[Section], extra: list[Claim], folder: Path) -> str:
+def markdown(found: list[Section], folder: Path) -> str:
     """The same as GitHub Markdown; pictures are linked relative to `folder`."""
-    everything = [claim for section in found for claim in section.claims] + extra
+    everything = [claim for section in found for claim in section.claims]
     lines = [f"# {TITLE}", "", _INTRO, "", "## The paper's claims", "", _summary(everything), ""]
     rows = [[c.verdict, c.text, f"[{c.experiment}](#{c.experiment})", c.evidence] for c in everything]
     lines += _table(Block("", ["verdict", "claim", "experiment", "evidence"], rows))
