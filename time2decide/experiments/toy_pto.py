@@ -95,7 +95,9 @@ def findings(rows: list[Row]) -> list[Row]:
         ),
         held("the gap shrinks as n grows", [b < a for a, b in itertools.pairwise(gaps)]),
         held("PtO's decision error grows with the signal", [b > a for a, b in itertools.pairwise(pto)]),
-        held("E2E's stays the same to 10%", [abs(e / e2e[0] - 1) < 0.1 for e in e2e]),
+        held(
+            "E2E's decision error stays the same to 10 % as the signal grows", [abs(e / e2e[0] - 1) < 0.1 for e in e2e]
+        ),
     ]
 
 
