@@ -88,7 +88,8 @@ def sorts_by_a_click(page):
         for sign in (-1, 1):
             page.click(f'#{table} button[data-key="{key}"]')
             cells = page.eval_on_selector_all(
-                f"#{table} tbody tr", f"rows => rows.map(r => parseFloat(r.cells[{column}].textContent))"
+                f"#{table} tbody tr",
+                f"rows => rows.map(r => parseFloat(r.cells[{column}].textContent.replace('−', '-')))",
             )
             assert cells == sorted(cells, reverse=sign < 0)
 

@@ -28,6 +28,10 @@ Row = dict[str, Any]
 _RETURN_WEIGHTS = (0.0, 0.1, 1.0)
 _KINDS = {"clean": (0.0, 0.0), "noisy": (0.004, 0.012)}  # noise levels that count as the market
 _BUDGETS = {"γ < 0.9": (0.0, 0.9), "0.9 ≤ γ < 1.4": (0.9, 1.4), "1.4 ≤ γ": (1.4, 2.1)}
+NOTE = (
+    "none: standardised windows only (SFT); correlation: and correlations; scale: and standard deviations and "
+    "means;\ncovariance: standard deviations and correlations; full: all three."
+)
 
 
 def tasks(preset: str) -> list[Config]:
@@ -142,10 +146,7 @@ def show(rows: list[Row]) -> str:
             text = "".join(_cell(found.get(cell)).rjust(22) for cell in cells)
             lines.append(f"{name[0]:14s} {name[1]:<8g}".ljust(24) + text)
         blocks.append("\n".join(lines))
-    blocks.append(
-        "none: standardised windows only (SFT); correlation: and correlations; scale: and standard deviations and "
-        "means;\ncovariance: standard deviations and correlations; full: all three."
-    )
+    blocks.append(NOTE)
     blocks.append(show_findings(findings(rows)))
     return "\n\n".join(blocks)
 

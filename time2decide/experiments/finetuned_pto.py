@@ -21,8 +21,8 @@ from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN, TimePFNForecaster
 from time2decide.markets import BUDGETS, WINDOW
 
-_TABLE = "compare_timepfn_noise_sft_or_not"
-_PAPER_ROWS = {"pto-timepfn": "Original Checkpoint", "pto-finetuned": "Fine-tuned on Noisy Data"}
+TABLE = "compare_timepfn_noise_sft_or_not"
+PAPER_ROWS = {"pto-timepfn": "Original Checkpoint", "pto-finetuned": "Fine-tuned on Noisy Data"}
 _SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
 Config = dict[str, Any]
 Row = dict[str, Any]
@@ -83,7 +83,7 @@ def findings(rows: list[Row]) -> list[Row]:
         mse[market, low, name] < mse[market, high, name]
         for market in dict.fromkeys(market for market, _ in noisy)
         for low, high in pairwise(BUDGETS)
-        for name in _PAPER_ROWS
+        for name in PAPER_ROWS
     ]
     return [
         held(
@@ -105,7 +105,7 @@ def show(rows: list[Row]) -> str:
     """MSE per market and budget, the paper's in brackets."""
     blocks = [f"failed: {row['market']}: {row['error']}" for row in rows if row["error"]]
     measured = [row for row in rows if not row["error"]]
-    table = published(_TABLE)
+    table = published(TABLE)
     for market in dict.fromkeys(row["market"] for row in measured):
         chosen = [row for row in measured if row["market"] == market]
         series, steps = chosen[0]["evaluation"]
@@ -117,7 +117,7 @@ def show(rows: list[Row]) -> str:
             own = {row["turnover_l1"]: row for row in chosen if row["strategy"] == name}
             cells = []
             for budget in BUDGETS:
-                paper = table.get((f"gamma={budget}", _PAPER_ROWS.get(name, ""))) if market != "clean" else None
+                paper = table.get((f"gamma={budget}", PAPER_ROWS.get(name, ""))) if market != "clean" else None
                 error = f"±{own[budget]['mse_error']:.4f}" if "mse_error" in own[budget] else ""
                 text = f"{own[budget]['mse']:.4f}{error}" + (f" [{paper:.4f}]" if paper is not None else "")
                 cells.append(text.rjust(24))

@@ -17,8 +17,8 @@ from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN
 from time2decide.markets import BUDGETS
 
-_NAMES = {"time2decide": "Time2Decide", "sft": "SFT"}
-_REFERENCES = {"uniform": "Uniform", "pretrained": "Pretrained", "pto-timepfn": "Predict-then-Optimize"}
+NAMES = {"time2decide": "Time2Decide", "sft": "SFT"}
+REFERENCES = {"uniform": "Uniform", "pretrained": "Pretrained", "pto-timepfn": "Predict-then-Optimize"}
 Config = dict[str, Any]
 Row = dict[str, Any]
 
@@ -36,7 +36,7 @@ def tasks(preset: str) -> list[Config]:
         for weight in weights:
             for market in markets:
                 cell = {"market": market, "turnover_l1": budget, "return_weight": weight}
-                found += [{**cell, "model": model, **shared} for model in _NAMES]
+                found += [{**cell, "model": model, **shared} for model in NAMES]
     return found
 
 
@@ -72,7 +72,7 @@ def findings(rows: list[Row]) -> list[Row]:
     cells: dict[tuple[str, float], list[Row]] = {}
     for row in (row for row in rows if not row["error"]):
         cells.setdefault((row["market"], row["turnover_l1"]), []).append(row)
-    found = {cell: _chosen(chosen) for cell, chosen in cells.items()}
+    found = {cell: chosen_rows(some) for cell, some in cells.items()}
 
     def below(ours: str, rival: str, market: str = "", least: float = 0.0, most: float = 2.0) -> list[bool]:
         return [
@@ -83,7 +83,7 @@ def findings(rows: list[Row]) -> list[Row]:
 
     both = [best for best in found.values() if {"time2decide", "sft"} <= best.keys()]
     weights = [(best["sft"]["return_weight"], best["time2decide"]["return_weight"]) for best in both]
-    dominated = [all(_beats(best, name) for name in (*_REFERENCES, "sft") if name in best) for best in both]
+    dominated = [all(_beats(best, name) for name in (*REFERENCES, "sft") if name in best) for best in both]
     noisy = [case for case, best in zip(dominated, both, strict=True) if best["sft"]["market"] == "noisy"]
     pto = "pto-timepfn"
     return [
@@ -112,10 +112,10 @@ def _beats(best: dict[str, Row], rival: str) -> bool:
     return bool(best["time2decide"]["mse"] < best[rival]["mse"])
 
 
-def _chosen(rows: list[Row]) -> dict[str, Row]:
+def chosen_rows(rows: list[Row]) -> dict[str, Row]:
     """Strategy -> its row at one market and budget; of a learned one that with the least MSE on validation series."""
     found = {row["strategy"]: row for row in rows if row["model"] == "references"}
-    for model in _NAMES:
+    for model in NAMES:
         own = [row for row in rows if row["model"] == model]
         parts = {
             model: own,
@@ -150,15 +150,15 @@ def show(rows: list[Row]) -> str:
 
 def _block(market: str, budget: float, rows: list[Row]) -> str:
     table = published(f"lambda_r_sweep_{market}")
-    learned = [row for row in rows if row["model"] in _NAMES]
+    learned = [row for row in rows if row["model"] in NAMES]
     weights = sorted({row["return_weight"] for row in learned})
     lines = [f"{market}, γ={budget:g}: MSE to the oracle [paper]"]
     for row in rows:
         if row["model"] == "references":
-            paper = table.get((f"gamma={budget};lambda_r=0", _REFERENCES[row["strategy"]]))
+            paper = table.get((f"gamma={budget};lambda_r=0", REFERENCES[row["strategy"]]))
             lines.append(row["strategy"].ljust(14) + _cell(row, paper))
     lines.append("λ_r".ljust(14) + "".join(f"{weight:g}".rjust(26) for weight in weights) + "chosen".rjust(34))
-    for model, name in _NAMES.items():
+    for model, name in NAMES.items():
         own = {row["return_weight"]: row for row in learned if row["model"] == model}
         cells = []
         for weight in weights:

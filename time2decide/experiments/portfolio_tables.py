@@ -31,6 +31,13 @@ OURS, HINDSIGHT, UTILITY = "time2decide (own)", "time2decide (hindsight)", "time
 OWN_RIVALS = ("uniform", "pretrained", "sft (own)", "pto")
 HINDSIGHT_RIVALS = ("uniform", "pretrained", "sft (hindsight)", "pto", "lag1-oracle", "soft-persistence", "pto-shrunk")
 _DRAWS = 2000
+NOTE = (
+    "(own): the strategy reads its own past allocations, as in the paper; (hindsight): the oracle's, which past "
+    "returns tell.\nsft: the same network, told nothing of the covariance. pto: exact optimum for the same "
+    "network's forecasts; shrunk: with ρ tuned on validation series.\npretrained: the TimePFN backbone forecasts "
+    "the allocations, as in the paper; on six series of one seed under the preset cpu.\n± standard error over "
+    "series by bootstrap. noisy: standard deviation 0.01, as the paper says; noisy-matched: 0.0065, which fits it."
+)
 
 
 def show(rows: list[Row]) -> str:
@@ -46,29 +53,28 @@ def show(rows: list[Row]) -> str:
         )
         blocks.append(_table(f"{market}: regret per step × 1e4 of the weights held", chosen, "regret", 1e4))
         blocks.append("\n".join([f"{market}: compared in pairs, 95 % intervals", *findings(chosen)]))
-    blocks.append(
-        "(own): the strategy reads its own past allocations, as in the paper; (hindsight): the oracle's, which past "
-        "returns tell.\nsft: the same network, told nothing of the covariance. pto: exact optimum for the same "
-        "network's forecasts; shrunk: with ρ tuned on validation series.\npretrained: the TimePFN backbone forecasts "
-        "the allocations, as in the paper; on six series of one seed under the preset cpu.\n± standard error over "
-        "series by bootstrap. noisy: standard deviation 0.01, as the paper says; noisy-matched: 0.0065, which fits it."
-    )
+    blocks.append(NOTE)
     return "\n\n".join(blocks)
 
 
 def findings(rows: list[Row]) -> list[str]:
     """One line per comparison over the seven budgets of one market."""
     market = rows[0]["market"]
-    comparisons = [(OURS, rival, "mse") for rival in OWN_RIVALS]
-    comparisons += [(HINDSIGHT, rival, "mse") for rival in HINDSIGHT_RIVALS]
-    comparisons += [(UTILITY, rival, "regret") for rival in ("pto", "pto-shrunk")]
-    lines = [_compare(rows, *names) for names in comparisons if _comparable(rows, *names[:2])]
+    lines = [_compare(rows, *names) for names in comparisons(rows)]
     means = {g: scores.mean() for g in BUDGETS if (scores := values(rows, OURS, g, "mse")).size}
-    below = [means[g] < paper for g in means if (paper := _published(market, OURS, g))]
+    below = [means[g] < paper for g in means if (paper := published_mse(market, OURS, g))]
     lines.append(f"  {OURS} below the paper's Time2Decide: {sum(below)} of {len(below)} budgets")
     worst = max(row["violation"] for row in rows)
     lines.append(f"  largest violation of the constraints by any strategy at any step: {worst:.1e}")
     return lines
+
+
+def comparisons(rows: list[Row]) -> list[tuple[str, str, str]]:
+    """(ours, rival, score) of everything that is compared and was run for the same seed."""
+    found = [(OURS, rival, "mse") for rival in OWN_RIVALS]
+    found += [(HINDSIGHT, rival, "mse") for rival in HINDSIGHT_RIVALS]
+    found += [(UTILITY, rival, "regret") for rival in ("pto", "pto-shrunk")]
+    return [names for names in found if _comparable(rows, *names[:2])]
 
 
 def values(rows: list[Row], strategy: str, budget: float, key: str) -> np.ndarray:
@@ -119,7 +125,7 @@ def _table(title: str, rows: list[Row], key: str, scale: float) -> str:
 
 def _cell(rows: list[Row], name: str, budget: float, key: str, scale: float) -> str:
     scores = values(rows, name, budget, key)
-    paper = _published(rows[0]["market"], name, budget) if key == "mse" else None
+    paper = published_mse(rows[0]["market"], name, budget) if key == "mse" else None
     error = f"±{scale * bootstrap_error(scores):.1f}" if len(scores) > 1 else ""
     return f"{scale * scores.mean():.1f}{error}" + (f" [{scale * paper:.0f}]" if paper else "")
 
@@ -130,7 +136,8 @@ def bootstrap_error(scores: np.ndarray, seed: int = 0) -> float:
     return float(scores[draws].mean(1).std(ddof=1))
 
 
-def _published(market: str, strategy: str, budget: float) -> float | None:
+def published_mse(market: str, strategy: str, budget: float) -> float | None:
+    """The paper's figure for a strategy that it has."""
     name = _PAPER.get(strategy)
     return published(PUBLISHED[market]).get((f"gamma={budget}", name)) if name else None
 

@@ -34,12 +34,12 @@ def claims(experiment: Experiment, rows: list[Row]) -> list[Claim]:
     """All claims about one experiment; without rows none of them is tested."""
     name = experiment.id
     good = [row for row in rows if not row["error"]]
-    basis = f"{len(good) or 'no'} rows of {name}" + (f", preset {good[0]['preset']}" if good else "")
+    basis = f"{len(good)} rows, preset {good[0]['preset']}" if good else "no rows yet"
     found = []
     for item in experiment.findings(rows if good else []) if experiment.findings is not None else []:
         verdict = (HELD if item["held"] else NOT_HELD) if item["tested"] else NOT_TESTED
         remark = "; ".join(part for part in (item["cases"] if good else "", item["detail"], basis) if part)
-        found.append(Claim(item["finding"], verdict, name, remark))
+        found.append(Claim(item["finding"][0].upper() + item["finding"][1:], verdict, name, remark))
     for text, check in OTHER_CLAIMS.get(name, []):
         holds, detail = check(good) if good else (None, "")
         verdict = NOT_TESTED if holds is None else HELD if holds else NOT_HELD

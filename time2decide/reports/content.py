@@ -8,9 +8,10 @@ from typing import Any
 
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
 from time2decide.experiments.store import Store, results_root, task_key
+from time2decide.reports.block import Block
 from time2decide.reports.claims import Claim, claims
 from time2decide.reports.interactive import PANELS, Panel
-from time2decide.reports.tables import TABLES, Block
+from time2decide.reports.tables import TABLES
 
 Row = dict[str, Any]
 _ORDER = ("paper", "cpu", "smoke")  # which preset is shown when several are complete to the same degree

@@ -8,22 +8,11 @@ from statistics import mean
 from typing import Any
 
 from time2decide.experiments.paper import published
+from time2decide.reports.backtest_page import COLOURS
 from time2decide.reports.theory_figures import published_r2
 
 Row = dict[str, Any]
 Panel = dict[str, Any]  # a plotly figure as JSON: data and layout
-_COLOURS = (
-    "#2f6fb7",
-    "#2a9d5c",
-    "#9b59b6",
-    "#d9822b",
-    "#c0504d",
-    "#16a0a0",
-    "#8a6d3b",
-    "#7f8c9b",
-    "#d16ba5",
-    "#5b6abf",
-)
 _SAMPLES = [5, 10, 20, 50, 100, 200, 500]
 _MARKS = 150  # points kept of a curve: enough for the eye
 
@@ -33,7 +22,7 @@ def convergence(rows: list[Row]) -> list[Panel]:
     panels = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         data = []
-        for colour, row in zip(_COLOURS, (row for row in rows if row["kind"] == kind), strict=False):
+        for colour, row in zip(COLOURS, (row for row in rows if row["kind"] == kind), strict=False):
             layers = _thin(len(row["construction"]))
             for form, style in (("construction", {"width": 5}), ("classical", {"width": 1.5, "dash": "dot"})):
                 values = [max(row[form][i], 1e-17) for i in layers]
@@ -49,7 +38,7 @@ def qp_grid(rows: list[Row]) -> list[Panel]:
     panels = []
     for n, m in dict.fromkeys((row["n"], row["m"]) for row in rows):
         data = []
-        for colour, name in zip(_COLOURS, dict.fromkeys(row["architecture"] for row in rows), strict=False):
+        for colour, name in zip(COLOURS, dict.fromkeys(row["architecture"] for row in rows), strict=False):
             chosen = [row for row in rows if (row["n"], row["m"], row["architecture"]) == (n, m, name)]
             layers = sorted({row["layers"] for row in chosen})
             ours = [max(row["r2"] for row in chosen if row["layers"] == layer) for layer in layers]
@@ -66,7 +55,7 @@ def qp_histograms(rows: list[Row]) -> list[Panel]:
     panels = []
     for n, m in dict.fromkeys((row["n"], row["m"]) for row in rows):
         data = []
-        for colour, row in zip(_COLOURS, (r for r in rows if (r["n"], r["m"]) == (n, m)), strict=False):
+        for colour, row in zip(COLOURS, (r for r in rows if (r["n"], r["m"]) == (n, m)), strict=False):
             counts, edges = row["nmse_counts"], row["nmse_edges"]
             share = [100 * count / sum(counts) for count in counts[1:-1]]
             data.append(_line(edges[:-1], share, row["architecture"], {"color": colour, "shape": "hv"}, fill="tozeroy"))
@@ -81,7 +70,7 @@ def portfolio(rows: list[Row]) -> list[Panel]:
         chosen = [row for row in rows if row["market"] == market and row["strategy"] != "oracle"]
         budgets = list(dict.fromkeys(row["turnover_l1"] for row in chosen))
         data = []
-        for colour, name in zip(cycle(_COLOURS), dict.fromkeys(row["strategy"] for row in chosen), strict=False):
+        for colour, name in zip(cycle(COLOURS), dict.fromkeys(row["strategy"] for row in chosen), strict=False):
             values = [
                 mean(row["mse"] for row in chosen if row["strategy"] == name and row["turnover_l1"] == budget)
                 for budget in budgets

@@ -9,9 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from time2decide.reports.block import Block
 from time2decide.reports.claims import HELD, NOT_HELD, NOT_TESTED, Claim
 from time2decide.reports.content import Section, sections
-from time2decide.reports.tables import Block
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
 _INTRO = (
@@ -69,6 +69,7 @@ def markdown(found: list[Section], folder: Path) -> str:
             lines += [f"![{section.title}]({os.path.relpath(section.picture, folder)})", ""]
         for block in section.tables:
             lines += [f"**{block.caption}**", "", *_table(block), ""]
+            lines += [block.note, ""] if block.note else []
         if section.text is not None:
             lines += ["```", section.text, "```", ""]
     return "\n".join(lines).rstrip() + "\n"
@@ -92,12 +93,19 @@ def _section_html(section: Section) -> str:
 def _table_html(block: Block) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in block.columns)
     body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
+        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{_cell_html(cell)}</td>" for cell in rest) + "</tr>"
         for first, *rest in block.cells
     )
-    caption = f"<caption>{escape(block.caption)}</caption>"
+    caption = f"<caption><span>{escape(block.caption)}</span></caption>"
     table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll" tabindex="0">{table}</div>'
+    note = f'<p class="meta">{escape(block.note)}</p>' if block.note else ""
+    return f'<div class="scroll" tabindex="0">{table}</div>{note}'
+
+
+def _cell_html(cell: str) -> str:
+    """A figure, and what stands behind it (error, interval, the paper's figure) in small print."""
+    figure, space, tail = cell.partition(" ")
+    return f'{escape(figure)}<span class="tail"> {escape(tail)}</span>' if space and tail[0] in "±([" else escape(cell)
 
 
 def _claims_html(claims: list[Claim]) -> str:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
 from time2decide.experiments.paper import published
+from time2decide.experiments.scale import table
+from time2decide.reports import decision_tables
+from time2decide.reports.block import Block, estimate, pair
 from time2decide.reports.theory_figures import published_r2
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Block:
-    """One table: a caption, the names of its columns, and cells of text; the first column names the row."""
-
-    caption: str
-    columns: list[str]
-    cells: list[list[str]]
 
 
 def convergence(rows: list[Row]) -> list[Block]:
@@ -60,7 +52,7 @@ def qp_grid(rows: list[Row]) -> list[Block]:
         cells = [
             [str(layers)]
             + [
-                _pair(chosen.get((layers, h)), published("qp_r2").get((f"n={n};m={m};layers={layers};heads={h}", name)))
+                pair(chosen.get((layers, h)), published("qp_r2").get((f"n={n};m={m};layers={layers};heads={h}", name)))
                 for h in heads
             ]
             for layers in sorted({layer for layer, _ in chosen})
@@ -75,7 +67,7 @@ def qp_shift(rows: list[Row]) -> list[Block]:
     r2 = {(row["kappa"], row["architecture"]): row["r2"] for row in rows}
     paper = published("qp_distribution_shift")
     cells = [
-        [kappa, *(_pair(r2.get((kappa, name)), paper.get((f"kappa={kappa}", name)), 4) for name in names)]
+        [kappa, *(pair(r2.get((kappa, name)), paper.get((f"kappa={kappa}", name)), 4) for name in names)]
         for kappa in dict.fromkeys(row["kappa"] for row in rows)
     ]
     return [Block("R² under a shift of the condition number, (5, 3)", ["κ", *names], cells)]
@@ -87,7 +79,7 @@ def qp_ablation(rows: list[Row]) -> list[Block]:
     r2 = {(row["n"], row["m"], row["architecture"]): row["r2"] for row in rows}
     paper = published("arch_ablation")
     cells = [
-        [f"{n}, {m}", *(_pair(r2.get((n, m, name)), paper.get((f"n={n};m={m}", name)), 4) for name in names)]
+        [f"{n}, {m}", *(pair(r2.get((n, m, name)), paper.get((f"n={n};m={m}", name)), 4) for name in names)]
         for n, m in dict.fromkeys((row["n"], row["m"]) for row in rows)
     ]
     return [Block("R² by size and architecture", ["n, m", *names], cells)]
@@ -102,32 +94,6 @@ def qp_histograms(rows: list[Row]) -> list[Block]:
     return [
         Block("Errors on the test set (paper, (5, 3) linear: median 0.011, p95 0.095)", ["", *columns.values()], cells)
     ]
-
-
-def portfolio(rows: list[Row]) -> list[Block]:
-    """MSE to the oracle, regret and utility by budget: mean ± standard error over seeds."""
-    titles = {"mse": ("MSE to the oracle", 1.0, 4), "regret": ("regret per step × 1e4", 1e4, 1)}
-    titles["utility"] = ("utility per step × 1e4", 1e4, 1)
-    tables = {"clean": "time2decide_mse_summary"}
-    paper_rows = {"uniform": "Uniform", "pto-ridge": "Predict-then-Optimize", "averaged-oracle": "Time2Decide"}
-    blocks = []
-    for market in dict.fromkeys(row["market"] for row in rows):
-        chosen = [row for row in rows if row["market"] == market]
-        budgets = list(dict.fromkeys(row["turnover_l1"] for row in chosen))
-        paper = published(tables.get(market, "time2decide_mse_summary_noisy"))
-        for key, (title, scale, digits) in titles.items():
-            cells = []
-            for name in dict.fromkeys(row["strategy"] for row in chosen):
-                line = [name]
-                for budget in budgets:
-                    found = [scale * r[key] for r in chosen if r["strategy"] == name and r["turnover_l1"] == budget]
-                    theirs = paper.get((f"gamma={budget}", paper_rows.get(name, ""))) if key == "mse" else None
-                    line.append(_estimate(found, digits) + (f" ({theirs:.4f})" if theirs else ""))
-                cells.append(line)
-            seeds = len({row["seed"] for row in chosen})
-            caption = f"{market}: {title}, mean ± standard error over {seeds} seeds"
-            blocks.append(Block(caption, ["strategy", *(f"γ={b:g}" for b in budgets)], cells))
-    return blocks
 
 
 def toy_pto(rows: list[Row]) -> list[Block]:
@@ -148,21 +114,20 @@ def parity(rows: list[Row]) -> list[Block]:
         chosen = [row for row in rows if row["arm"] == arm]
         paper = published_r2(chosen[0])
         odd = "yes" if all(row["oddness"] < 1e-3 for row in chosen) else "no"
-        found = _estimate([row["r2"] for row in chosen], 4)
+        found = estimate([row["r2"] for row in chosen], 4)
         cells.append([arm, found, "–" if paper is None else f"{paper:.4f}", odd, str(len(chosen))])
     return [Block("R² of the covariance of unseen series", ["arm", "R²", "paper", "odd in the data", "seeds"], cells)]
 
 
-def _pair(ours: float | None, paper: float | None, digits: int = 3) -> str:
-    left = "–" if ours is None else f"{ours:.{digits}f}"
-    return f"{left} ({'–' if paper is None else f'{paper:.{digits}f}'})"
-
-
-def _estimate(values: list[float], digits: int) -> str:
-    if not values:
-        return "–"
-    error = f" ± {stdev(values) / len(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
-    return f"{mean(values):.{digits}f}{error}"
+def full_sweep(rows: list[Row]) -> list[Block]:
+    """Measured steps, and what they make of the full sweep."""
+    blocks = []
+    for caption, text in zip(
+        ("Training steps of full size", "Time of the full sweep"), table(rows).split("\n\n"), strict=True
+    ):
+        head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines())
+        blocks.append(Block(caption, head, lines))
+    return blocks
 
 
 #: Experiment -> its tables; an experiment that is not here is shown by its own `show`.
@@ -173,7 +138,15 @@ TABLES: dict[str, Callable[[list[Row]], list[Block]]] = {
     "qp-shift": qp_shift,
     "qp-ablation": qp_ablation,
     "qp-histograms": qp_histograms,
-    "portfolio-baselines": portfolio,
+    "portfolio-baselines": decision_tables.baselines,
+    "portfolio-clean": decision_tables.portfolio,
+    "portfolio-noisy": decision_tables.portfolio,
+    "decide-ablation": decision_tables.ablation,
+    "forecast-errors": decision_tables.forecast_errors,
+    "lambda-sweep": decision_tables.lambda_sweep,
+    "finetuned-pto": decision_tables.finetuned_pto,
+    "sp500": decision_tables.sp500,
+    "scale": full_sweep,
     "toy-pto": toy_pto,
     "parity": parity,
 }

@@ -7,12 +7,9 @@ const make = (tag, text, attributes = {}) => {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   return node;
 };
-const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : (100 * x).toFixed(digits) + " %");
-const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits));
-const signed = (x, digits = 2) => {
-  const text = number(x, digits);
-  return Number(text) === 0 ? text.replace("-", "") : (x > 0 ? "+" : "") + text;
-};
+const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
+const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : number(100 * x, Math.abs(x) < 10 ? digits : 0) + " %");
+const signed = (x, digits = 2) => (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits);
 const state = { budget: 0, shown: new Set(D.names.filter((n) => n !== "oracle")), sort: ["sharpe", -1] };
 const narrow = () => window.innerWidth < 600;
 
@@ -74,8 +71,8 @@ function drawAll() {
 
 /* ---------- tables ---------- */
 const COLUMNS = [
-  ["strategy", "strategy", (row) => row.strategy], ["turnover_l1", "γ", (row) => String(row.turnover_l1)],
-  ["annual_return", "return", (row) => percent(row.annual_return), (row) => interval(row, "annual_return", percent)],
+  ["strategy", "strategy", (row) => row.strategy, (row) => (row.strategy === "oracle" ? " (a bound)" : "")],
+  ["annual_return", "return", (row) => percent(row.annual_return), (row) => interval(row, "annual_return", (x) => number(100 * x, 0))],
   ["annual_volatility", "volatility", (row) => percent(row.annual_volatility)],
   ["sharpe", "Sharpe", (row) => number(row.sharpe), (row) => interval(row, "sharpe", number)],
   ["sharpe_excess", "Sharpe − 1/m", (row) => signed(row.sharpe_excess), (row) => interval(row, "sharpe_excess", signed)],
@@ -83,6 +80,11 @@ const COLUMNS = [
   ["regret", "regret", (row) => number(1e4 * row.regret, 1)], ["mse", "MSE", (row) => number(1e4 * row.mse, 1)],
 ].filter(([key]) => key in D.summary[0]);
 const interval = (row, key, form) => " [" + form(row[key + "_low"]) + ", " + form(row[key + "_high"]) + "]";
+function results() {
+  const budget = D.budgets[state.budget];
+  at("results").textContent = "Results at turnover budget γ = " + budget;
+  sortable(at("summary"), COLUMNS, D.summary.filter((row) => row.turnover_l1 === budget), state.sort);
+}
 function sortable(table, columns, rows, order) {
   const show = () => {
     const [key, sign] = order, value = (row) => row[key] ?? -Infinity;
@@ -90,7 +92,7 @@ function sortable(table, columns, rows, order) {
     const head = make("tr"), body = make("tbody");
     for (const [name, title] of columns) {
       const cell = make("th", null, { scope: "col", "aria-sort": name === key ? (sign > 0 ? "ascending" : "descending") : "none" });
-      const button = make("button", title, { type: "button", "data-key": name });
+      const button = make("button", title, { type: "button", "data-key": name, title: D.columns[title] ?? "" });
       button.addEventListener("click", () => {
         order[1] = order[0] === name ? -order[1] : typeof rows[0][name] === "string" ? 1 : -1;
         order[0] = name;
@@ -104,7 +106,7 @@ function sortable(table, columns, rows, order) {
       const line = make("tr");
       for (const [, , form, small] of columns) {
         const cell = make("td", form(row), row.tone && form === columns[3][2] ? { class: row.tone } : {});
-        if (small) cell.append(make("span", small(row), { class: "interval" }));
+        if (small?.(row)) cell.append(make("span", small(row), { class: "interval" }));
         line.append(cell);
       }
       body.append(line);
@@ -176,6 +178,7 @@ function controls() {
     button.addEventListener("click", () => {
       state.budget = place;
       for (const other of at("budgets").children) other.setAttribute("aria-pressed", other === button);
+      results();
       drawAll();
     });
     at("budgets").append(button);
@@ -195,6 +198,6 @@ function controls() {
 }
 findings();
 controls();
-sortable(at("summary"), COLUMNS, D.summary, state.sort);
+results();
 if (D.decision) decisionTable();
 drawAll();
