@@ -69,6 +69,10 @@ def test_in_a_browser(path, width, scheme):
         for chart in CHARTS:
             page.wait_for_selector(f"#{chart} .main-svg", timeout=60_000, state="attached")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width >= 1280:  # also with the longest name
+            page.evaluate("document.querySelector('#summary tbody td').prepend('mean-variance-shrunk')")
+            box = "document.getElementById('summary').parentElement"
+            assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
         sorts_by_a_click(page)
         charts_respond(page)
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
@@ -101,7 +105,11 @@ def charts_respond(page):
     assert page.evaluate(lines) == before - 1
     path = "JSON.stringify(document.getElementById('traded').data.at(-1).y)"
     first = page.evaluate(path)
+    rows = "document.getElementById('summary').tBodies[0].textContent"
+    before = page.evaluate(rows)
     page.click("#budgets button:last-child")
+    assert page.evaluate(rows) != before
+    assert "γ = 1" in page.inner_text("#results")
     assert page.evaluate(path) != first
     held = "JSON.stringify(document.getElementById('areas').data[0].y)"
     first = page.evaluate(held)

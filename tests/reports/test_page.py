@@ -73,6 +73,31 @@ def test_failed_tasks_and_smoke_rows_are_named(tmp_path):
     assert found["PtO's decision error grows with the signal"] == NOT_TESTED  # its rows are those that failed
 
 
+def test_tables_say_what_the_rows_say():
+    found = {section.id: section for section in sections(STORED)}
+    (uniform,) = [line for line in found["portfolio-clean"].tables[0].cells if line[0] == "uniform"]
+    assert uniform[-1].endswith("(586)")  # the paper's figure at γ = 2
+    assert uniform[-1].startswith("586 ±")  # the oracle is one-hot there: 15/256
+    forecasts = found["finetuned-pto"].tables[0]
+    rows = Store("finetuned-pto", "cpu", STORED).rows()
+    first = next(row for row in rows if row["market"] == "noisy" and row["strategy"] == "pto-timepfn")
+    assert forecasts.cells[0][1] == f"{1e4 * first['mse']:.0f} ± {1e4 * first['mse_error']:.0f} (224)"
+    for section in found.values():
+        for block in section.tables:
+            assert {len(line) for line in block.cells} == {len(block.columns)}, (section.id, block.caption)
+
+
+def test_smoke_rows_have_tables_too(tmp_path):
+    for name in ("lambda-sweep", "decide-ablation"):
+        reproduce(get_experiment(name), "smoke", root=tmp_path)
+    found = {section.id: section for section in sections(tmp_path)}
+    (block,) = found["lambda-sweep"].tables
+    assert [line[0] for line in block.cells] == ["uniform", "pretrained", "pto-timepfn", "time2decide", "sft"]
+    assert "(629)" in block.cells[3][1]
+    assert found["decide-ablation"].tables[0].cells
+    assert {claim.verdict for claim in found["lambda-sweep"].claims} > {NOT_TESTED}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
@@ -89,6 +114,9 @@ def test_the_page_opens_without_error_or_request(report, width, scheme):
         page.evaluate("nodes.forEach(draw)")
         page.wait_for_function("nodes.every((node) => node.data)")
         assert page.evaluate("document.documentElement.scrollWidth") <= width  # only tables scroll, in their boxes
+        if width >= 1280:  # a desktop needs no sideways scroll at all
+            wide = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
+            assert page.evaluate(wide) == 0
         drawn = page.evaluate("nodes.length")
         browser.close()
     assert drawn == len(json.loads(re.search(r'id="data">(.*?)</script>', report[0].read_text(), re.DOTALL)[1]))

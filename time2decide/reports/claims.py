@@ -38,7 +38,7 @@ def claims(experiment: Experiment, rows: list[Row]) -> list[Claim]:
     found = []
     for item in experiment.findings(rows if good else []) if experiment.findings is not None else []:
         verdict = (HELD if item["held"] else NOT_HELD) if item["tested"] else NOT_TESTED
-        remark = "; ".join(part for part in (item["cases"] if good else "", item["detail"], basis) if part)
+        remark = "; ".join(part for part in (item["cases"] if item["tested"] else "", item["detail"], basis) if part)
         found.append(Claim(item["finding"][0].upper() + item["finding"][1:], verdict, name, remark))
     for text, check in OTHER_CLAIMS.get(name, []):
         holds, detail = check(good) if good else (None, "")
