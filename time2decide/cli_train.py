@@ -114,6 +114,9 @@ def decide(
     data: Annotated[
         str | None, typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % rest.")
     ] = None,
+    cost_bps: Annotated[
+        float | None, typer.Option(help="With --data: cost of what is traded, in basis points; 10 unless told.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -134,9 +137,9 @@ def decide(
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
     if data is not None:
         torch.set_num_threads(check_count("threads", threads))
-        _fine_tune(
-            data, out, start or "decide", {"steps": steps, "seed": seed, "return_weight": return_weight}, as_json
-        )
+        if return_weight is not None:
+            raise InputError("return_weight: expected none with --data (forecasts are not tuned), found one")
+        _fine_tune(data, out, start or "decide", {"steps": steps, "seed": seed, "cost_bps": cost_bps}, as_json)
         return
     recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
@@ -167,7 +170,8 @@ def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_jso
         fine_tune_to(out, checked_history(table), start, recipe, report=report, notes=notes)
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     losses, kept = facts["notes"]["validation_losses"], facts["notes"]["steps_kept"]
-    text = f"validation loss {losses[0]:.4f} as shipped, {min(losses):.4f} after {kept} steps: {out}/model.safetensors"
+    text = f"net utility on the validation rows {-losses[0]:.4f} as shipped, {-min(losses):.4f} after {kept} steps"
+    text += f": {out}/model.safetensors"
     typer.echo(json.dumps({"out": str(out), **facts}) if as_json else text)
 
 

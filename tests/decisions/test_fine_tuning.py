@@ -1,18 +1,23 @@
 """Fine-tuning looks at nothing it must not, repeats by seed, and never keeps what is worse on validation."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from time2decide.decisions.fine_tuning import FineTuning, fine_tune, fine_tune_to, split_rows
-from time2decide.decisions.policy import Policy
-from time2decide.decisions.time2decide import Time2Decide, load_policy
+from time2decide.decisions.fine_tuning import FineTuning, _walk, fine_tune, fine_tune_to, split_rows
+from time2decide.decisions.policy import HISTORY, Policy
+from time2decide.decisions.policy_losses import Group, walk_loss
+from time2decide.decisions.rollout import rollout
+from time2decide.decisions.time2decide import Learned, Time2Decide, load_policy
 from time2decide.markets.oracle import WINDOW
 from time2decide.qp import InputError
 
-QUICK = FineTuning(steps=6, batch=8, stretches=3, decisions=4, burn_in=4, check_every=2, budgets=(0.5,))
+QUICK = FineTuning(
+    steps=6, batch=8, unroll=3, stretches=3, decisions=4, burn_in=4, check_every=2, budgets=(0.5,), risks=(0.1,)
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,44 @@ def test_a_network_that_cannot_get_better_is_kept(returns):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("change", [{"steps": 0}, {"lr": -1.0}, {"share": 1.5}, {"burn_in": 1}])
+def test_on_noise_it_learns_to_leave_the_money_where_it_is(returns):
+    recipe = replace(QUICK, steps=60, batch=32, decisions=8, stretches=12, check_every=20, lr=0.05, cost_bps=100.0)
+    start = load_policy("decide")[0]
+    tuned, notes = fine_tune(returns, start, recipe)
+    assert notes["steps_kept"] > 0
+    shipped, learned = (
+        rollout(returns[None, 400:600], Learned(policy, "own"), 0.5).allocations[0, 0] for policy in (start, tuned)
+    )
+    assert np.abs(np.diff(learned, axis=0)).sum() < 0.3 * np.abs(np.diff(shipped, axis=0)).sum()
+
+
+def test_only_the_read_out_is_tuned(returns):
+    start = load_policy("decide")[0]
+    tuned, notes = fine_tune(returns, start, replace(QUICK, lr=0.05, cost_bps=100.0))
+    assert notes["steps_kept"] > 0
+    for (name, one), other in zip(start.named_parameters(), tuned.parameters(), strict=True):
+        assert name.startswith(("head", "skip")) or torch.equal(one, other)
+    with pytest.raises(InputError, match="start: expected a network trained for the oracle"):
+        fine_tune(returns, load_policy("decide-utility")[0], QUICK)
+
+
+def test_the_loss_of_a_walk_is_its_net_utility(returns):
+    config = replace(QUICK, budgets=(0.5, 1.0), risks=(0.1, 2.0))
+    group = Group(_walk(returns[:200], config))
+    group.gather(load_policy("decide")[0], torch.arange(2))
+    found, data = [], group.data
+    for i, k, s in itertools.product(range(2), range(2), range(group.steps)):
+        held, weights = (group.own[i, k, HISTORY + s - back].double().numpy() for back in (1, 0))
+        r, window = returns[WINDOW + 4 + s], returns[4 + s : WINDOW + 4 + s]
+        utility = weights @ r - r.mean() - config.risks[i] * (window @ weights).var(ddof=1)
+        scale = data.outlook.scale[i * group.steps + s].square().mean().sqrt().item()
+        found.append((utility - 0.002 * np.abs(weights - held).sum()) / scale / config.budgets[k])
+    assert walk_loss(group, 0.002) == pytest.approx(-np.mean(found), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": 0}, {"lr": -1.0}, {"cost_bps": -1.0}, {"unroll": 0}, {"share": 1.5}, {"burn_in": 1}]
+)
 def test_bad_recipes_are_named(change):
     with pytest.raises(InputError, match=next(iter(change))):
         FineTuning(**change)

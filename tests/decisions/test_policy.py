@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyConfig, Situation
-from time2decide.decisions.policy_data import StretchConfig, stretches
+from time2decide.decisions.policy_data import StretchConfig, signals, stretches
 from time2decide.decisions.policy_losses import Group, utility_loss
 from time2decide.decisions.policy_training import PRESETS, PolicyRun, train_policy
 from time2decide.decisions.time2decide import load_policy
@@ -75,6 +75,16 @@ def test_stretches_hold_the_oracle_and_what_followed() -> None:
     again = stretches(config)
     assert torch.equal(again.oracle, data.oracle)
     assert torch.equal(again.outlook.forecasts, data.outlook.forecasts)
+
+
+def test_signals_are_the_returns_without_their_noise() -> None:
+    config = StretchConfig(assets=4, count=30, steps=12, burn_in=4, budgets=2, series=4)
+    data = stretches(config)
+    noise = data.returns - signals(config)
+    clean = data.noise == 0
+    assert 0 < clean.sum() < 30
+    assert noise[clean].abs().max() == 0
+    assert noise[~clean].std(dim=(1, 2)) / data.noise[~clean] == pytest.approx(1.0, abs=0.4)
 
 
 def test_oracle_of_a_stretch_is_the_oracle() -> None:

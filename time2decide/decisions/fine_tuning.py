@@ -5,9 +5,10 @@ The rows are split in time:
     | training | embargo | validation | embargo | never touched |
       ........   1 window   ..........   1 window   last 30 %
 
-The network goes on from the bundled weights with a low learning rate, reading its own past allocations, and the loss
-charges what it trades. Every few steps it is scored on the validation rows; the best weights are kept, those it
-started from included, so fine-tuning that does not help on the validation rows changes nothing.
+What is learned is what to do with a forecast, not the forecast: the read-out alone, some hundred weights, goes on
+from the bundled ones, for the utility that its decisions earn net of costs, on its own past allocations. Real returns
+say too little to fit more. Every few steps the network walks over the validation rows; the weights that earn the most
+there are kept, those it started from included, so fine-tuning that does not help changes nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from time2decide.decisions.policy import Policy
 from time2decide.decisions.policy_data import Stretches, stretches_of
-from time2decide.decisions.policy_losses import Group, policy_loss
+from time2decide.decisions.policy_losses import Group, utility_loss, walk_loss
 from time2decide.decisions.time2decide import load_policy, save_policy
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.qp.checks import InputError, check_count, check_positive
 
 _VALIDATION = 0.25  # of the rows that may be used
+_TUNED = ("head.", "skip")  # the read-out
 Report = Callable[[int, int, float], None]
 
 
@@ -39,24 +41,26 @@ class FineTuning:
     """The recipe."""
 
     share: float = 0.7  # of the rows that may be used at all; a window less
-    steps: int = 300
-    batch: int = 128
-    lr: float = 3e-4  # highest learning rate, a cosine down to 0
-    return_weight: float = 0.1  # λ_r
-    cost_bps: float = 10.0  # of what is traded, in the loss
+    steps: int = 200
+    batch: int = 64
+    lr: float = 1e-2  # highest learning rate, a cosine down to 0
+    unroll: int = 8  # consecutive decisions of an example
+    cost_bps: float = 10.0  # of what is traded
+    risks: tuple[float, ...] = (RISK_AVERSION, 1.0, 10.0)  # λ of the stretches, in turn
     budgets: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 1.5)
-    stretches: int = 48  # of training
+    stretches: int = 200  # of training
     decisions: int = 24  # per stretch
     burn_in: int = 24
-    check_every: int = 25  # steps between two looks at the validation rows and gatherings of own histories
-    patience: int = 4  # looks without progress before it stops
+    check_every: int = 25  # steps between two walks over the validation rows and gatherings of own histories
+    patience: int = 4  # walks without progress before it stops
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "stretches", "decisions", "check_every", "patience"):
+        for name in ("steps", "batch", "unroll", "stretches", "decisions", "check_every", "patience"):
             check_count(name, getattr(self, name))
         check_count("burn_in", self.burn_in, least=3)
         check_positive("lr", self.lr)
+        check_positive("cost_bps", self.cost_bps, allow_zero=True)
         if not 0 < self.share <= 1:
             raise InputError(f"share: expected a number in (0, 1], found {self.share}")
 
@@ -89,17 +93,20 @@ def fine_tune(
     Only the rows before `share` of them are looked at.
     """
     config = config or FineTuning()
+    if start.config.objective != "oracle":
+        raise InputError(f"start: expected a network trained for the oracle, found one for {start.config.objective}")
     split = split_rows(len(returns), config)
     rng = np.random.default_rng(config.seed)
-    training = Group(_stretches(returns[split.training], config, config.stretches, rng))
-    validation = Group(_stretches(returns[split.validation], config, max(config.stretches // 3, 1), rng))
+    training = Group(_stretches(returns[split.training], config, rng))
+    validation = Group(_walk(returns[split.validation], config))
     model = copy.deepcopy(start).train()
-    optimiser = torch.optim.AdamW(model.parameters(), config.lr, weight_decay=1e-3)
+    tuned = [weight for name, weight in model.named_parameters() if name.startswith(_TUNED)]
+    optimiser = torch.optim.AdamW(tuned, config.lr, weight_decay=1e-3)
     best, losses = copy.deepcopy(start.state_dict()), [_validation_loss(start, validation, config)]
     kept, waited = 0, 0
     for step in range(config.steps):
         if step % config.check_every == 0:
-            training.gather(model.eval(), torch.arange(len(training.data.turnover_l1)))
+            training.gather(model.eval(), torch.arange(config.stretches))
         loss = _one_step(model, optimiser, training, config, step, rng)
         if report:
             report(step + 1, config.steps, loss)
@@ -137,47 +144,40 @@ def fine_tune_to(
     return save_policy(policy, folder, {"start": start, **made, **(notes or {})})
 
 
-def _stretches(rows: np.ndarray, config: FineTuning, count: int, rng: np.random.Generator) -> Stretches:
+def _stretches(rows: np.ndarray, config: FineTuning, rng: np.random.Generator) -> Stretches:
     """Stretches at random places of the rows, all assets."""
     length = WINDOW + config.burn_in + config.decisions
-    starts = rng.integers(0, len(rows) - length + 1, count)
-    cut = np.stack([rows[s : s + length] for s in starts])  # (n, length, m)
-    budgets = np.tile(np.asarray(config.budgets, dtype=float), (count, 1))
-    return stretches_of(cut, budgets, np.full(count, RISK_AVERSION), np.full(count, 0.01), config.burn_in)
+    starts = rng.integers(0, len(rows) - length + 1, config.stretches)
+    return _of(np.stack([rows[s : s + length] for s in starts]), config)  # (n, length, m)
+
+
+def _walk(rows: np.ndarray, config: FineTuning) -> Stretches:
+    """All rows as one stretch, once for each λ."""
+    return _of(np.repeat(rows[None], len(config.risks), axis=0), config)
+
+
+def _of(cut: np.ndarray, config: FineTuning) -> Stretches:
+    budgets = np.tile(np.asarray(config.budgets, dtype=float), (len(cut), 1))
+    risks = np.resize(np.asarray(config.risks, dtype=float), len(cut))
+    return stretches_of(cut, budgets, risks, np.zeros(len(cut)), config.burn_in)
 
 
 def _one_step(
     model: Policy, optimiser: Any, group: Group, config: FineTuning, step: int, rng: np.random.Generator
 ) -> float:
     count, k = group.data.turnover_l1.shape
-    highs = (count, k, group.steps)
-    place = [torch.from_numpy(rng.integers(0, high, config.batch)) for high in highs]
-    loss = _loss(model.train(), group, (place[0], place[1], place[2]), config)
+    stretch, budget, at = (torch.from_numpy(rng.integers(0, high, config.batch)) for high in (count, k, group.steps))
+    loss = utility_loss(model.train(), group, (stretch, budget, at), config.unroll, rng, config.cost_bps / 1e4)
     optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for part in optimiser.param_groups:
+        nn.utils.clip_grad_norm_(part["params"], 1.0)
         part["lr"] = config.lr * 0.5 * (1 + math.cos(math.pi * step / config.steps))
     optimiser.step()
     return loss.item()
 
 
-def _loss(model: Policy, group: Group, place: tuple[Tensor, Tensor, Tensor], config: FineTuning) -> Tensor:
-    """`policy_loss` on own histories, plus what the trade costs in units of forecast error, as utility is."""
-    situation = group.situation(*place, torch.zeros(len(place[0])))
-    loss = policy_loss(model, situation, group.data, place, config.return_weight)
-    answer = model(situation)
-    traded = (answer.weights - situation.allocations[..., 0]).abs().sum(-1)
-    cost = config.cost_bps / 1e4 * traded / answer.deviation.mean(-1).detach().clamp_min(1e-12)
-    return loss + cost.mean()
-
-
-@torch.no_grad()
 def _validation_loss(model: Policy, group: Group, config: FineTuning) -> float:
-    """The loss over every decision of the validation stretches, with the network's own histories."""
-    count, k = group.data.turnover_l1.shape
-    group.gather(model, torch.arange(count))
-    grid = torch.cartesian_prod(torch.arange(count), torch.arange(k), torch.arange(group.steps))  # (decisions, 3)
-    parts = torch.split(grid, 1024)
-    losses = [_loss(model, group, (part[:, 0], part[:, 1], part[:, 2]), config).item() for part in parts]
-    return float(np.average(losses, weights=[len(part) for part in parts]))
+    """Minus the net utility of a walk over the validation rows."""
+    group.gather(model, torch.arange(len(group.data.turnover_l1)))
+    return walk_loss(group, config.cost_bps / 1e4)

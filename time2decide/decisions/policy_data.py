@@ -83,12 +83,30 @@ def stretches(config: StretchConfig) -> Stretches:
     return made
 
 
-def _make(config: StretchConfig) -> Stretches:
-    rng = np.random.default_rng([config.seed, config.assets, SPLITS[config.split][0]])
+def signals(config: StretchConfig) -> Tensor:
+    """`Stretches.returns` of the configuration without their noise, (n, S, m).
+
+    Noise is independent of the past, so that both have the same conditional mean, and this one has less variance.
+    """
+    _, cut = _draw(config, _generator(config))
+    return _tensor(to_returns(cut)[:, WINDOW + config.burn_in :])
+
+
+def _generator(config: StretchConfig) -> np.random.Generator:
+    return np.random.default_rng([config.seed, config.assets, SPLITS[config.split][0]])
+
+
+def _draw(config: StretchConfig, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Noise levels (n,) and pieces of series (n, length, m)."""
     series = lmc_set(config.series, None, seed=0, first=SPLITS[config.split][0])
     length = WINDOW + config.burn_in + config.steps
     noise = _noise_levels(config.count, rng)
-    cut = np.stack([_cut(series, config.assets, length, rng) for _ in range(config.count)])  # (n, length, m)
+    return noise, np.stack([_cut(series, config.assets, length, rng) for _ in range(config.count)])
+
+
+def _make(config: StretchConfig) -> Stretches:
+    rng = _generator(config)
+    noise, cut = _draw(config, rng)
     returns = to_returns(cut, noise[:, None, None] * rng.standard_normal(cut.shape))
     usual = rng.random(config.count) < _USUAL_RISK
     risk = np.where(usual, RISK_AVERSION, np.exp(rng.uniform(np.log(_RISKS[0]), np.log(_RISKS[1]), config.count)))

@@ -75,13 +75,19 @@ def policy_loss(
 
 
 def utility_loss(
-    model: Policy, group: Group, place: tuple[Tensor, Tensor, Tensor], unroll: int, rng: np.random.Generator
+    model: Policy,
+    group: Group,
+    place: tuple[Tensor, Tensor, Tensor],
+    unroll: int,
+    rng: np.random.Generator,
+    cost: float = 0.0,
 ) -> Tensor:
     """Minus the utility of consecutive decisions, differentiated through the projection that makes them feasible.
 
-    Weights move from p towards the scores q, s = Π(p + κ·q/unit), with a random κ: large ones act like the exact
-    optimiser that is used later, small ones have gradients everywhere. Utility is that above equal weights, in units
-    of the volatility of the assets and of what a budget can move.
+    A network for utility moves the weights p towards its scores q, s = Π(p + κ·q/unit), with a random κ: large ones
+    act like the exact optimiser that is used later, small ones have gradients everywhere. Any other network is taken
+    at its word, s = Π(ŝ). Utility is that above equal weights less `cost` times what is traded, in units of the
+    volatility of the assets and of what a budget can move.
     """
     data, (stretch, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
@@ -92,15 +98,43 @@ def utility_loss(
         situation = group.situation(stretch, budget, now, torch.zeros(len(stretch)))
         history = situation.allocations if history is None else history
         situation = replace(situation, allocations=history)
-        o, held = situation.outlook, history[..., 0]
-        unit = (o.scale[..., None] * o.deviations).square().mean((1, 2)).sqrt()[:, None].clamp_min(1e-30)  # (n, 1)
-        scores = model(situation).scores
-        wanted = held + (push * (scores - scores.mean(-1, keepdim=True)) / unit).clamp(-_FAR, _FAR)
-        weights = torch.as_tensor(project_portfolio(wanted, held, situation.turnover_l1))
-        returns = data.returns[stretch, now]
-        earned = (weights * (returns - returns.mean(-1, keepdim=True))).sum(-1)
-        risk = torch.einsum("ni,nij,nj->n", weights, data.covariance[stretch, now], weights)
-        utility = (earned - situation.risk_aversion * risk) / o.scale.square().mean(-1).sqrt()
-        total = total - (utility / situation.turnover_l1.clamp_min(0.25)).mean()
+        held = history[..., 0]
+        weights = project_portfolio(_wanted(model, situation, push), held, situation.turnover_l1)
+        weights = torch.as_tensor(weights)
+        earned = _utility(weights, data.returns[stretch, now], data.covariance[stretch, now], situation.risk_aversion)
+        earned = earned - cost * (weights - held).abs().sum(-1)
+        total = total - (earned / _size(situation.outlook.scale, situation.turnover_l1)).mean()
         history = torch.cat([weights[..., None], history[..., :-1]], dim=-1)
     return total / unroll
+
+
+def _wanted(model: Policy, situation: Situation, push: Tensor) -> Tensor:
+    """What the network asks for before it is made feasible, (n, m)."""
+    answer = model(situation)
+    if model.config.objective == "oracle":
+        return answer.weights
+    scores, o = answer.scores, situation.outlook
+    unit = (o.scale[..., None] * o.deviations).square().mean((1, 2)).sqrt()[:, None].clamp_min(1e-30)  # (n, 1)
+    moved = (push * (scores - scores.mean(-1, keepdim=True)) / unit).clamp(-_FAR, _FAR)
+    return situation.allocations[..., 0] + moved
+
+
+def walk_loss(group: Group, cost: float) -> float:
+    """`utility_loss` of the allocations that were gathered last, all of them."""
+    data = group.data
+    held, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each
+    earned = _utility(weights, data.returns[:, None], data.covariance[:, None], data.risk_aversion[:, None, None])
+    earned = earned - cost * (weights - held).abs().sum(-1)
+    scale = data.outlook.scale.view(data.returns.shape)[:, None]  # (n, 1, S, m)
+    return -float((earned / _size(scale, data.turnover_l1[..., None])).mean())
+
+
+def _utility(weights: Tensor, returns: Tensor, covariance: Tensor, risk_aversion: Tensor) -> Tensor:
+    """(s − 1/m)ᵀr − λ sᵀΣs of weights (…, m)."""
+    earned = (weights * (returns - returns.mean(-1, keepdim=True))).sum(-1)
+    return earned - risk_aversion * torch.einsum("...i,...ij,...j->...", weights, covariance, weights)
+
+
+def _size(scale: Tensor, turnover_l1: Tensor) -> Tensor:
+    """The unit of a utility: what a budget can move, of assets with deviations `scale` (…, m)."""
+    return scale.square().mean(-1).sqrt() * turnover_l1.clamp_min(0.25)

@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.decisions.policy import Policy, PolicyConfig
-from time2decide.decisions.policy_data import StretchConfig, stretches
+from time2decide.decisions.policy_data import StretchConfig, Stretches, signals, stretches
 from time2decide.decisions.policy_losses import Group, policy_loss, utility_loss
 from time2decide.decisions.time2decide import save_policy
 from time2decide.neural.checkpoints import load_tensors, save_tensors
@@ -122,11 +122,12 @@ class PolicyRun:
 
     def __init__(self, config: PolicyTraining, folder: Path, start: Policy | None = None) -> None:
         self.config, self.folder = config, folder
-        self.groups = [Group(stretches(c)) for c in stretch_configs(config)]
+        utility = config.model.objective == "utility"
+        self.groups = [Group(_examples(c, utility)) for c in stretch_configs(config)]
         self.model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
         if start is not None:
             self.model.load_state_dict(start.state_dict())
-        if config.model.objective == "utility":  # forecasts stay as they are: only what is made of them is learned
+        if utility:  # forecasts stay as they are: only what is made of them is learned
             self.model.gate.requires_grad_(False)
         self.weights = dict(self.model.named_parameters())
         self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
@@ -216,6 +217,12 @@ class PolicyRun:
         made = {"recipe": recipe(self.config), "skipped_steps": self.skipped, "seconds": round(self.seconds)}
         save_policy(self.model, self.folder, made | notes)
         return self.model.eval()
+
+
+def _examples(config: StretchConfig, utility: bool) -> Stretches:
+    """Stretches; for utility with returns without noise, which teach the same with less variance."""
+    data = stretches(config)
+    return replace(data, returns=signals(config)) if utility else data
 
 
 def stretch_configs(config: PolicyTraining) -> list[StretchConfig]:

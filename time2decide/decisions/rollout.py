@@ -38,6 +38,8 @@ class Past:
         γ
     risk_aversion : float
         λ
+    step : int, or None
+        t, where the past is one of a rollout.
     """
 
     returns: np.ndarray
@@ -45,6 +47,7 @@ class Past:
     hindsight: np.ndarray | None
     turnover_l1: np.ndarray
     risk_aversion: float
+    step: int | None = None
 
     @property
     def previous(self) -> np.ndarray:
@@ -124,7 +127,7 @@ def rollout(
         if progress is not None:
             progress(t - window, time - window)
         hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
-        past = Past(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk)
+        past = Past(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t)
         raw[:, :, t] = _answer(strategy, past, shape)
         held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
     return Rollout(strategy.name, raw, held, budgets, window, risk)

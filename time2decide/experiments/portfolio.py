@@ -77,14 +77,14 @@ def run(config: Config) -> list[Row]:
     policy = load_policy(network)[0] if network else None
     parameters: list[float] | None = None
     if grid:
-        known, known_oracle = _series(config, "validation", remembered, policy is not None)
+        known, known_oracle = series_of(config, "validation", remembered, policy is not None)
         parameters = tune(lambda values: make(policy, remembered, values), config["grid"], known, known_oracle)
-    returns, oracle = _series(config, "evaluation", remembered, policy is not None)
+    returns, oracle = series_of(config, "evaluation", remembered, policy is not None)
     strategy = make(policy, remembered, tuple(parameters) if parameters else None)
     return scored(strategy, returns, oracle, parameters)
 
 
-def _series(config: Config, split: str, remembered: Remembered, look: bool) -> tuple[np.ndarray, np.ndarray]:
+def series_of(config: Config, split: str, remembered: Remembered, look: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """Returns and the oracle's path of a split, with the outlooks of all windows in memory if they are needed."""
     lmc = LMCConfig(length=config["length"])
     options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}

@@ -30,6 +30,7 @@ _MODULES = {
     "portfolio-clean": "portfolio",
     "portfolio-noisy": "portfolio",
     "portfolio-sizes": "portfolio_sizes",
+    "decide-seeds": "decide_seeds",
     "decide-ablation": "decide_ablation",
     "forecast-errors": "forecast_errors",
     "lambda-sweep": "lambda_sweep",

@@ -1,18 +1,23 @@
 """Twenty stocks of the S&P 500, walk-forward with costs: Time2Decide as shipped and fine-tuned beside the field's.
 
-The last 30 % of the days are the test. The fine-tuned network has been fitted to days that end a window before
-them; every other strategy sees the days before the one it decides, as the engine gives them.
+The last 30 % of the days are the test. The fine-tuned network is fitted again several times on the way, each time to
+days that end a window before the first one it decides about; every other strategy sees the days before the one it
+decides, as the engine gives them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from time2decide.decisions import backtest, with_intervals
 from time2decide.decisions.fine_tuning import FineTuning, fine_tune
-from time2decide.decisions.time2decide import PRETRAINED, Learned, load_policy
+from time2decide.decisions.rollout import Past, Strategy
+from time2decide.decisions.time2decide import Learned, load_policy
 from time2decide.experiments.portfolio import fingerprint
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting.memory import RememberedOutlooks
@@ -21,56 +26,70 @@ from time2decide.markets import WINDOW, load_returns
 STRATEGIES = ("uniform", "inverse-volatility", "minimum-variance", "mean-variance-shrunk", "pto-ar1")
 BUDGETS = [0.1, 0.5, 1.0]
 Row = dict[str, Any]
+_SMALL = FineTuning(share=1.0, steps=4, batch=8, stretches=2, decisions=4, check_every=2, budgets=(0.5,), risks=(0.1,))
 _KEYS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "traded", "regret", "mse")
-_SMALL = {"steps": 4, "batch": 8, "stretches": 2, "decisions": 4, "check_every": 2, "budgets": [0.5]}
 
 
 def tasks(preset: str) -> list[Row]:
-    """One task: the fine-tuning and all rollouts share the same days."""
-    networks = {name: fingerprint(name) for name in ("decide", "decide-utility") if _bundled(name)}
+    """One task: the fine-tunings and all rollouts share the same days."""
+    networks = {name: fingerprint(name) for name in ("decide", "decide-utility")}
     common: Row = {"seed": 0, "cost_bps": 10.0, "share": 0.7, "networks": networks}
     if preset == "smoke":
-        return [common | {"rows": 900, "assets": 4, "budgets": [0.5], "last": 30, "tuning": _SMALL}]
-    return [common | {"rows": None, "assets": None, "budgets": BUDGETS, "last": None, "tuning": {}}]
+        small = {"rows": 900, "assets": 4, "budgets": [0.5], "last": 30, "refit_every": 20}
+        return [common | small | {"tuning": asdict(_SMALL)}]
+    full = {"rows": None, "assets": None, "budgets": BUDGETS, "last": None, "refit_every": 840}
+    return [common | full | {"tuning": asdict(FineTuning(share=1.0))}]
 
 
-def _bundled(name: str) -> bool:
-    return (PRETRAINED[name] / "model.safetensors").is_file()
+@dataclass(frozen=True)
+class Refitted:
+    """A network fitted again on the way: from step `starts[i]` on, `networks[i]` decides."""
+
+    starts: tuple[int, ...]
+    networks: tuple[Learned, ...]
+    name: str = "time2decide-tuned"
+    wants_hindsight: bool = False
+
+    def decide(self, past: Past) -> np.ndarray:
+        assert past.step is not None  # the engine's are numbered
+        return self.networks[bisect_right(self.starts, past.step) - 1].decide(past)
 
 
 def run(config: Row) -> list[Row]:
-    """Fine-tune on the first days, then walk over the last ones with every strategy."""
+    """Walk over the last days with every strategy; the fine-tuned network first learns from the days before."""
     torch.set_num_threads(1)
     table = load_returns("sp500")
     table = table.iloc[-(config["rows"] or len(table)) :, : config["assets"] or table.shape[1]]
-    tuning = dict(config["tuning"])
-    if "budgets" in tuning:
-        tuning["budgets"] = tuple(tuning["budgets"])
-    recipe = FineTuning(share=config["share"], seed=config["seed"], cost_bps=config["cost_bps"], **tuning)
-    tuned, notes = fine_tune(table.to_numpy(), load_policy("decide")[0], recipe)
     first = int(config["share"] * len(table))
+    table = table.iloc[: first + (config["last"] or len(table))]
     test = table.iloc[first - WINDOW :]  # the first decision is about the first day of the test
-    test = test.iloc[: WINDOW + (config["last"] or len(test))]
-    remembered = RememberedOutlooks(most=len(test))
-    ours = [
-        Learned(load_policy("decide")[0], "hindsight", "time2decide", remembered),
-        Learned(load_policy("decide")[0], "own", "time2decide-own", remembered),
-        Learned(tuned, "own", "time2decide-tuned", remembered),
+    look = RememberedOutlooks(most=len(test))
+    tuned, notes = _refitted(table.to_numpy(), first, config, look)
+    ours: list[Strategy] = [
+        Learned(load_policy("decide")[0], "hindsight", "time2decide", look),
+        Learned(load_policy("decide")[0], "own", "time2decide-own", look),
+        Learned(load_policy("decide-utility")[0], "own", "time2decide-utility", look),
+        tuned,
     ]
-    if "decide-utility" in config["networks"]:
-        ours.append(Learned(load_policy("decide-utility")[0], "own", "time2decide-utility", remembered))
     result = backtest(test, [*ours, *STRATEGIES], config["budgets"], cost_bps=config["cost_bps"])
+    about = {"first_day": str(test.index[WINDOW].date()), "last_day": str(test.index[-1].date()), **notes}
     rows = []
     for row in with_intervals(result).to_dict(orient="records"):
         kept = {key: float(row[key]) for key in row if key.startswith(_KEYS)}
-        rows.append({"strategy": row["strategy"], "turnover_l1": float(row["turnover_l1"]), **kept})
-    about = {
-        "first_day": str(test.index[WINDOW].date()),
-        "last_day": str(test.index[-1].date()),
-        "steps_kept": notes["steps_kept"],
-        "validation_losses": notes["validation_losses"],
-    }
-    return [row | about for row in rows]
+        rows.append({"strategy": row["strategy"], "turnover_l1": float(row["turnover_l1"]), **kept, **about})
+    return rows
+
+
+def _refitted(returns: np.ndarray, first: int, config: Row, look: RememberedOutlooks) -> tuple[Refitted, Row]:
+    """The network fitted to the rows before `first` and again every `refit_every` rows, and notes on how."""
+    plain: Row = {key: tuple(value) if isinstance(value, list) else value for key, value in config["tuning"].items()}
+    recipe = FineTuning(**(plain | {"seed": config["seed"], "cost_bps": config["cost_bps"]}))
+    starts = range(first, len(returns), config["refit_every"])
+    fits = [fine_tune(returns[:start], load_policy("decide")[0], recipe) for start in starts]
+    steps = tuple(start - first + WINDOW for start in starts)  # the walk begins a window before the first decision
+    networks = tuple(Learned(policy, "own", "tuned", look) for policy, _ in fits)
+    notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "validation_losses")}
+    return Refitted(steps, networks), notes
 
 
 def show(rows: list[Row]) -> str:
@@ -82,7 +101,7 @@ def show(rows: list[Row]) -> str:
     lines = [
         f"S&P 500 set, {first['first_day']} to {first['last_day']}, {first['cost_bps']:g} bp per amount traded, 95 % "
         "intervals by block bootstrap",
-        f"fine-tuning kept step {first['steps_kept']}, validation losses {first['validation_losses']}",
+        f"fine-tuned {len(first['steps_kept'])} times on the way; steps kept: {first['steps_kept']}",
     ]
     header = ("strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp")
     for budget in sorted({row["turnover_l1"] for row in rows}):
@@ -121,7 +140,7 @@ EXPERIMENTS = (
         id="sp500",
         title="Real prices: walk-forward on 20 stocks with costs, as shipped and fine-tuned",
         paper="– (beyond the paper)",
-        presets={"smoke": "20 s", "cpu": "10 min"},
+        presets={"smoke": "20 s", "cpu": "12 min"},
         tasks=tasks,
         run=run,
         show=show,
