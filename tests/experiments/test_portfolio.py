@@ -25,7 +25,7 @@ def test_every_strategy_is_scored_on_the_same_series(tmp_path: Path) -> None:
     assert "compared in pairs" in text
 
 
-@pytest.mark.parametrize("name", ["portfolio-sizes", "decide-ablation"])
+@pytest.mark.parametrize("name", ["portfolio-sizes", "decide-ablation", "decide-seeds"])
 def test_the_other_experiments_run(name: str, tmp_path: Path) -> None:
     experiment = get_experiment(name)
     rows = reproduce(experiment, "smoke", root=tmp_path)
