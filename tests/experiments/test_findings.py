@@ -82,6 +82,7 @@ def test_the_ablation_compares_networks_cell_by_cell():
     assert starting(found, "Our network: told of the covariance") == (False, True, "1 of 2 cases")
     assert starting(found, "Our network: covariance and means") == (True, True, "2 of 2 cases")
     assert starting(found, "Our network: correlations alone") == (False, False, "0 of 0 cases")
+    assert starting(found, "Our network: correlations improve") == (False, False, "0 of 0 cases")  # no rows to compare
     assert starting(found, "Our network: forecasting") == (False, True, "1 of 2 cases")
 
 

@@ -109,6 +109,7 @@ def findings(rows: list[Row]) -> list[Row]:
             told["correlation"],
             told["none"],
         ),
+        "Our network: correlations improve on standard deviations and means alone": (told["full"], told["scale"]),
         "Our network: forecasting beside deciding (the best λ_r > 0) is below λ_r = 0": (
             forecasting,
             _by_cell(measured, ("full", 0.0), "evaluation"),
