@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
+from time2decide.qp.checks import check_count
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import KKT, Solution, Status, kkt, proximal_map
 
@@ -41,6 +42,8 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     Infeasible and unbounded instances are reported in `status` with x = NaN; the others are unaffected.
     `workers` is the number of processes; by default all cores for large batches and this process for small ones.
     """
+    if workers is not None:
+        check_count("workers", workers)
     problem = qp.detached()
     rows = as_rows(problem)
     x, dual, flag = solve_rows(rows, workers=workers)
