@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from time2decide.qp.checks import InputError, check_count
 
+Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 app = typer.Typer(help="Train a model; interrupt it and start it again as you like.", no_args_is_help=True)
 
 
@@ -50,7 +53,8 @@ def qp(
     chosen = PRESETS[preset]
     recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
     torch.set_num_threads(check_count("threads", threads))
-    with step_report() as report:
+    _check_folder(out)
+    with training() as report:
         train_equivariant(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     answer: dict[str, Any] = {"out": str(out), **facts}
@@ -86,7 +90,8 @@ def forecast(
     chosen = PRESETS[preset]
     recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
     torch.set_num_threads(check_count("threads", threads))
-    with step_report() as report:
+    _check_folder(out)
+    with training() as report:
         pretrain(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     answer: dict[str, Any] = {"out": str(out), **facts}
@@ -134,6 +139,7 @@ def decide(
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
     if data is not None:
         torch.set_num_threads(check_count("threads", threads))
+        _check_folder(out)
         _fine_tune(
             data, out, start or "decide", {"steps": steps, "seed": seed, "return_weight": return_weight}, as_json
         )
@@ -145,13 +151,21 @@ def decide(
     changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}
     recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
     torch.set_num_threads(check_count("threads", threads))
+    _check_folder(out)
     first = load_policy(start)[0] if start else None
     notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
-    with step_report() as report:
+    with training() as report:
         train_policy(recipe, out, start=first, report=report, notes=notes)
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     answer: dict[str, Any] = {"out": str(out), **facts}
     typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+
+
+def _check_folder(out: Path) -> None:
+    """Raise unless the folder can be made and written: before the work, not after it."""
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(f"--out: expected a folder that can be written, found {there}")
 
 
 def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_json: bool) -> None:
@@ -163,7 +177,7 @@ def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_jso
     table, values = load_market(data)
     recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
     notes = {"data": Path(data).name, "values": values, **provenance()}
-    with step_report() as report:
+    with training("nothing is written yet, start the same command again") as report:
         fine_tune_to(out, checked_history(table), start, recipe, report=report, notes=notes)
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     losses, kept = facts["notes"]["validation_losses"], facts["notes"]["steps_kept"]
@@ -172,7 +186,39 @@ def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_jso
 
 
 @contextmanager
-def step_report(every: float = 30.0) -> Iterator[Callable[[int, int, float], None]]:
+def training(go_on: str = "all is saved, start the same command again to go on") -> Iterator[Report]:
+    """A report on the steps that ends a training between two of them after Ctrl-C; a second one ends it at once.
+
+    Inside a step the weights, the averages and the counter do not belong together, so nothing could be saved there.
+    """
+    pressed, at = False, 0
+
+    def press(signal_number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        with step_report() as show:
+
+            def report(done: int, total: int, loss: float) -> None:
+                nonlocal at
+                at = done
+                show(done, total, loss)
+                if pressed and done < total:
+                    raise KeyboardInterrupt
+
+            yield report
+    except KeyboardInterrupt:
+        print(f"time2decide: interrupted after step {at}; {go_on}", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def step_report(every: float = 30.0) -> Iterator[Report]:
     """A bar with the time left on a terminal, a line every `every` seconds elsewhere; on standard error."""
     if not sys.stderr.isatty():
         yield _lines(every)
@@ -183,7 +229,7 @@ def step_report(every: float = 30.0) -> Iterator[Callable[[int, int, float], Non
         yield lambda done, total, loss: bar.update(task, completed=done, total=total)
 
 
-def _lines(every: float) -> Callable[[int, int, float], None]:
+def _lines(every: float) -> Report:
     began = last = time.monotonic()
     first = -1
     losses: list[float] = []
