@@ -106,6 +106,7 @@ def solve(
         initial=start,
     )
     status = np.where((ended.residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    status[ended.infeasible.numpy()] = Status.INFEASIBLE
     return Solution.build(qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history)
 
 
