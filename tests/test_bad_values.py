@@ -69,7 +69,7 @@ CALLS = {
     "seed": lambda bad: random_qp(2, 3, seed=bad),
 }
 #: Where two arguments do not fit each other, either may be named.
-OTHER_HALF = {"q": "P", "h": "G", "b": "A", "y": "previous", "neural steps": "depth"}
+OTHER_HALF = {"q": "P", "h": "G", "b": "A", "y": "previous"}
 #: The residual at a point that is not a number is infinite.
 FINE = {("kkt x", "NaN"), ("kkt dual", "NaN")}
 
