@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide import QP, InputError, kkt, project_portfolio, random_qp, solve, solve_qp
+from time2decide import QP, InputError, kkt, load_returns, project_portfolio, random_qp, solve, solve_qp
+from time2decide.attention import build
+from time2decide.markets import covariance_by, synthetic_returns
 from time2decide.qp import project_l1_ball, project_simplex, solve_exact
 
 BATCH = random_qp(3, 4, 2, seed=0)
@@ -119,3 +121,15 @@ def test_what_is_fine_stays_fine():
     assert kkt(one, answer.x, answer.dual).worst.item() < 1e-12  # numpy, without the batch dimension
     with pytest.raises(IndexError, match="empty selection"):
         BATCH[0:0]
+
+
+@pytest.mark.parametrize("bad", [None, 3, 1.5, [1.0, 2.0], np.eye(2), {}, True])
+def test_sources_that_are_none(bad):
+    with pytest.raises(InputError, match="source: expected a file, a DataFrame or sp500"):
+        load_returns(bad)
+    with pytest.raises(InputError, match="market: expected one of"):
+        synthetic_returns(bad)
+    with pytest.raises(InputError, match="estimator: expected one of scikit-learn"):
+        covariance_by(bad)
+    with pytest.raises(InputError, match="qp: expected a QP"):
+        build(bad, "admm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from time2decide.qp.checks import (
     check_flag,
     check_positive,
 )
-from time2decide.qp.exact import Rows, solve_exact, solve_rows
+from time2decide.qp.exact import Rows, solve_exact, solve_proximally, solve_rows
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
@@ -187,14 +188,17 @@ def _exact_with_equalities(
     """DAQP with equality rows as such; its answer is checked. With singular P its multipliers are good to 1e-5 only."""
     G, upper = np.vstack([rows, equal_rows]), np.concatenate([bounds, values])
     equal = np.arange(len(upper)) >= len(bounds)
-    x, dual, flag = solve_rows(Rows(P[None], q[None], G[None], upper[None], equal))
-    point, multipliers = x[0], dual[0]
-    violation = np.where(equal, np.abs(G @ point - upper), G @ point - upper)
-    reach = np.abs(upper) + np.abs(G) @ np.abs(point)
-    gradient = np.abs(P @ point + q + G.T @ multipliers).max()
-    steep = (np.abs(q) + np.abs(P) @ np.abs(point) + np.abs(G.T) @ np.abs(multipliers)).max()
-    solved = flag[0] in (1, 2) and np.all(violation <= 1e-6 * reach.max(initial=0)) and gradient <= 1e-4 * steep
-    return point if solved else None
+    problem = Rows(P[None], q[None], G[None], upper[None], equal)
+    for attempt in (solve_rows, partial(solve_proximally, weight=1e-6), partial(solve_proximally, weight=1e-4)):
+        x, dual, flag = attempt(problem)
+        point, multipliers = x[0], dual[0]
+        violation = np.where(equal, np.abs(G @ point - upper), G @ point - upper)
+        reach = np.abs(upper) + np.abs(G) @ np.abs(point)
+        gradient = np.abs(P @ point + q + G.T @ multipliers).max()
+        steep = (np.abs(q) + np.abs(P) @ np.abs(point) + np.abs(G.T) @ np.abs(multipliers)).max()
+        if flag[0] in (1, 2) and np.all(violation <= 1e-6 * reach.max(initial=0)) and gradient <= 1e-4 * steep:
+            return point
+    return None
 
 
 def _dense(name: str, value: ArrayLike, dims: int | None) -> np.ndarray:

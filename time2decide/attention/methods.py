@@ -94,6 +94,8 @@ def build(qp: QP, method: str, form: str = "state", **options: Any) -> Algorithm
 
     `newton_schulz` on a constrained problem is ADMM whose inverse comes from Newton–Schulz layers.
     """
+    if not isinstance(qp, QP):
+        raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
     check_choice("method", method, METHODS)
     check_choice("form", form, FORMS)
     if method == "newton_schulz" and qp.kind != "U":

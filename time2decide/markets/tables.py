@@ -58,6 +58,8 @@ def load_market(
         frame, name, values = sp500_prices(), "sp500", "prices"
     elif isinstance(source, pd.DataFrame):
         frame, name = source, "returns"
+    elif not isinstance(source, (str, Path)):
+        raise InputError(f"source: expected a file, a DataFrame or sp500, found {type(source).__name__}")
     else:
         path = Path(source)
         frame, name = _read(path), path.name

@@ -23,6 +23,7 @@ _NO_BOUND = 1e30  # DAQP's infinity
 _EQUALITY = 5  # DAQP's mark of an equality row
 _SOLVED = (1, 2)  # DAQP's flags: optimal; soft optimal
 _PARALLEL_FROM = 100_000  # below this, starting worker processes costs more than it saves
+_PROXIMAL, _PROXIMAL_ROUNDS = (1e-6, 1e-4), 20  # weights that are tried one after the other where DAQP fails
 _SETTINGS = {"primal_tol": 1e-11, "dual_tol": 1e-12}
 
 
@@ -49,13 +50,18 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     x, dual, flag = solve_rows(rows, workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]
     lifted = qp.l1_penalty is not None or qp.l1_radius is not None
-    parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
     # a singular A makes DAQP stop early, as the lifted problems do
-    early = np.arange(len(qp)) if lifted else np.flatnonzero(parts.worst.numpy() > 1e-9)
+    early = np.arange(len(qp)) if lifted else np.flatnonzero(kkt(problem, x, dual).worst.numpy() > 1e-9)
     if len(early):
         x[early], dual[early] = _polish(problem[torch.from_numpy(early)], x[early], dual[early])
-        parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
-    status = _statuses(problem, x, dual, parts, flag, tol)
+    _settle_trivial(problem, x, dual)
+    status = _statuses(problem, x, dual, kkt(problem, x, dual), flag, tol)
+    for weight in _PROXIMAL:
+        stuck = np.flatnonzero(status == Status.NOT_CONVERGED)
+        if len(stuck):
+            left = problem[torch.from_numpy(stuck)]
+            x[stuck], dual[stuck], flag = _better_proximally(left, x[stuck], dual[stuck], weight)
+            status[stuck] = _statuses(left, x[stuck], dual[stuck], kkt(left, x[stuck], dual[stuck]), flag, tol)
     answered = (status == Status.OPTIMAL) | (status == Status.NOT_CONVERGED)
     x[~answered], dual[~answered] = np.nan, np.nan
     point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x, dual))
@@ -67,6 +73,38 @@ def solve_rows(rows: Rows, *, workers: int | None = None) -> tuple[np.ndarray, n
     rows, unit, back = _equilibrated(rows)
     x, dual, flag = _solve_all(rows, workers)
     return x * unit[:, None], dual * back, flag
+
+
+def solve_proximally(rows: Rows, weight: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`solve_rows` by x ← argmin f(x) + w/2 ‖x − x_before‖², which has the same answers; w is `weight` times max |H|.
+
+    For semidefinite H, where DAQP alone may take a feasible problem for an infeasible one or stop early.
+    """
+    size = np.abs(rows.H).max(axis=(1, 2), initial=0)
+    w = weight * np.where(size > 0, size, 1.0)
+    definite = rows._replace(H=rows.H + w[:, None, None] * np.eye(rows.f.shape[1]))
+    x = np.zeros_like(rows.f)
+    for _ in range(_PROXIMAL_ROUNDS):
+        x, dual, flag = solve_rows(definite._replace(f=rows.f - w[:, None] * np.nan_to_num(x)))
+    return x, dual, flag
+
+
+def _better_proximally(
+    qp: QP, x: np.ndarray, dual: np.ndarray, weight: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The better of (x, dual) and of `solve_proximally` per instance, and DAQP's flags."""
+    near, pull, flag = solve_proximally(as_rows(qp), weight)
+    near, pull = near[:, : qp.n], pull[:, : qp.m]
+    better = (kkt(qp, near, pull).worst < kkt(qp, x, dual).worst).numpy()[:, None]
+    return np.where(better, near, x), np.where(better, pull, dual), flag
+
+
+def _settle_trivial(qp: QP, x: np.ndarray, dual: np.ndarray) -> None:
+    """Where rounding is all there is: a radius of 0 leaves only x = 0, and without an objective nothing pulls."""
+    if qp.l1_radius is not None:
+        x[qp.l1_radius.numpy() == 0] = 0.0
+    if qp.l1_penalty is None:
+        dual[~(qp.A.flatten(1).any(1) | qp.b.any(1)).numpy()] = 0.0
 
 
 def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
