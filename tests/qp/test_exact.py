@@ -151,3 +151,19 @@ def test_a_radius_of_zero_and_no_objective_are_solved():
     C = rng.normal(size=(40, 2, 4))
     anywhere = solve_exact(QP(np.zeros((4, 4)), np.zeros(4), C, rng.normal(size=(40, 2))))
     assert (anywhere.status == "optimal").all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_variables_in_very_different_units_are_all_solved(seed):
+    rng = np.random.default_rng(seed)
+    qp = random_qp(32, 6, 4, seed=seed)
+    expected = solve_exact(qp)
+    r, w = (torch.from_numpy(10 ** rng.uniform(-5, 5, size)) for size in (6, (4, 1)))  # units of x and of the rows
+    uneven = QP(qp.A * r * r.unsqueeze(-1), qp.b * r, qp.C * r * w, qp.d * w.squeeze(-1))
+    answer = solve_exact(uneven)
+    assert (answer.status == "optimal").all()
+    torch.testing.assert_close(answer.x * r, expected.x, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(answer.dual * w.squeeze(-1), expected.dual, rtol=1e-6, atol=1e-8)
+    for i in range(8):
+        A, b, C, d = (getattr(uneven, name)[i].numpy() for name in ("A", "b", "C", "d"))
+        np.testing.assert_allclose(solve_qp(A, b, C, d) * r.numpy(), expected.x[i], rtol=1e-6, atol=1e-8)

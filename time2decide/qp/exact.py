@@ -17,6 +17,7 @@ from joblib import Parallel, delayed
 
 from time2decide.qp.checks import check_count
 from time2decide.qp.problem import QP
+from time2decide.qp.scaling import evened, variable_units
 from time2decide.qp.solution import KKT, Solution, Status, kkt, proximal_map
 
 _NO_BOUND = 1e30  # DAQP's infinity
@@ -45,9 +46,8 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     """
     if workers is not None:
         check_count("workers", workers)
-    problem = qp.detached()
-    rows = as_rows(problem)
-    x, dual, flag = solve_rows(rows, workers=workers)
+    problem, units = evened(qp.detached())
+    x, dual, flag = solve_rows(as_rows(problem), workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]
     lifted = qp.l1_penalty is not None or qp.l1_radius is not None
     # a singular A makes DAQP stop early, as the lifted problems do
@@ -64,7 +64,7 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
             status[stuck] = _statuses(left, x[stuck], dual[stuck], kkt(left, x[stuck], dual[stuck]), flag, tol)
     answered = (status == Status.OPTIMAL) | (status == Status.NOT_CONVERGED)
     x[~answered], dual[~answered] = np.nan, np.nan
-    point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x, dual))
+    point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x / units[0], dual / units[1]))
     return Solution.build(qp, point, multipliers, status, "exact")
 
 
@@ -72,7 +72,7 @@ def solve_rows(rows: Rows, *, workers: int | None = None) -> tuple[np.ndarray, n
     """x (batch, k), multipliers (batch, rows) and DAQP's flag (batch,) of every problem."""
     rows, unit, back = _equilibrated(rows)
     x, dual, flag = _solve_all(rows, workers)
-    return x * unit[:, None], dual * back, flag
+    return x * unit, dual * back, flag
 
 
 def solve_proximally(rows: Rows, weight: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,9 +110,11 @@ def _settle_trivial(qp: QP, x: np.ndarray, dual: np.ndarray) -> None:
 def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
     """The same problems with unit rows, objective and answer of order one, whatever units they came in.
 
-    DAQP drops a row whose cᵀH⁻¹c is below an absolute limit and stops at absolute tolerances. Returns also the unit of
-    x, (batch,), and the factors that bring the multipliers back, (batch, rows).
+    DAQP drops a row whose cᵀH⁻¹c is below an absolute limit and stops at absolute tolerances. Returns also the units of
+    x, (batch, k), and the factors that bring the multipliers back, (batch, rows).
     """
+    r = variable_units(np.diagonal(rows.H, axis1=1, axis2=2))  # (batch, k)
+    rows = rows._replace(H=rows.H / (r[:, :, None] * r[:, None]), f=rows.f / r, G=rows.G / r[:, None])
 
     def positive(size: np.ndarray) -> np.ndarray:
         return np.where(size > 0, size, 1.0)
@@ -127,7 +129,7 @@ def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
         G=rows.G / length[:, :, None],
         upper=upper / unit[:, None],
     )
-    return scaled, unit, (objective * unit)[:, None] / length
+    return scaled, unit[:, None] / r, (objective * unit)[:, None] / length
 
 
 def _solve_all(rows: Rows, workers: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
