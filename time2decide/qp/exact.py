@@ -17,7 +17,7 @@ from joblib import Parallel, delayed
 
 from time2decide.qp.checks import check_count
 from time2decide.qp.problem import QP
-from time2decide.qp.scaling import evened, variable_units
+from time2decide.qp.scaling import evened, settle_trivial, variable_units
 from time2decide.qp.solution import KKT, Solution, Status, kkt, proximal_map
 
 _NO_BOUND = 1e30  # DAQP's infinity
@@ -51,11 +51,13 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     x, dual = x[:, : qp.n], dual[:, : qp.m]
     lifted = qp.l1_penalty is not None or qp.l1_radius is not None
     # a singular A makes DAQP stop early, as the lifted problems do
-    early = np.arange(len(qp)) if lifted else np.flatnonzero(kkt(problem, x, dual).worst.numpy() > 1e-9)
+    parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
+    early = np.arange(len(qp)) if lifted else np.flatnonzero(parts.worst.numpy() > 1e-9)
     if len(early):
         x[early], dual[early] = _polish(problem[torch.from_numpy(early)], x[early], dual[early])
-    _settle_trivial(problem, x, dual)
-    status = _statuses(problem, x, dual, kkt(problem, x, dual), flag, tol)
+    if settle_trivial(problem, x, dual) or len(early):
+        parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
+    status = _statuses(problem, x, dual, parts, flag, tol)
     for weight in _PROXIMAL:
         stuck = np.flatnonzero(status == Status.NOT_CONVERGED)
         if len(stuck):
@@ -99,14 +101,6 @@ def _better_proximally(
     return np.where(better, near, x), np.where(better, pull, dual), flag
 
 
-def _settle_trivial(qp: QP, x: np.ndarray, dual: np.ndarray) -> None:
-    """Where rounding is all there is: a radius of 0 leaves only x = 0, and without an objective nothing pulls."""
-    if qp.l1_radius is not None:
-        x[qp.l1_radius.numpy() == 0] = 0.0
-    if qp.l1_penalty is None:
-        dual[~(qp.A.flatten(1).any(1) | qp.b.any(1)).numpy()] = 0.0
-
-
 def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
     """The same problems with unit rows, objective and answer of order one, whatever units they came in.
 
@@ -114,7 +108,8 @@ def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
     x, (batch, k), and the factors that bring the multipliers back, (batch, rows).
     """
     r = variable_units(np.diagonal(rows.H, axis1=1, axis2=2))  # (batch, k)
-    rows = rows._replace(H=rows.H / (r[:, :, None] * r[:, None]), f=rows.f / r, G=rows.G / r[:, None])
+    if (r != 1).any():
+        rows = rows._replace(H=rows.H / (r[:, :, None] * r[:, None]), f=rows.f / r, G=rows.G / r[:, None])
 
     def positive(size: np.ndarray) -> np.ndarray:
         return np.where(size > 0, size, 1.0)
