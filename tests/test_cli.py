@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -40,7 +41,26 @@ def test_solve_npz_and_json(run, tmp_path, problem):
     table = run("solve", "problem.npz", "--method", "admm", cwd=tmp_path)
     assert "optimal" in table.stdout
     (tmp_path / "no.json").write_text(json.dumps({"A": [[1]], "b": [0], "C": [[1], [-1]], "d": [-1, -1]}))
-    assert "infeasible" in run("solve", "no.json", cwd=tmp_path).stdout
+    unsolved = run("solve", "no.json", "--out", "no.npz", cwd=tmp_path)
+    assert unsolved.returncode == 1
+    assert "infeasible" in unsolved.stdout
+    assert unsolved.stderr == ""
+    with np.load(tmp_path / "no.npz") as stored:
+        assert stored["status"] == "infeasible"
+    assert run("solve", "problem.npz", "--method", "admm", "--steps", "1", "--json", cwd=tmp_path).returncode == 1
+
+
+def test_the_table_says_how_an_answer_was_obtained(run, tmp_path, problem):
+    done = run("solve", "problem.npz", "--method", "neural+polish", "--out", "answer.npz", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "how" in done.stdout
+    assert done.stdout.count("predicted") == 3
+    with np.load(tmp_path / "answer.npz") as stored:
+        assert stored["how"].tolist() == ["predicted"] * 3
+    assert " how " not in run("solve", "problem.npz", cwd=tmp_path).stdout
+    text = " ".join(run("solve", "--help", cwd=tmp_path).stdout.split())
+    assert "predicted" in text
+    assert "Exit code" in text
 
 
 def test_version_and_bare_command(run, tmp_path):
@@ -52,8 +72,18 @@ def test_version_and_bare_command(run, tmp_path):
     assert "time2decide: " not in bare.stderr
 
 
+def claims_too_much(path):
+    shape = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 1000000), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("A.npy", "b.npy"):
+            archive.writestr(name, b"\x93NUMPY\x01\x00v\x00" + shape)
+
+
 def write(folder, name, content):
     path = folder / name
+    if callable(content):
+        content(path)
+        return name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return name
 
@@ -78,6 +108,10 @@ BAD_FILES = {
     "text.json": ('{"A": "x", "b": [1]}', "A: expected an array of numbers"),
     "nan.json": ('{"A": [[NaN]], "b": [1]}', "A: expected finite numbers"),
     "shape.json": ('{"A": [[1, 0], [0, 1]], "b": [1]}', "b: expected shape (2,)"),
+    "twice.json": ('{"A": [[1]], "b": [1], "A": [[2]]}', "found 'A' again"),
+    "null.json": ('{"A": null, "b": [1]}', "expected A, found only b"),
+    "digits.json": ('{"A": [[' + "9" * 5000 + ']], "b": [1]}', "expected JSON"),
+    "terabytes.npz": (lambda path: claims_too_much(path), "expected an .npz archive"),
     "problem.txt": ("A b", "expected a name ending in .npz or .json"),
 }
 
@@ -114,6 +148,12 @@ def test_bad_files_give_one_line_and_exit_code_2(run, tmp_path, name):
         (["report", "--results", "nowhere"], "--results: expected a folder"),
         (["reproduce", "convergence", "--preset", "huge"], "preset: expected one of"),
         (["reproduce", "convergence", "--preset", "smoke", "--results", "problem.npz"], "results: expected a folder"),
+        (["reproduce", "toy-pto", "--preset", "smoke", "--results", "problem.npz/sub"], "results: expected a folder"),
+        (["reproduce", "list", "--results", "problem.npz/sub"], "results: expected a folder"),
+        (
+            ["reproduce", "toy-pto", "--preset", "smoke", "--results", "/proc/sub"],
+            "results: expected a folder that can",
+        ),
         (["bench", "everything"], "name: expected one of"),
         (["fly"], "No such command"),
     ],

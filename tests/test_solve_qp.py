@@ -59,7 +59,7 @@ def test_semantics_of_qpsolvers():
         ({"P": np.eye(1), "q": [1.0], "G": [[np.nan]], "h": [1.0]}, "G: expected finite numbers"),
         ({"P": np.eye(1), "q": [1.0], "ub": [np.nan]}, "h, lb, ub: expected numbers, found NaN"),
         ({"P": -np.eye(1), "q": [1.0]}, "A: expected positive semidefinite"),
-        ({"P": np.eye(1), "q": [1.0], "solver": "gurobi"}, "method: expected one of exact"),
+        ({"P": np.eye(1), "q": [1.0], "solver": "gurobi"}, "solver: expected one of exact"),
     ],
 )
 def test_bad_input(arguments, message):

@@ -27,6 +27,7 @@ app = typer.Typer(
 #: What typer raises for a wrong option, argument or command; it keeps its own copy of click.
 _CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
 BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc", "decide")
+_SHOWN = 20  # problems in the table of `solve`
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -56,33 +57,48 @@ def solve(
     ] = "exact",
     steps: Annotated[int | None, typer.Option(help="Run exactly this many layers.")] = None,
     tol: Annotated[float | None, typer.Option(help="Stop at this KKT residual; 1e-8 unless told.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write x, dual, status and kkt_residual to this .npz.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write all but the objective to this .npz.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Solve the quadratic programs in a file.
 
+    The column `how` of neural+polish says where an answer comes from: predicted (the network's active set, proven
+    optimal), repaired (that set after a few exchanges) or exact (the exact solver).
+
+    Exit code: 0 when every problem is solved to the tolerance, 1 when one is not_converged, infeasible or unbounded
+    (all that was found is printed and written), 2 for bad input.
+
     Example: time2decide solve problem.npz --method admm --json
     """
-    from time2decide.problem_files import read_problem, solution_as_dict, write_solution
+    from time2decide.problem_files import check_output, read_problem, solution_as_dict, write_solution
     from time2decide.solving import solve as solve_problem
 
+    if out is not None:
+        check_output(out)
     solution = solve_problem(read_problem(file), method=method, steps=steps, tol=tol)
     if out is not None:
         write_solution(solution, out)
     answer = solution_as_dict(solution)
     if as_json:
         typer.echo(json.dumps(answer))
-        return
-    table = Table("problem", "status", "KKT residual", "objective", "x", title=f"{solution.qp!r} by {method}")
-    for i, (status, residual, objective, x) in enumerate(
-        zip(answer["status"], answer["kkt_residual"], answer["objective"], answer["x"], strict=True)
-    ):
-        if i == 20:
-            table.add_row("…", f"{len(answer['status']) - i} more", "", "", "(--json or --out gives all)")
+    else:
+        _console().print(_solution_table(answer, title=f"{solution.qp!r} by {method}"))
+    if set(answer["status"]) != {"optimal"}:
+        raise typer.Exit(1)
+
+
+def _solution_table(answer: dict[str, Any], title: str) -> Table:
+    """The first problems of an answer, a row each; columns that every problem has."""
+    columns = [name for name in ("status", "how", "kkt_residual", "objective") if name in answer]
+    table = Table("problem", *(name.replace("kkt_", "KKT ") for name in columns), "x", title=title)
+    for i, x in enumerate(answer["x"]):
+        if i == _SHOWN:
+            rest = [f"{len(answer['x']) - i} more", *[""] * (len(columns) - 1)]
+            table.add_row("…", *rest, "(--json or --out gives all)")
             break
         shown = " ".join(_number(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
-        table.add_row(str(i), status, _number(residual), _number(objective), shown)
-    _console().print(table)
+        table.add_row(str(i), *(_number(answer[name][i]) for name in columns), shown)
+    return table
 
 
 @app.command()
@@ -149,7 +165,7 @@ def main() -> None:
     except OSError as error:  # a folder that is a file, no permission, a full disk
         code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
     if code == 130:  # typer has caught the interrupt itself
-        print("time2decide: interrupted; finished rows are stored, start again to go on", file=sys.stderr)
+        print("time2decide: interrupted; what is stored stays, start the same command again to go on", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -33,7 +33,7 @@ def reproduce(
     from time2decide.experiments import get_experiment, stored_tasks
     from time2decide.experiments import reproduce as run
     from time2decide.experiments.engines import check_engine
-    from time2decide.experiments.store import results_root
+    from time2decide.experiments.store import check_writable, results_root
     from time2decide.reports import draw
 
     if name == "list":
@@ -49,6 +49,7 @@ def reproduce(
     if preset in experiment.presets and not as_json:
         stored, total = stored_tasks(experiment, preset, results)
         if stored < total:
+            check_writable(results)
             where, expected = results_root(results), experiment.presets[preset]
             print(f"{total - stored} tasks are not in {where}: running them (all take {expected})", file=sys.stderr)
     rows = run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from time2decide.qp.checks import InputError, check_count
 
+Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
+Out = Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")]
+Steps = Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")]
+Seed = Annotated[int | None, typer.Option(help="Another seed than the preset's.")]
+Threads = Annotated[int, typer.Option(help="Threads of torch; more than 2 seldom help.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 app = typer.Typer(help="Train a model; interrupt it and start it again as you like.", no_args_is_help=True)
 
 
@@ -28,11 +36,11 @@ def train() -> None:
 @app.command()
 def qp(
     preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about an hour.")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path("runs/qp"),
-    steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
-    threads: Annotated[int, typer.Option(help="Threads of torch; the sums are small, more than 2 do not help.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    out: Out = Path("runs/qp"),
+    steps: Steps = None,
+    seed: Seed = None,
+    threads: Threads = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Train the size-agnostic QP solver, the `neural` method of solve.
 
@@ -40,8 +48,6 @@ def qp(
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
-    import torch
-
     from time2decide.experiments.store import provenance
     from time2decide.neural.equivariant_training import PRESETS, train_equivariant
 
@@ -49,12 +55,10 @@ def qp(
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
     chosen = PRESETS[preset]
     recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
-    torch.set_num_threads(check_count("threads", threads))
-    with step_report() as report:
+    _prepare(out, threads)
+    with training() as report:
         train_equivariant(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
-    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    answer: dict[str, Any] = {"out": str(out), **facts}
-    typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
 
 
 @app.command()
@@ -62,13 +66,11 @@ def forecast(
     preset: Annotated[
         str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, 40 min. paper: GPUs.")
     ] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path(
-        "runs/forecast"
-    ),
-    steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
-    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    out: Out = Path("runs/forecast"),
+    steps: Steps = None,
+    seed: Seed = None,
+    threads: Threads = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Pretrain TimePFN, the forecasting backbone, on synthetic series that are drawn while it learns.
 
@@ -76,8 +78,6 @@ def forecast(
 
     Example: time2decide train forecast --preset cpu --out runs/forecast
     """
-    import torch
-
     from time2decide.experiments.store import provenance
     from time2decide.forecasting import PRESETS, pretrain
 
@@ -85,20 +85,16 @@ def forecast(
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
     chosen = PRESETS[preset]
     recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
-    torch.set_num_threads(check_count("threads", threads))
-    with step_report() as report:
+    _prepare(out, threads)
+    with training() as report:
         pretrain(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
-    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    answer: dict[str, Any] = {"out": str(out), **facts}
-    typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
 
 
 @app.command()
 def decide(
     preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 15 minutes.")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")] = Path(
-        "runs/decide"
-    ),
+    out: Out = Path("runs/decide"),
     objective: Annotated[
         str, typer.Option(help="oracle: the expected best allocation. utility: go on from --start for what it earns.")
     ] = "oracle",
@@ -109,16 +105,16 @@ def decide(
         str | None, typer.Option(help="Network to start from; for utility `decide` unless told otherwise.")
     ] = None,
     return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the preset's.")] = None,
+    steps: Steps = None,
+    seed: Seed = None,
     data: Annotated[
         str | None, typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % rest.")
     ] = None,
     cost_bps: Annotated[
         float | None, typer.Option(help="With --data: cost of what is traded, in basis points; 10 unless told.")
     ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    threads: Threads = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Train the decision network of Time2Decide, or fine-tune it on your own table with --data.
 
@@ -126,8 +122,6 @@ def decide(
 
     Example: time2decide train decide --data my.csv --out runs/mine
     """
-    import torch
-
     from time2decide.decisions.policy import PolicyConfig
     from time2decide.decisions.policy_training import PRESETS, UTILITY, train_policy
     from time2decide.decisions.time2decide import load_policy
@@ -136,9 +130,9 @@ def decide(
     if preset not in PRESETS:
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
     if data is not None:
-        torch.set_num_threads(check_count("threads", threads))
         if return_weight is not None:
             raise InputError("return_weight: expected none with --data (forecasts are not tuned), found one")
+        _prepare(out, threads)
         _fine_tune(data, out, start or "decide", {"steps": steps, "seed": seed, "cost_bps": cost_bps}, as_json)
         return
     recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
@@ -147,14 +141,22 @@ def decide(
         start = start or "decide"
     changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}
     recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
-    torch.set_num_threads(check_count("threads", threads))
+    _prepare(out, threads)
     first = load_policy(start)[0] if start else None
     notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
-    with step_report() as report:
+    with training() as report:
         train_policy(recipe, out, start=first, report=report, notes=notes)
-    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    answer: dict[str, Any] = {"out": str(out), **facts}
-    typer.echo(json.dumps(answer) if as_json else f"trained in {facts['notes']['seconds']} s: {out}/model.safetensors")
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+
+
+def _prepare(out: Path, threads: int) -> None:
+    """Set torch's threads; raise unless the folder can be made and written: before the work, not after it."""
+    import torch
+
+    torch.set_num_threads(check_count("threads", threads))
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(f"--out: expected a folder that can be written, found {there}")
 
 
 def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_json: bool) -> None:
@@ -166,17 +168,57 @@ def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_jso
     table, values = load_market(data)
     recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
     notes = {"data": Path(data).name, "values": values, **provenance()}
-    with step_report() as report:
+    with training("nothing is written yet, start the same command again") as report:
         fine_tune_to(out, checked_history(table), start, recipe, report=report, notes=notes)
+
+    def summary(made: dict[str, Any]) -> str:
+        first, best = -made["validation_losses"][0], -min(made["validation_losses"])
+        return f"net utility on the validation rows {first:.4f} as shipped, {best:.4f} after {made['steps_kept']} steps"
+
+    _tell(out, as_json, summary)
+
+
+def _tell(out: Path, as_json: bool, summary: Callable[[dict[str, Any]], str]) -> None:
+    """What was made, as it stands in the folder: a line, or all facts as JSON."""
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    losses, kept = facts["notes"]["validation_losses"], facts["notes"]["steps_kept"]
-    text = f"net utility on the validation rows {-losses[0]:.4f} as shipped, {-min(losses):.4f} after {kept} steps"
-    text += f": {out}/model.safetensors"
-    typer.echo(json.dumps({"out": str(out), **facts}) if as_json else text)
+    line = f"{summary(facts['notes'])}: {out}/model.safetensors"
+    typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)
 
 
 @contextmanager
-def step_report(every: float = 30.0) -> Iterator[Callable[[int, int, float], None]]:
+def training(go_on: str = "all is saved, start the same command again to go on") -> Iterator[Report]:
+    """A report on the steps that ends a training between two of them after Ctrl-C; a second one ends it at once.
+
+    Inside a step the weights, the averages and the counter do not belong together, so nothing could be saved there.
+    """
+    pressed, at = False, 0
+
+    def press(signal_number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        with step_report() as show:
+
+            def report(done: int, total: int, loss: float) -> None:
+                nonlocal at
+                at = done
+                show(done, total, loss)
+                if pressed and done < total:
+                    raise KeyboardInterrupt
+
+            yield report
+    except KeyboardInterrupt:
+        print(f"time2decide: interrupted after step {at}; {go_on}", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def step_report(every: float = 30.0) -> Iterator[Report]:
     """A bar with the time left on a terminal, a line every `every` seconds elsewhere; on standard error."""
     if not sys.stderr.isatty():
         yield _lines(every)
@@ -187,7 +229,7 @@ def step_report(every: float = 30.0) -> Iterator[Callable[[int, int, float], Non
         yield lambda done, total, loss: bar.update(task, completed=done, total=total)
 
 
-def _lines(every: float) -> Callable[[int, int, float], None]:
+def _lines(every: float) -> Report:
     began = last = time.monotonic()
     first = -1
     losses: list[float] = []

@@ -15,6 +15,7 @@ from time2decide.qp.checks import InputError
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution
 
+_UNREADABLE = (OSError, ValueError, EOFError, AttributeError, KeyError, TypeError)
 _FIELDS = ("A", "b", "C", "d", "l1_penalty", "l1_radius")
 
 
@@ -23,7 +24,7 @@ def read_problem(path: Path) -> QP:
     if not path.exists():
         raise InputError(f"{path}: expected a file, found none")
     if not path.is_file():
-        raise InputError(f"{path}: expected a file, found a folder")
+        raise InputError(f"{path}: expected a file, found a {'folder' if path.is_dir() else 'device'}")
     readers = {".npz": _read_npz, ".json": _read_json}
     if path.suffix not in readers:
         raise InputError(f"{path}: expected a name ending in .npz or .json, found {path.suffix or 'no ending'!r}")
@@ -31,8 +32,9 @@ def read_problem(path: Path) -> QP:
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
         raise InputError(f"{path}: expected only the names {', '.join(_FIELDS)}, found {unknown[0]!r}")
+    fields = {name: value for name, value in fields.items() if value is not None}  # null in JSON
     for name in ("A", "b"):
-        if fields.get(name) is None:
+        if name not in fields:
             raise InputError(f"{path}: expected {name}, found only {', '.join(fields) or 'nothing'}")
     try:
         return QP(**fields)
@@ -42,19 +44,29 @@ def read_problem(path: Path) -> QP:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError, TypeError) as error:
+    except (*_UNREADABLE, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError) as error:
         raise InputError(f"{path}: expected an .npz archive of arrays, found something else ({error})") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repetition)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (*_UNREADABLE, RecursionError) as error:
         raise InputError(f"{path}: expected JSON, found something else ({error})") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a JSON object with A and b, found {type(content).__name__}")
+    return content
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise InputError(f"expected every name once, found {next(n for n in names if names.count(n) > 1)!r} again")
     return content
 
 
@@ -78,18 +90,21 @@ def solution_as_dict(solution: Solution) -> dict[str, Any]:
     return answer
 
 
-def write_solution(solution: Solution, path: Path) -> None:
-    """Write x, dual, status and kkt_residual as .npz, atomically."""
+def check_output(path: Path) -> None:
+    """Raise unless an .npz file can be written at `path`: before the work, not after it."""
     if path.suffix != ".npz":
         raise InputError(f"--out: expected a name ending in .npz, found {str(path)!r}")
-    if not path.parent.is_dir():
-        raise InputError(f"--out: expected a file in an existing folder, found {str(path)!r}")
-    arrays = {
-        "x": np.asarray(solution.x),
-        "dual": np.asarray(solution.dual),
-        "status": np.asarray(solution.status),
-        "kkt_residual": np.asarray(solution.kkt_residual),
-    }
+    if path.is_dir():
+        raise InputError(f"--out: expected a file, found the folder {str(path)!r}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"--out: expected a file in an existing folder that can be written, found {str(path)!r}")
+
+
+def write_solution(solution: Solution, path: Path) -> None:
+    """Write x, dual, status, kkt_residual and, where there are, steps and how as .npz, atomically."""
+    check_output(path)
+    names = ("x", "dual", "status", "kkt_residual", "steps", "how")
+    arrays = {name: np.asarray(getattr(solution, name)) for name in names if getattr(solution, name) is not None}
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
     try:
         with os.fdopen(handle, "wb") as file:

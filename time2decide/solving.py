@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from time2decide.attention import FORMS, build, run
 from time2decide.attention import METHODS as CONSTRUCTIONS
-from time2decide.attention import build, run
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
-from time2decide.qp.exact import Rows, solve_exact, solve_rows
+from time2decide.qp.checks import (
+    ArrayLike,
+    InputError,
+    as_tensor,
+    check_choice,
+    check_count,
+    check_finite,
+    check_flag,
+    check_positive,
+)
+from time2decide.qp.exact import Rows, solve_exact, solve_proximally, solve_rows
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
@@ -66,10 +76,13 @@ def solve(
     """
     if not isinstance(qp, QP):
         raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
-    if method not in METHODS:
-        raise InputError(f"method: expected one of {', '.join(METHODS)}, found {method!r}")
-    if tol is None:
-        tol = 1e-8 if qp.A.dtype == torch.float64 else 1e-5
+    check_choice("method", method, METHODS)
+    default = 1e-8 if qp.A.dtype == torch.float64 else 1e-5
+    tol = default if tol is None else check_positive("tol", tol)
+    history = check_flag("history", history)
+    check_choice("form", form, FORMS)
+    check_count("max_steps", max_steps)
+    check_count("check_every", check_every)
     if method == "exact" or method.startswith("neural"):
         given = {"steps": steps is not None, "history": history, "initial": initial is not None}
         extra = [*options, *(name for name, is_given in given.items() if is_given)]
@@ -77,7 +90,7 @@ def solve(
         if extra:
             raise InputError(f"{extra[0]}: expected no such option for method {method!r}")
         if method == "exact":
-            return solve_exact(qp, tol=check_positive("tol", tol))
+            return solve_exact(qp, tol=tol)
         from time2decide.neural.solver import solve_neural  # only now: the constructions do not need it
 
         return solve_neural(qp, tol=tol, polish=method == "neural+polish", depth=steps, **options)
@@ -94,6 +107,7 @@ def solve(
         initial=start,
     )
     status = np.where((ended.residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    status[ended.infeasible.numpy()] = Status.INFEASIBLE
     return Solution.build(qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history)
 
 
@@ -128,6 +142,7 @@ def solve_qp(
     constraint. Returns x, or None when no point satisfies the constraints, the objective has no minimum or the
     method did not converge.
     """
+    check_choice("solver", solver, METHODS)
     P, q = _dense("P", P, 2), _dense("q", q, 1)
     n = len(q)
     if P.shape != (n, n):
@@ -135,9 +150,17 @@ def solve_qp(
     QP(P, q)  # the usual checks of P and q
     rows, bounds = _pair("G", G, "h", h, n)
     equal_rows, values = _pair("A", A, "b", b, n)
+    if not np.isfinite(values).all():
+        raise InputError("b: expected finite numbers, found NaN or infinity")
+    start = np.zeros(n) if initvals is None else _dense("initvals", initvals, 1)
+    if start.shape != (n,) or not np.isfinite(start).all():
+        raise InputError(f"initvals: expected {n} finite numbers, found {start.tolist()[:8]}")
     for name, limit, sign in (("ub", ub, 1.0), ("lb", lb, -1.0)):
         if limit is not None:
-            side = np.broadcast_to(_dense(name, limit, None), (n,))
+            side = _dense(name, limit, None)
+            if side.shape not in ((), (1,), (n,)):
+                raise InputError(f"{name}: expected a number or shape ({n},), found {side.shape}")
+            side = np.broadcast_to(side, (n,))
             rows, bounds = np.vstack([rows, sign * np.eye(n)]), np.append(bounds, sign * side)
     if np.isnan(bounds).any():
         raise InputError("h, lb, ub: expected numbers, found NaN")
@@ -146,11 +169,13 @@ def solve_qp(
     keep = bounds < np.inf
     rows, bounds = rows[keep], bounds[keep]
     if solver == "exact":
+        if options:
+            raise InputError(f"{next(iter(options))}: expected no such option for solver 'exact'")
         return _exact_with_equalities(P, q, rows, bounds, equal_rows, values)
     C = np.vstack([rows, equal_rows, -equal_rows])
     d = np.concatenate([bounds, values, -values])
     qp = QP(P, q, C, d) if len(d) else QP(P, q)
-    initial = None if initvals is None else (np.asarray(initvals, dtype=float), np.zeros(len(d)))
+    initial = None if initvals is None else (start, np.zeros(len(d)))
     answer = solve(qp, solver, initial=initial, **options)
     if verbose:
         print(f"time2decide {solver}: {answer.status}, KKT residual {answer.kkt_residual:.2e}")
@@ -163,18 +188,22 @@ def _exact_with_equalities(
     """DAQP with equality rows as such; its answer is checked. With singular P its multipliers are good to 1e-5 only."""
     G, upper = np.vstack([rows, equal_rows]), np.concatenate([bounds, values])
     equal = np.arange(len(upper)) >= len(bounds)
-    x, dual, flag = solve_rows(Rows(P[None], q[None], G[None], upper[None], equal))
-    point, multipliers = x[0], dual[0]
-    violation = np.where(equal, np.abs(G @ point - upper), G @ point - upper)
-    reach = np.abs(upper) + np.abs(G) @ np.abs(point)
-    gradient = np.abs(P @ point + q + G.T @ multipliers).max()
-    steep = (np.abs(q) + np.abs(P) @ np.abs(point) + np.abs(G.T) @ np.abs(multipliers)).max()
-    solved = flag[0] in (1, 2) and np.all(violation <= 1e-6 * reach.max(initial=0)) and gradient <= 1e-4 * steep
-    return point if solved else None
+    problem = Rows(P[None], q[None], G[None], upper[None], equal)
+    for attempt in (solve_rows, partial(solve_proximally, weight=1e-6), partial(solve_proximally, weight=1e-4)):
+        x, dual, flag = attempt(problem)
+        point, multipliers = x[0], dual[0]
+        violation = np.where(equal, np.abs(G @ point - upper), G @ point - upper)
+        reach = np.abs(upper) + np.abs(G) @ np.abs(point)
+        gradient = np.abs(P @ point + q + G.T @ multipliers).max()
+        steep = (np.abs(q) + np.abs(P) @ np.abs(point) + np.abs(G.T) @ np.abs(multipliers)).max()
+        if flag[0] in (1, 2) and np.all(violation <= 1e-6 * reach.max(initial=0)) and gradient <= 1e-4 * steep:
+            return point
+    return None
 
 
 def _dense(name: str, value: ArrayLike, dims: int | None) -> np.ndarray:
-    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=float)
+    tensor = as_tensor(name, value.toarray() if hasattr(value, "toarray") else value)
+    array = np.asarray(tensor.detach().cpu().double().numpy())
     if dims is not None and array.ndim != dims:
         raise InputError(f"{name}: expected {dims} dimension{'s' * (dims > 1)}, found shape {array.shape}")
     return array
@@ -189,8 +218,10 @@ def _pair(
     if matrix is None or vector is None:
         missing = matrix_name if matrix is None else vector_name
         raise InputError(f"{missing}: expected together with its other half ({matrix_name} and {vector_name})")
-    rows = np.atleast_2d(np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float))
-    values = np.atleast_1d(np.asarray(vector, dtype=float))
+    rows = np.atleast_2d(_dense(matrix_name, matrix, None))
+    values = np.atleast_1d(_dense(vector_name, vector, None))
+    if values.ndim != 1:
+        raise InputError(f"{vector_name}: expected 1 dimension, found shape {values.shape}")
     if rows.shape != (len(values), n):
         raise InputError(f"{matrix_name}: expected shape ({len(values)}, {n}), found {rows.shape}")
     if not np.isfinite(rows).all():

@@ -40,7 +40,7 @@ class Probe:
 def test_the_future_cannot_change_a_decision(returns, name):
     step = 115
     changed = returns.copy()
-    changed[:, step:] = np.random.default_rng(0).normal(size=changed[:, step:].shape)
+    changed[:, step:] = np.random.default_rng(0).uniform(-0.9, 2.0, changed[:, step:].shape)
     first = rollout(returns, make_strategy(name), GAMMAS)
     second = rollout(changed, make_strategy(name), GAMMAS)
     np.testing.assert_array_equal(first.raw[:, :, : step + 1], second.raw[:, :, : step + 1])
@@ -128,3 +128,46 @@ def test_bad_answers_and_arguments_are_named(returns):
         rollout(returns, make_strategy("lag1-oracle"), 1.0, oracle=np.zeros((1, 1, 1, 1)))
     with pytest.raises(InputError, match="strategies: expected some of uniform"):
         make_strategy("magic")
+
+
+@dataclass
+class Says:
+    """Answers with whatever it was given."""
+
+    answer: object
+    name: str = "says"
+    wants_hindsight: bool = False
+
+    def decide(self, past):
+        return self.answer
+
+
+BAD_TURNOVER = ("x", 1j, {}, object(), [[1], [1, 2]], 10**400, np.array(["a"]), [], [[1.0]], -1.0, np.nan)
+
+
+def test_impossible_returns_and_what_no_budget_can_be():
+    plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
+    fallen = plain.copy()
+    fallen[0, 5, 1] = -1.5
+    with pytest.raises(InputError, match=r"returns: expected returns of at least -1, found -1.5 at index \(0, 5, 1\)"):
+        rollout(fallen, Uniform(), 1.0, window=20)
+    with pytest.raises(InputError, match="returns: expected real numbers, found dtype bool"):
+        rollout(plain > 0, Uniform(), 1.0, window=20)
+    for bad in BAD_TURNOVER:
+        for call in (rollout, lambda r, s, g, window: oracle_path(r, g, window=window)):
+            with pytest.raises(InputError, match=r"^turnover_l1: expected"):
+                call(plain, Uniform(), bad, window=20)
+
+
+@pytest.mark.parametrize("answer", ["x", 1j, {}, object(), None, [[1], [1, 2]], 10**400])
+def test_an_answer_that_is_no_array_is_the_strategys_fault(answer):
+    plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
+    with pytest.raises(InputError, match=r"^says: expected"):
+        rollout(plain, Says(answer), 1.0, window=20)
+
+
+@pytest.mark.parametrize("oracle", ["x", np.nan, np.full((1, 1, 30, 3), np.nan), np.zeros((1, 30, 3))])
+def test_a_path_that_is_no_oracle(oracle):
+    plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
+    with pytest.raises(InputError, match=r"^oracle: expected finite numbers of shape \(1, 1, 30, 3\)"):
+        rollout(plain, Probe(), 1.0, window=20, oracle=oracle)

@@ -133,3 +133,35 @@ def test_unknown_market_and_split():
         synthetic_returns("calm")
     with pytest.raises(InputError, match="split"):
         synthetic_oracle("clean", "test")
+
+
+@pytest.mark.parametrize(
+    ("covariance", "message"),
+    [
+        (lambda windows: np.full((1, 3, 3), np.nan), "found NaN or an overflow"),
+        (lambda windows: np.full((1, 3, 3), np.inf), "found NaN or an overflow"),
+        (lambda windows: 1e308 * np.eye(3)[None], "found NaN or an overflow"),
+        (lambda windows: np.eye(3), "found shape"),
+        (lambda windows: None, "found dtype"),
+        (lambda windows: np.full((1, 3, 3), "a"), "found dtype"),
+        (lambda windows: 1j * np.ones((1, 3, 3)), "found dtype"),
+        (lambda windows: -np.eye(3)[None], "expected positive semidefinite"),
+        (lambda windows: np.triu(np.ones((3, 3)))[None], "expected symmetric"),
+        ("empirical", "expected a function"),
+    ],
+)
+def test_a_covariance_that_is_none_is_refused(covariance, message):
+    returns = np.random.default_rng(0).normal(0, 0.01, (30, 3))
+    with pytest.raises(InputError, match=r"^covariance: expected") as caught:
+        oracle_path(returns, 1.0, 10.0, window=20, covariance=covariance)
+    assert message in str(caught.value)
+
+
+def test_overflowing_returns_are_refused():
+    returns = np.random.default_rng(0).normal(0, 1e160, (30, 3))
+    with pytest.raises(InputError, match="NaN or an overflow"):
+        oracle_path(returns, 1.0, window=20)
+    with pytest.raises(InputError, match="expected positive semidefinite"):
+        mean_variance_step([0.1, 0.2], -np.eye(2), [0.5, 0.5], 1.0)
+    with pytest.raises(InputError, match="expected one batch shape"):
+        mean_variance_step(np.ones((3, 2)), np.eye(2), np.full((2, 2), 0.5), 1.0)

@@ -83,7 +83,13 @@ def test_bad_parquet_is_refused(tmp_path, table):
 
 @pytest.mark.parametrize(
     ("column", "found"),
-    [(True, "true or false"), (1j, "complex"), (np.array([True, 0.1] * 15, dtype=object), "true or false")],
+    [
+        (True, "true or false"),
+        (1j, "complex"),
+        (np.array([True, 0.1] * 15, dtype=object), "true or false"),
+        (pd.to_timedelta(range(30), unit="D"), "dates or durations"),
+        (DAYS, "dates or durations"),
+    ],
 )
 def test_flags_and_complex_numbers_are_refused(table, column, found):
     with pytest.raises(InputError, match=f"column 'B': expected real numbers, found {found}"):
@@ -122,6 +128,9 @@ def test_missing_cells_of_a_frame_are_not_filled(table):
         (lambda t: t.iloc[[*range(10), *range(25, 30)]], "row 11: expected no gap"),
         (lambda t: t.assign(B=0.01), "column 'B': expected numbers that vary, found 0.01 in every row"),
         (lambda t: t.set_axis(["A", "B", "A"], axis=1), "column 'A': expected distinct names"),
+        (lambda t: t.set_axis(["A", "B", " "], axis=1), "column 3: expected the name of an asset, found none"),
+        (lambda t: t.set_axis(["A", None, "C"], axis=1), "column 2: expected the name of an asset, found none"),
+        (lambda t: t.astype(object).assign(B=[10**400] * 30), "column 'B': expected numbers, found one of more digits"),
         (lambda t: t.assign(C=t["C"].where(t.index != DAYS[5], -1.5)), r"column 'C', row 6 .* at least -1"),
         (lambda t: t + 100, "say that these are prices"),
         (lambda t: t.iloc[:1], "at least 2 rows"),
@@ -161,3 +170,9 @@ def test_bad_files_are_refused(tmp_path, table):
         load_returns(other)
     with pytest.raises(InputError, match="values"):
         load_returns(table, values="yields")
+
+
+@pytest.mark.parametrize("bad", ["x", None, -1, 0, np.nan, True])
+def test_a_gap_that_is_no_number_is_refused(table, bad):
+    with pytest.raises(InputError, match="most_gap: expected"):
+        load_returns(table, most_gap=bad)

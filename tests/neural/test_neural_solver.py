@@ -154,7 +154,7 @@ def test_bad_arguments() -> None:
     qp = random_qp(2, 4, 3)
     for options, message in (
         ({"tol": -1.0}, "tol: expected a positive number"),
-        ({"steps": -1}, "depth: expected a whole number of at least 0"),
+        ({"steps": -1}, "steps: expected a whole number of at least 0"),
         ({"rho": 1.0}, "rho: expected no such option for method 'neural'"),
         ({"history": True}, "history: expected no such option"),
         ({"initial": (np.zeros(4), np.zeros(3))}, "initial: expected no such option"),
@@ -162,3 +162,34 @@ def test_bad_arguments() -> None:
     ):
         with pytest.raises(InputError, match=message):
             solve(qp, "neural", **options)
+
+
+@pytest.mark.parametrize("method", ["neural", "neural+polish"])
+@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1e6, 1e12])
+def test_answer_and_status_do_not_depend_on_units(method, unit):
+    qp = random_qp(64, 10, 9, seed=21)
+    plain = solve(qp, method, tol=1e-4 if method == "neural" else 1e-8)
+    for scaled, x_unit, dual_unit in (
+        (QP(unit * qp.A, unit * qp.b, qp.C, qp.d), 1.0, unit),  # of the objective
+        (QP(qp.A, unit * qp.b, qp.C, unit * qp.d), unit, unit),  # of x
+        (QP(qp.A, qp.b, unit * qp.C, unit * qp.d), 1.0, 1 / unit),  # of the constraints
+    ):
+        answer = solve(scaled, method, tol=1e-4 if method == "neural" else 1e-8)
+        assert answer.status.tolist() == plain.status.tolist()
+        assert np.array_equal(answer.how, plain.how)
+        size = plain.x.abs().max()
+        torch.testing.assert_close(answer.x / x_unit, plain.x, rtol=0, atol=1e-5 * size.item())
+        torch.testing.assert_close(answer.dual / dual_unit, plain.dual, rtol=0, atol=1e-4 * plain.dual.max().item())
+    if method == "neural+polish":
+        tiny = solve(QP(1e-9 * qp.A, 1e-9 * qp.b, qp.C, qp.d), method, steps=0)
+        torch.testing.assert_close(tiny.x, solve(qp).x, rtol=0, atol=1e-9)
+
+
+def test_too_many_constraints_go_to_the_exact_solver_or_are_refused():
+    rng = np.random.default_rng(0)
+    qp = QP(np.eye(3), rng.normal(size=3), rng.normal(size=(501, 3)), np.ones(501))
+    answer = solve(qp, "neural+polish")
+    assert (answer.how, answer.status, answer.steps) == ("exact", "optimal", 0)
+    np.testing.assert_allclose(answer.x, solve(qp).x)
+    with pytest.raises(InputError, match="qp: expected at most 500 constraints for a learned solver, found 501"):
+        solve(qp, "neural")

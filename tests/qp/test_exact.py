@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from time2decide import QP, random_qp, solve
+from time2decide import QP, random_qp, solve, solve_qp
 from time2decide.qp import PAPER_SIZES, reference_problems
 from time2decide.qp.exact import as_rows, solve_exact, solve_rows
 
@@ -126,3 +126,44 @@ def test_kkt_residual_sees_every_kind_of_error():
     slack = random_qp(1, 4, 3, seed=0)
     slack.d = slack.d + 5
     assert kkt(slack, x, torch.ones_like(dual)).complementarity.item() > 1
+
+
+def test_singular_objectives_between_opposite_rows_are_solved():
+    """Equalities as pairs of rows and a singular A: DAQP alone takes some of them for infeasible."""
+    rng = np.random.default_rng(1)
+    for _ in range(150):
+        n = int(rng.integers(2, 7))
+        half = int(rng.integers(1, n))
+        G = rng.normal(size=(n, int(rng.integers(1, n)))) * 10 ** rng.uniform(-2, 2)
+        A, C = G @ G.T, rng.normal(size=(half, n))
+        b, d = A @ rng.normal(size=n), C @ rng.normal(size=n)
+        answer = solve_exact(QP(A, b, np.vstack([C, -C]), np.append(d, -d)))
+        assert answer.status == "optimal"
+        assert solve_qp(A, b, np.vstack([C, -C]), np.append(d, -d)) is not None
+
+
+def test_a_radius_of_zero_and_no_objective_are_solved():
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(40, 5, 4))
+    point = solve_exact(QP(G @ G.transpose(0, 2, 1), rng.normal(size=(40, 5)), l1_radius=0.0))
+    assert (point.status == "optimal").all()
+    assert (point.x == 0).all()
+    C = rng.normal(size=(40, 2, 4))
+    anywhere = solve_exact(QP(np.zeros((4, 4)), np.zeros(4), C, rng.normal(size=(40, 2))))
+    assert (anywhere.status == "optimal").all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_variables_in_very_different_units_are_all_solved(seed):
+    rng = np.random.default_rng(seed)
+    qp = random_qp(32, 6, 4, seed=seed)
+    expected = solve_exact(qp)
+    r, w = (torch.from_numpy(10 ** rng.uniform(-5, 5, size)) for size in (6, (4, 1)))  # units of x and of the rows
+    uneven = QP(qp.A * r * r.unsqueeze(-1), qp.b * r, qp.C * r * w, qp.d * w.squeeze(-1))
+    answer = solve_exact(uneven)
+    assert (answer.status == "optimal").all()
+    torch.testing.assert_close(answer.x * r, expected.x, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(answer.dual * w.squeeze(-1), expected.dual, rtol=1e-6, atol=1e-8)
+    for i in range(8):
+        A, b, C, d = (getattr(uneven, name)[i].numpy() for name in ("A", "b", "C", "d"))
+        np.testing.assert_allclose(solve_qp(A, b, C, d) * r.numpy(), expected.x[i], rtol=1e-6, atol=1e-8)

@@ -24,7 +24,7 @@ from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, 
 from time2decide.attention.loop import Algorithm, State
 from time2decide.attention.newton_schulz import inverse
 from time2decide.attention.projected_gradient import threshold_loop
-from time2decide.qp.checks import ArrayLike, InputError
+from time2decide.qp.checks import ArrayLike, InputError, check_choice, check_positive, per_instance
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
@@ -46,7 +46,8 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
     By default ρ = f/√(λ_min λ_max) of KA⁻¹Kᵀ over its nonzero eigenvalues. f = 1 is the best choice when every
     row is active; the measured best for the paper's problems, where few are, is 0.5 for (LC) and 2 for (C).
     """
-    if not 0 < alpha < 2:
+    check_choice("inverse_by", inverse_by, ("cholesky", "newton_schulz"))
+    if not check_positive("alpha", alpha) < 2:
         raise InputError(f"alpha: expected 0 < alpha < 2, found {alpha}")
     eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
     K = qp.C if qp.m else eye.expand(len(qp), qp.n, qp.n)
@@ -56,7 +57,7 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
         small = torch.where(values > 1e-9 * values[:, -1:], values, torch.inf).amin(-1)
         weight = {"LC": 0.5, "C": 2.0}.get(qp.kind, 1.0) / (small * values[:, -1]).sqrt()
     else:
-        weight = torch.as_tensor(rho, dtype=qp.A.dtype, device=qp.A.device).expand(len(qp))
+        weight = per_instance("rho", rho, qp.b, (len(qp),)).expand(len(qp))
         if bool((weight <= 0).any()):
             raise InputError(f"rho: expected a positive number, found {weight.min().item()}")
     rho3 = weight.view(-1, 1, 1)
@@ -64,10 +65,8 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
     if inverse_by == "newton_schulz":
         values = torch.linalg.eigvalsh(H)
         W, layers = inverse(H, 2 / (values[:, 0] + values[:, -1]))
-    elif inverse_by == "cholesky":
-        W, layers = torch.cholesky_inverse(torch.linalg.cholesky(H)), 0
     else:
-        raise InputError(f"inverse_by: expected cholesky or newton_schulz, found {inverse_by!r}")
+        W, layers = torch.cholesky_inverse(torch.linalg.cholesky(H)), 0
     return Splitting(K, W, rho3, alpha, layers)
 
 

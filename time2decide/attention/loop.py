@@ -17,6 +17,7 @@ from time2decide.qp.problem import QP
 from time2decide.qp.solution import kkt
 
 State = tuple[Tensor, ...]
+_FARTHEST = 1e6  # a problem whose feasible points are all farther away, in constraint distances, counts as infeasible
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,17 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Run:
-    """Where a loop ended: x (batch, n), dual (batch, m), layers used and KKT residual per instance."""
+    """Where a loop ended: x (batch, n), dual (batch, m), layers used and KKT residual per instance.
+
+    `infeasible` (batch,) marks instances whose duals proved that no point satisfies the constraints; x and dual are
+    NaN there.
+    """
 
     x: Tensor
     dual: Tensor
     steps: Tensor
     residual: Tensor
+    infeasible: Tensor
     history: Tensor | None  # (layers + 1, batch) of KKT residuals
 
 
@@ -59,7 +65,8 @@ def run(
     """Run exactly `steps` layers, or layers until every KKT residual is at most `tol`.
 
     With a stopping rule the residual is looked at every `check_every` layers. An instance keeps the answer it had
-    when it first met the tolerance, so that an answer does not depend on the rest of its batch.
+    when it first met the tolerance, so that an answer does not depend on the rest of its batch, and is given up when
+    its duals prove it infeasible.
     """
     tol = check_positive("tol", tol)
     check_count("check_every", check_every)
@@ -71,6 +78,8 @@ def run(
     reached = torch.full((len(qp),), limit, dtype=torch.int64)
     open_ = (residual > tol).cpu()
     reached[~open_] = 0
+    infeasible = torch.zeros_like(open_)
+    last_dual = dual
     done = 0
     while done < limit and (steps is not None or bool(open_.any())):
         for _ in range(1 if history else min(check_every, limit - done) if steps is None else limit):
@@ -86,11 +95,30 @@ def run(
         else:
             x, dual, residual = new_x, new_dual, new_residual
         newly = open_ & (new_residual <= tol).cpu()
+        if steps is None and qp.m:
+            proven = open_ & ~newly & proves_infeasible(qp, new_dual - last_dual).cpu()
+            infeasible, newly, last_dual = infeasible | proven, newly | proven, new_dual
         reached[newly] = done
         open_ = open_ & ~newly
         if bool(torch.isinf(new_residual).all()):
             break  # diverged: no later layer can recover
-    return Run(x, dual, reached, residual, torch.stack(trace) if history else None)
+    x, dual = (torch.where(infeasible.to(x.device).unsqueeze(-1), torch.nan, part) for part in (x, dual))
+    return Run(x, dual, reached, residual, infeasible, torch.stack(trace) if history else None)
+
+
+def proves_infeasible(qp: QP, change: Tensor) -> Tensor:
+    """Whether a change of the duals (batch, m) shows that Cx ≤ d has no solution, (batch,).
+
+    Farkas: if some y ≥ 0 has Cᵀy = 0 and dᵀy < 0, there is none, and the change of the duals of an infeasible problem
+    tends to such a y. In numbers, for any y ≥ 0 a point with Cx ≤ d has −dᵀy ≤ −xᵀCᵀy ≤ ‖x‖₁‖Cᵀy‖∞, so it is farther
+    from 0 than −dᵀy / ‖Cᵀy‖∞; this is asked to be `_FARTHEST` times the distance of the farthest constraint.
+    """
+    y = change.clamp_min(0)
+    length = qp.C.norm(dim=-1)  # (batch, m)
+    distance = torch.where(length > 0, qp.d.abs() / length, 0.0).amax(-1)  # (batch,)
+    pull = torch.einsum("bij,bi->bj", qp.C, y).abs().amax(-1)
+    rounding = torch.finfo(y.dtype).eps * torch.einsum("bij,bi->bj", qp.C.abs(), y).amax(-1)
+    return -(qp.d * y).sum(-1) > _FARTHEST * distance * (pull + rounding)
 
 
 def _initial_point(qp: QP, initial: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:

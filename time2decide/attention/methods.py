@@ -18,7 +18,7 @@ from time2decide.attention import (
 )
 from time2decide.attention.loop import Algorithm
 from time2decide.attention.step_sizes import dual_step, momentum, primal_step, spectrum
-from time2decide.qp.checks import InputError
+from time2decide.qp.checks import InputError, check_choice
 from time2decide.qp.problem import QP
 
 FORMS = ("state", "literal", "classical")
@@ -94,10 +94,10 @@ def build(qp: QP, method: str, form: str = "state", **options: Any) -> Algorithm
 
     `newton_schulz` on a constrained problem is ADMM whose inverse comes from Newton–Schulz layers.
     """
-    if method not in METHODS:
-        raise InputError(f"method: expected one of {', '.join(METHODS)}, found {method!r}")
-    if form not in FORMS:
-        raise InputError(f"form: expected one of {', '.join(FORMS)}, found {form!r}")
+    if not isinstance(qp, QP):
+        raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
+    check_choice("method", method, METHODS)
+    check_choice("form", form, FORMS)
     if method == "newton_schulz" and qp.kind != "U":
         method, options = "admm", {**options, "inverse_by": "newton_schulz"}
     chosen = METHODS[method]

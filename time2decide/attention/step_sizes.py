@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike, InputError
+from time2decide.qp.checks import ArrayLike, InputError, per_instance
 from time2decide.qp.problem import QP
 
 
@@ -45,7 +45,7 @@ def primal_step(qp: QP, given: ArrayLike, spec: Spectrum, *, limit: float) -> Te
     """γ (batch,): 1/L by default; given values must satisfy 0 < γ < 2/L (limit 2) or 0 < γ ≤ 1/L (limit 1)."""
     if given is None:
         return 1 / spec.largest
-    step = _per_instance("step_size", given, qp)
+    step = per_instance("step_size", given, qp.b, (len(qp),)).expand(len(qp))
     bound = limit / spec.largest
     slack = 1 + 1e-12 if limit == 1 else 1 - 1e-12
     wrong = (step <= 0) | (step > bound * slack)
@@ -65,7 +65,7 @@ def dual_step(qp: QP, given: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor:
     bound = torch.clamp(4 - 2 * step * spec.largest, max=1.0)  # on ηγ‖C‖²
     if given is None:
         return torch.where(gap > 0, 0.9 * bound / gap.clamp_min(torch.finfo(gap.dtype).tiny), torch.ones_like(gap))
-    eta = _per_instance("dual_step", given, qp)
+    eta = per_instance("dual_step", given, qp.b, (len(qp),)).expand(len(qp))
     product = eta * gap
     for limit, text in ((torch.ones_like(bound), "1"), (bound, "4 - 2*step_size*L")):
         wrong = (eta <= 0) | (product >= limit)
@@ -82,10 +82,3 @@ def momentum(step: Tensor, spec: Spectrum) -> Tensor:
     """β = (1 − √(γμ)) / (1 + √(γμ)), the constant momentum for a strongly convex objective, (batch,)."""
     root = (step * spec.smallest).sqrt()
     return (1 - root) / (1 + root)
-
-
-def _per_instance(name: str, given: ArrayLike, qp: QP) -> Tensor:
-    value = torch.as_tensor(given, dtype=qp.A.dtype, device=qp.A.device)
-    if value.dim() > 1 or (value.dim() == 1 and len(value) != len(qp)):
-        raise InputError(f"{name}: expected a number or shape ({len(qp)},), found shape {tuple(value.shape)}")
-    return value.expand(len(qp))

@@ -11,9 +11,10 @@ import pandas as pd
 
 from time2decide.decisions.catalogue import choose
 from time2decide.decisions.metrics import performance, score, traded, utility_path
-from time2decide.decisions.rollout import Rollout, Strategy, rollout
+from time2decide.decisions.rollout import Rollout, Strategy, check_possible, rollout
 from time2decide.decisions.strategies import oracle_rollout
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
+from time2decide.markets.allocation import check_budgets
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.tables import load_returns
 from time2decide.qp.checks import ArrayLike, InputError, check_positive
 
@@ -82,7 +83,7 @@ def backtest(
         Called before every decision.
     """
     table = load_returns(returns) if isinstance(returns, pd.DataFrame) else None
-    array = _checked_array(returns, window) if table is None else check_returns(table.to_numpy(), window)
+    array = check_possible(returns if table is None else table.to_numpy(), window)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = check_positive("cost_bps", cost_bps, allow_zero=True)
@@ -90,7 +91,7 @@ def backtest(
         raise InputError(f"cost_bps: expected less than {_RUIN_BPS:g} basis points, found {cost_bps}")
     check_positive("periods_per_year", periods_per_year)
     chosen = choose(strategies)
-    budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
+    budgets = check_budgets(turnover_l1)
     oracle = np.asarray(oracle_path(array, budgets.tolist(), risk_aversion, window))
     best = utility_path(array, oracle, risk_aversion, window)
     frames, rows, rollouts = [], [], []
@@ -113,18 +114,6 @@ def backtest(
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
         rollouts.append(result)
     return Backtest(pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts)
-
-
-def _checked_array(returns: ArrayLike, window: int) -> np.ndarray:
-    """`check_returns`, and what it leaves to its callers: no flags, and nobody loses more than everything."""
-    kind = str(getattr(returns, "dtype", ""))
-    if kind in ("bool", "torch.bool"):
-        raise InputError(f"returns: expected real numbers, found dtype {kind}")
-    array = check_returns(returns, window)
-    if array.min() < -1:
-        place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
-        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
-    return array
 
 
 def _steps_frame(result: Rollout, returns: np.ndarray, steps: pd.Index, cost: float) -> pd.DataFrame:

@@ -69,7 +69,7 @@ CATALOGUE: dict[str, Entry] = {
 
 def choose(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
     """Strategy objects for names, and the word "oracle" for itself; names must be known and distinct."""
-    if isinstance(strategies, str) or not strategies:
+    if not isinstance(strategies, (list, tuple)) or not strategies:
         raise InputError(f"strategies: expected a list of names or strategies, found {strategies!r}")
     for one in strategies:
         if not isinstance(one, str):

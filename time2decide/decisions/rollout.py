@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from time2decide.markets.allocation import half_turnover
+from time2decide.markets.allocation import check_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
 from time2decide.qp.checks import ArrayLike, InputError, check_positive
@@ -111,16 +111,16 @@ def rollout(
         Called before every decision.
     """
     check_strategy(strategy)
-    array = check_returns(returns, window)
-    budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
-    half_turnover(budgets)
+    array = check_possible(returns, window)
+    budgets = check_budgets(turnover_l1)
     risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
     series, time, m = array.shape
     shape = (series, len(budgets), time, m)
     if strategy.wants_hindsight:
         oracle = oracle_path(array, budgets.tolist(), risk, window) if oracle is None else oracle
-        if oracle.shape != shape:
-            raise InputError(f"oracle: expected shape {shape}, found {oracle.shape}")
+        if getattr(oracle, "shape", None) != shape or not np.isfinite(oracle).all():
+            found = getattr(oracle, "shape", type(oracle).__name__)
+            raise InputError(f"oracle: expected finite numbers of shape {shape}, found {found}")
     raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
     for t in range(window, time):
         steps = slice(t - window, t)
@@ -131,6 +131,18 @@ def rollout(
         raw[:, :, t] = _answer(strategy, past, shape)
         held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
     return Rollout(strategy.name, raw, held, budgets, window, risk)
+
+
+def check_possible(returns: ArrayLike, window: int) -> np.ndarray:
+    """`check_returns`, and what it leaves to its callers: no flags, and nobody loses more than everything."""
+    kind = str(getattr(returns, "dtype", ""))
+    if kind in ("bool", "torch.bool"):
+        raise InputError(f"returns: expected real numbers, found dtype {kind}")
+    array = check_returns(returns, window)
+    if array.min() < -1:
+        place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
+        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
+    return array
 
 
 def check_strategy(strategy: object) -> None:
@@ -147,7 +159,11 @@ def check_strategy(strategy: object) -> None:
 
 def _answer(strategy: Strategy, past: Past, shape: tuple[int, int, int, int]) -> np.ndarray:
     series, budgets, _, m = shape
-    answer = np.asarray(strategy.decide(past), dtype=float)
+    said = strategy.decide(past)
+    try:
+        answer = np.asarray(said, dtype=float)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise InputError(f"{strategy.name}: expected an array of weights, found {type(said).__name__}") from None
     try:
         answer = np.broadcast_to(answer, (series, budgets, m))
     except ValueError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from time2decide.experiments.engines import outcomes
-from time2decide.experiments.store import Config, Row, Store, task_key
+from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
 from time2decide.qp.checks import InputError
 
 PRESETS = ("smoke", "cpu", "paper")
@@ -109,6 +109,8 @@ def reproduce(
     store = Store(experiment.id, preset, root)
     done = store.done()
     tasks = [config for config in experiment.tasks(preset) if task_key(config) not in done]
+    if tasks:
+        check_writable(root)
     alone = engine == "local" and workers == 1
 
     def run(config: Config) -> list[Row]:

@@ -33,9 +33,21 @@ def task_key(config: Config) -> str:
 def results_root(path: str | Path | None = None) -> Path:
     """Where results are: the argument, TIME2DECIDE_RESULTS, or ``results`` in the current folder."""
     root = Path(path or os.environ.get("TIME2DECIDE_RESULTS") or "results")
-    if root.exists() and not root.is_dir():
-        raise InputError(f"results: expected a folder, found the file {root}")
+    there = next(place for place in (root, *root.parents) if place.exists())
+    if not there.is_dir():
+        raise InputError(f"results: expected a folder, found the file {there}")
     return root
+
+
+def check_writable(path: str | Path | None = None) -> None:
+    """Make the folder of the results, or raise: before the first task runs, not after it."""
+    root = results_root(path)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"results: expected a folder that can be written, found {root} ({error.strerror})") from None
+    if not os.access(root, os.W_OK):
+        raise InputError(f"results: expected a folder that can be written, found {root} (no permission)")
 
 
 class Store:

@@ -78,6 +78,8 @@ def fit(
         File to save to and, where it exists, to go on from; it must belong to the same `recipe`.
     save_every : float
         Seconds between two saves.
+    report : callable, optional
+        Called after every step. If it raises KeyboardInterrupt, the state after that step is saved first.
     """
     run = _Run(model, schedule, None if state is None else Path(state), recipe or {})
     run.resume()
@@ -89,8 +91,12 @@ def fit(
             if time.monotonic() - saved >= save_every or run.progress.finished:
                 run.save()
                 saved = time.monotonic()
-            if report:
-                report(run.progress.step, schedule.steps, loss)
+            try:
+                if report:
+                    report(run.progress.step, schedule.steps, loss)
+            except KeyboardInterrupt:
+                run.save()
+                raise
     if run.best:
         model.load_state_dict(run.best)
     model.eval()

@@ -59,14 +59,43 @@ def mean_variance_step(
     if not m or p.shape[-1:] != (m,) or S.shape[-2:] != (m, m):
         raise InputError(f"returns: expected (..., m) as in previous and covariance, found {r.shape} and {S.shape}")
     weight = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+    check_semidefinite(S)
     p = _on_simplex("previous", p)
-    lead = np.broadcast_shapes(r.shape[:-1], p.shape[:-1], S.shape[:-2], gamma.shape)
+    shapes = {"returns": r.shape[:-1], "previous": p.shape[:-1], "covariance": S.shape[:-2], "turnover_l1": gamma.shape}
+    try:
+        lead = np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        raise InputError(f"returns: expected one batch shape in all arguments, found {shapes}") from None
     rows = int(np.prod(lead, dtype=int))
     r_rows, p_rows = (np.broadcast_to(array, (*lead, m)).reshape(rows, 1, m) for array in (r, p))  # (rows, 1, m)
     curvature = 2 * weight * np.broadcast_to(S, (*lead, m, m)).reshape(rows, m, m)
     half = half_turnover(np.broadcast_to(gamma, lead).reshape(rows, 1))
     answer = best_allocations(r_rows, curvature, p_rows, half).reshape(*lead, m)
     return as_tensor("answer", answer) if isinstance(returns, Tensor) else answer
+
+
+def check_semidefinite(covariance: np.ndarray) -> None:
+    """Raise unless matrices (..., m, m) are symmetric and positive semidefinite up to rounding.
+
+    Otherwise the objective is not concave and no certificate holds.
+    """
+    size = np.abs(covariance).max((-2, -1), keepdims=True, initial=0.0)
+    unit = covariance / np.where(size > 0, size, 1.0)
+    if (np.abs(unit - unit.swapaxes(-1, -2)) > 1e-6).any():
+        raise InputError("covariance: expected symmetric matrices, found one that is not")
+    try:
+        np.linalg.cholesky(unit + 1e-6 * np.eye(unit.shape[-1]))
+    except np.linalg.LinAlgError:
+        raise InputError("covariance: expected positive semidefinite, found a negative eigenvalue") from None
+
+
+def check_budgets(turnover_l1: ArrayLike) -> np.ndarray:
+    """One or several budgets γ as an array (k,), or an `InputError`."""
+    budgets = np.atleast_1d(_array("turnover_l1", turnover_l1))
+    if budgets.ndim != 1 or not budgets.size:
+        raise InputError(f"turnover_l1: expected a number or a list of numbers, found shape {budgets.shape}")
+    half_turnover(budgets)
+    return budgets
 
 
 def half_turnover(turnover_l1: np.ndarray) -> np.ndarray:

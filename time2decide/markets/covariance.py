@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from sklearn.base import clone
 
+from time2decide.qp.checks import InputError
+
 #: Windows (series, window, assets) -> covariances (series, assets, assets).
 Covariance = Callable[[np.ndarray], np.ndarray]
 
@@ -27,6 +29,9 @@ def covariance_by(estimator: object) -> Covariance:
     >>> covariance_by(LedoitWolf())(np.random.default_rng(0).normal(size=(2, 96, 4))).shape
     (2, 4, 4)
     """
+
+    if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
+        raise InputError(f"estimator: expected one of scikit-learn or skfolio, found {type(estimator).__name__}")
 
     def estimate(windows: np.ndarray) -> np.ndarray:
         fitted = (clone(estimator).fit(window) for window in windows.reshape(-1, *windows.shape[-2:]))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from time2decide.markets.allocation import best_allocations, half_turnover
+from time2decide.markets.allocation import best_allocations, check_budgets, check_semidefinite, half_turnover
 from time2decide.markets.covariance import Covariance, empirical_covariance
 from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_count, check_finite, check_positive
 
@@ -50,26 +50,37 @@ def oracle_path(
     """
     array = check_returns(returns, window)
     weight = check_positive("risk_aversion", risk_aversion, allow_zero=True)
-    budgets = np.atleast_1d(np.asarray(turnover_l1, dtype=float))
-    if budgets.ndim != 1 or not budgets.size:
-        raise InputError(f"turnover_l1: expected a number or a list of numbers, found {turnover_l1!r}")
+    budgets = check_budgets(turnover_l1)
+    if not callable(covariance):
+        raise InputError(f"covariance: expected a function of windows, found {type(covariance).__name__}")
     series, time, m = array.shape
     half = np.broadcast_to(half_turnover(budgets), (series, len(budgets)))
     path = np.full((series, len(budgets), time, m), 1.0 / m)
     held = path[:, :, 0].copy()
     for t in range(window, time):
-        sigma = np.asarray(covariance(array[:, t - window : t]))
-        if sigma.shape != (series, m, m) or not np.isfinite(sigma).all():
-            found = "NaN or an overflow" if sigma.shape == (series, m, m) else f"shape {sigma.shape}"
-            raise InputError(f"covariance: expected finite numbers ({series}, {m}, {m}) at step {t}, found {found}")
-        curvature = 2 * weight * sigma
+        sigma = _covariance_at(t, covariance, array[:, t - window : t])
+        with np.errstate(over="ignore"):  # refused by what follows
+            curvature = 2 * weight * sigma
         held = best_allocations(array[:, None, t], curvature, held, half)
         path[:, :, t] = held
-    if np.ndim(turnover_l1) == 0:
+    if as_tensor("turnover_l1", turnover_l1).dim() == 0:
         path = path[:, 0]
     if as_tensor("returns", returns).dim() == 2:
         path = path[0]
     return as_tensor("path", path) if isinstance(returns, Tensor) else path
+
+
+def _covariance_at(t: int, covariance: Covariance, windows: np.ndarray) -> np.ndarray:
+    """Σ̂_t (series, m, m), checked."""
+    series, _, m = windows.shape
+    sigma = np.asarray(covariance(windows))
+    if sigma.shape != (series, m, m) or sigma.dtype.kind not in "fiu" or not np.isfinite(sigma).all():
+        found = "NaN or an overflow" if sigma.shape == (series, m, m) else f"shape {sigma.shape}"
+        found = found if sigma.dtype.kind in "fiu" else f"dtype {sigma.dtype}"
+        raise InputError(f"covariance: expected finite numbers ({series}, {m}, {m}) at step {t}, found {found}")
+    if covariance is not empirical_covariance:  # which is semidefinite by its form
+        check_semidefinite(sigma)
+    return sigma
 
 
 def check_returns(returns: ArrayLike, window: int) -> np.ndarray:

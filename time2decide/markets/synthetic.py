@@ -11,7 +11,7 @@ import numpy as np
 from time2decide.markets.cache import cached_array
 from time2decide.markets.lmc import LMCConfig, lmc_set, series_generator
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.qp.checks import InputError, check_count
+from time2decide.qp.checks import check_choice, check_count
 
 #: Standard deviation of the noise of each market. The paper says 0.01; at 0.0065 the ratio of Uniform's noisy to its
 #: clean row is the paper's.
@@ -80,6 +80,5 @@ def synthetic_oracle(
 
 
 def _choose(name: str, value: str, table: dict[str, T]) -> T:
-    if value not in table:
-        raise InputError(f"{name}: expected one of {', '.join(table)}, found {value!r}")
+    check_choice(name, value, table)
     return table[value]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from time2decide.qp.checks import InputError
+from time2decide.qp.checks import InputError, check_positive
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
@@ -54,10 +56,14 @@ def load_market(
     """
     if values not in (*_KINDS, None):
         raise InputError(f"values: expected one of {', '.join(_KINDS)}, found {values!r}")
+    if most_gap != math.inf:  # which allows any gap
+        check_positive("most_gap", most_gap)
     if isinstance(source, str) and source == "sp500":
         frame, name, values = sp500_prices(), "sp500", "prices"
     elif isinstance(source, pd.DataFrame):
         frame, name = source, "returns"
+    elif not isinstance(source, (str, Path)):
+        raise InputError(f"source: expected a file, a DataFrame or sp500, found {type(source).__name__}")
     else:
         path = Path(source)
         frame, name = _read(path), path.name
@@ -135,6 +141,9 @@ def _checked(frame: pd.DataFrame, name: str, most_gap: float) -> pd.DataFrame:
     if frame.shape[0] < 2 or frame.shape[1] < 1:
         raise InputError(f"{name}: expected at least 2 rows and 1 asset, found {frame.shape[0]} and {frame.shape[1]}")
     columns = [str(column).strip() for column in frame.columns]
+    nameless = [i for i, column in enumerate(frame.columns) if pd.isna(column) or not columns[i]]
+    if nameless:
+        raise InputError(f"{name}: column {nameless[0] + 1}: expected the name of an asset, found none")
     twice = [column for i, column in enumerate(columns) if column in columns[:i]]
     if twice:
         raise InputError(f"{name}: column {twice[0]!r}: expected distinct names, found it twice")
@@ -184,10 +193,18 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
 
 def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
     kinds = {type(cell) for cell in cells} if cells.dtype == object else {cells.dtype.type}
-    for kind, text in (((bool, np.bool_), "true or false"), ((complex, np.complexfloating), "complex numbers")):
+    refused: tuple[tuple[tuple[type, ...], str], ...] = (
+        ((bool, np.bool_), "true or false"),
+        ((complex, np.complexfloating), "complex numbers"),
+        ((date, timedelta, np.datetime64, np.timedelta64), "dates or durations"),
+    )
+    for kind, text in refused:
         if any(issubclass(one, kind) for one in kinds):
             raise InputError(f"{name}: column {column!r}: expected real numbers, found {text}")
-    numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    try:
+        numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    except OverflowError:
+        raise InputError(f"{name}: column {column!r}: expected numbers, found one of more digits than fit") from None
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
         found = cells.iloc[bad[0]]

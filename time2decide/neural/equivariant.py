@@ -203,6 +203,8 @@ class EquivariantSolver(nn.Module):
 
 def load_pretrained(name_or_dir: str | Path) -> tuple[EquivariantSolver, dict[str, Any]]:
     """The solver of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
+    if not isinstance(name_or_dir, (str, Path)):
+        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_dir).__name__}")
     folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
     try:
         facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -86,7 +86,8 @@ def train_equivariant(
     save_every : float
         Seconds between checkpoints.
     report : callable, optional
-        Called after every step with the steps done, the steps in all and the loss.
+        Called after every step with the steps done, the steps in all and the loss. If it raises KeyboardInterrupt,
+        the state after that step is saved first. (An interrupt inside a step leaves the last checkpoint as it is.)
     notes : dict, optional
         Facts to be stored in ``config.json`` beside the recipe.
     """
@@ -99,8 +100,12 @@ def train_equivariant(
         if time.monotonic() - saved >= save_every or run.step == config.steps:
             run.save()
             saved = time.monotonic()
-        if report:
-            report(run.step, config.steps, loss)
+        try:
+            if report:
+                report(run.step, config.steps, loss)
+        except KeyboardInterrupt:
+            run.save()
+            raise
     return run.finish(notes or {})
 
 

@@ -55,7 +55,7 @@ def polish(qp: QP, active: Tensor, *, tol: float = 1e-8) -> Polished:
     Parameters
     ----------
     qp : QP
-        Of class LC or U, float64, every A positive definite.
+        Of class LC or U, float64, every A positive definite. `tol` is in its units: scale it first.
     active : (batch, m) of bool
         Constraints that are expected to hold with equality.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
         tensor = value
     else:
         try:
-            tensor = torch.from_numpy(np.array(value))  # a copy: read-only and strided arrays are fine
-        except (TypeError, ValueError) as error:
+            array = np.array(value)  # a copy: read-only and strided arrays are fine
+            wide = array.dtype.kind == "f" and (array.itemsize > 8 or not array.dtype.isnative)
+            tensor = torch.from_numpy(array.astype(np.float64) if wide else array)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise InputError(f"{name}: expected an array of numbers, found {_describe(value)} ({error})") from None
     if tensor.is_complex():
         raise InputError(f"{name}: expected real numbers, found dtype {tensor.dtype}")
@@ -47,11 +50,29 @@ def check_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], mea
         raise InputError(f"{name}: expected shape {meaning}, found {found}")
 
 
+def check_vectors(name: str, tensor: Tensor) -> None:
+    """Raise unless `tensor` is (..., n) with n ≥ 1 and not an empty batch."""
+    if not tensor.dim() or not tensor.numel():
+        raise InputError(f"{name}: expected shape (..., n) with at least one entry, found {tuple(tensor.shape)}")
+
+
+def per_instance(name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """A finite number or one for every instance, as a tensor that broadcasts to `lead`, in the dtype of `like`."""
+    tensor = as_tensor(name, value).to(like)
+    sizes = tuple(reversed(tensor.shape))  # as in broadcasting: last dimension first
+    if len(sizes) > len(lead) or any(size not in (1, one) for size, one in zip(sizes, reversed(lead), strict=False)):
+        raise InputError(f"{name}: expected a number or shape {lead}, found shape {tuple(tensor.shape)}")
+    check_finite(name, tensor)
+    return tensor
+
+
 def check_positive(name: str, value: float, *, allow_zero: bool = False) -> float:
     """A finite positive number, or an `InputError` that names the argument."""
     try:
+        if isinstance(value, (str, bool, np.bool_)):
+            raise TypeError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InputError(f"{name}: expected a number, found {_describe(value)}") from None
     if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
         raise InputError(f"{name}: expected a {'non-negative' if allow_zero else 'positive'} number, found {value}")
@@ -59,12 +80,31 @@ def check_positive(name: str, value: float, *, allow_zero: bool = False) -> floa
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """A whole number of at least `least`, or an `InputError` that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name}: expected a whole number of at least {least}, found {value!r}")
+    """A whole number of at least `least` and of 64 bits, or an `InputError` that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < 2**63:
+        raise InputError(f"{name}: expected a whole number of at least {least}, found {_describe(value)}")
     return int(value)
 
 
+def check_flag(name: str, value: bool) -> bool:
+    """True or False, or an `InputError` that names the argument."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name}: expected True or False, found {_describe(value)}")
+    return bool(value)
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise unless `value` is one of the words `choices`."""
+    known = tuple(choices)
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name}: expected one of {', '.join(known)}, found {_describe(value)}")
+
+
 def _describe(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    """The value and, unless it speaks for itself, its type; never longer than a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python prints
+        text = "a number of very many digits"
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return text if isinstance(value, (str, int, float, type(None))) else f"{type(value).__name__} {text}"

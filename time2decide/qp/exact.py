@@ -15,13 +15,16 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
+from time2decide.qp.checks import check_count
 from time2decide.qp.problem import QP
+from time2decide.qp.scaling import evened, settle_trivial, variable_units
 from time2decide.qp.solution import KKT, Solution, Status, kkt, proximal_map
 
 _NO_BOUND = 1e30  # DAQP's infinity
 _EQUALITY = 5  # DAQP's mark of an equality row
 _SOLVED = (1, 2)  # DAQP's flags: optimal; soft optimal
 _PARALLEL_FROM = 100_000  # below this, starting worker processes costs more than it saves
+_PROXIMAL, _PROXIMAL_ROUNDS = (1e-6, 1e-4), 20  # weights that are tried one after the other where DAQP fails
 _SETTINGS = {"primal_tol": 1e-11, "dual_tol": 1e-12}
 
 
@@ -41,21 +44,29 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     Infeasible and unbounded instances are reported in `status` with x = NaN; the others are unaffected.
     `workers` is the number of processes; by default all cores for large batches and this process for small ones.
     """
-    problem = qp.detached()
-    rows = as_rows(problem)
-    x, dual, flag = solve_rows(rows, workers=workers)
+    if workers is not None:
+        check_count("workers", workers)
+    problem, units = evened(qp.detached())
+    x, dual, flag = solve_rows(as_rows(problem), workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]
     lifted = qp.l1_penalty is not None or qp.l1_radius is not None
-    parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
     # a singular A makes DAQP stop early, as the lifted problems do
+    parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
     early = np.arange(len(qp)) if lifted else np.flatnonzero(parts.worst.numpy() > 1e-9)
     if len(early):
         x[early], dual[early] = _polish(problem[torch.from_numpy(early)], x[early], dual[early])
+    if settle_trivial(problem, x, dual) or len(early):
         parts = kkt(problem, torch.from_numpy(x), torch.from_numpy(dual))
     status = _statuses(problem, x, dual, parts, flag, tol)
+    for weight in _PROXIMAL:
+        stuck = np.flatnonzero(status == Status.NOT_CONVERGED)
+        if len(stuck):
+            left = problem[torch.from_numpy(stuck)]
+            x[stuck], dual[stuck], flag = _better_proximally(left, x[stuck], dual[stuck], weight)
+            status[stuck] = _statuses(left, x[stuck], dual[stuck], kkt(left, x[stuck], dual[stuck]), flag, tol)
     answered = (status == Status.OPTIMAL) | (status == Status.NOT_CONVERGED)
     x[~answered], dual[~answered] = np.nan, np.nan
-    point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x, dual))
+    point, multipliers = (torch.from_numpy(array).to(qp.A) for array in (x / units[0], dual / units[1]))
     return Solution.build(qp, point, multipliers, status, "exact")
 
 
@@ -63,15 +74,42 @@ def solve_rows(rows: Rows, *, workers: int | None = None) -> tuple[np.ndarray, n
     """x (batch, k), multipliers (batch, rows) and DAQP's flag (batch,) of every problem."""
     rows, unit, back = _equilibrated(rows)
     x, dual, flag = _solve_all(rows, workers)
-    return x * unit[:, None], dual * back, flag
+    return x * unit, dual * back, flag
+
+
+def solve_proximally(rows: Rows, weight: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`solve_rows` by x ← argmin f(x) + w/2 ‖x − x_before‖², which has the same answers; w is `weight` times max |H|.
+
+    For semidefinite H, where DAQP alone may take a feasible problem for an infeasible one or stop early.
+    """
+    size = np.abs(rows.H).max(axis=(1, 2), initial=0)
+    w = weight * np.where(size > 0, size, 1.0)
+    definite = rows._replace(H=rows.H + w[:, None, None] * np.eye(rows.f.shape[1]))
+    x = np.zeros_like(rows.f)
+    for _ in range(_PROXIMAL_ROUNDS):
+        x, dual, flag = solve_rows(definite._replace(f=rows.f - w[:, None] * np.nan_to_num(x)))
+    return x, dual, flag
+
+
+def _better_proximally(
+    qp: QP, x: np.ndarray, dual: np.ndarray, weight: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The better of (x, dual) and of `solve_proximally` per instance, and DAQP's flags."""
+    near, pull, flag = solve_proximally(as_rows(qp), weight)
+    near, pull = near[:, : qp.n], pull[:, : qp.m]
+    better = (kkt(qp, near, pull).worst < kkt(qp, x, dual).worst).numpy()[:, None]
+    return np.where(better, near, x), np.where(better, pull, dual), flag
 
 
 def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
     """The same problems with unit rows, objective and answer of order one, whatever units they came in.
 
-    DAQP drops a row whose cᵀH⁻¹c is below an absolute limit and stops at absolute tolerances. Returns also the unit of
-    x, (batch,), and the factors that bring the multipliers back, (batch, rows).
+    DAQP drops a row whose cᵀH⁻¹c is below an absolute limit and stops at absolute tolerances. Returns also the units of
+    x, (batch, k), and the factors that bring the multipliers back, (batch, rows).
     """
+    r = variable_units(np.diagonal(rows.H, axis1=1, axis2=2))  # (batch, k)
+    if (r != 1).any():
+        rows = rows._replace(H=rows.H / (r[:, :, None] * r[:, None]), f=rows.f / r, G=rows.G / r[:, None])
 
     def positive(size: np.ndarray) -> np.ndarray:
         return np.where(size > 0, size, 1.0)
@@ -86,7 +124,7 @@ def _equilibrated(rows: Rows) -> tuple[Rows, np.ndarray, np.ndarray]:
         G=rows.G / length[:, :, None],
         upper=upper / unit[:, None],
     )
-    return scaled, unit, (objective * unit)[:, None] / length
+    return scaled, unit[:, None] / r, (objective * unit)[:, None] / length
 
 
 def _solve_all(rows: Rows, workers: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

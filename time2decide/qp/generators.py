@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from time2decide.qp.checks import InputError, check_count
+from time2decide.qp.checks import InputError, check_choice, check_count, check_positive
 from time2decide.qp.problem import QP
 
 #: The paper's nine sizes (n, m).
@@ -44,12 +44,11 @@ def random_qp(
     check_count("batch", batch)
     check_count("n", n)
     check_count("m", m, least=0)
-    kind = kind or ("LC" if m else "U")
-    if kind not in _KINDS:
-        raise InputError(f"kind: expected one of {', '.join(_KINDS)}, found {kind!r}")
+    kind = ("LC" if m else "U") if kind is None else kind
+    check_choice("kind", kind, _KINDS)
     if (kind == "LC") != (m > 0):
         raise InputError(f"m: expected {'at least 1' if kind == 'LC' else '0'} for kind {kind}, found {m}")
-    rng = np.random.default_rng(seed)
+    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(check_count("seed", seed, least=0))
     G = rng.standard_normal((batch, n, n))
     gram = G @ G.transpose(0, 2, 1)
     if kappa is not None:
@@ -67,7 +66,9 @@ def random_qp(
 def _shift_condition(
     G: np.ndarray, gram: np.ndarray, kappa: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
-    low, high = kappa
+    if not isinstance(kappa, (tuple, list)) or len(kappa) != 2:
+        raise InputError(f"kappa: expected a pair (low, high), found {kappa!r}")
+    low, high = (check_positive("kappa", bound) for bound in kappa)
     if not 1 <= low <= high:
         raise InputError(f"kappa: expected a range 1 <= low <= high, found {kappa}")
     batch, n, _ = G.shape

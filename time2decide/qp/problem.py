@@ -151,7 +151,10 @@ class QP:
             if not 0 <= place < len(self):
                 raise IndexError(f"problem {index} of a batch of {len(self)}")
             index = slice(place, place + 1)
-        return self._map(lambda tensor: tensor[index])
+        chosen = self._map(lambda tensor: tensor[index])
+        if not len(chosen):
+            raise IndexError("expected at least one problem, found an empty selection")
+        return chosen
 
     def to(self, *args: torch.device | torch.dtype | str) -> QP:
         """The same problems on another device or in another precision, as in `torch.Tensor.to`."""

@@ -11,7 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite
+from time2decide.qp.checks import (
+    ArrayLike,
+    InputError,
+    as_tensor,
+    check_finite,
+    check_positive,
+    check_vectors,
+    per_instance,
+)
 
 
 def soft_threshold(y: Tensor, level: Tensor | float) -> Tensor:
@@ -51,13 +59,11 @@ def _refine(y: Tensor, total: Tensor, theta: Tensor) -> Tensor:
 
 def project_simplex(y: ArrayLike, total: float = 1.0) -> ArrayLike:
     """Project y (..., n) onto {x ≥ 0, 1ᵀx = total}; numpy in, numpy out."""
-    return _like(y, _onto_simplex(_floats("y", y), total))
+    return _like(y, _onto_simplex(_vectors("y", y), check_positive("total", total)))
 
 
 def _onto_simplex(y: Tensor, total: float = 1.0) -> Tensor:
     amount = torch.as_tensor(total, dtype=y.dtype, device=y.device)
-    if bool((amount <= 0).any()):
-        raise InputError(f"total: expected a positive number, found {total}")
     with torch.no_grad():
         theta = sorted_threshold(y, amount)
     return (y - _refine(y, amount, theta)).clamp_min(0)
@@ -68,15 +74,14 @@ def project_l1_ball(y: ArrayLike, radius: ArrayLike) -> ArrayLike:
 
     `radius` is a number or has the shape of y without its last dimension.
     """
-    return _like(y, _onto_l1_ball(_floats("y", y), radius))
-
-
-def _onto_l1_ball(y: Tensor, radius: ArrayLike) -> Tensor:
-    bound = torch.as_tensor(radius, dtype=y.dtype, device=y.device)
+    vectors = _vectors("y", y)
+    bound = per_instance("radius", radius, vectors, tuple(vectors.shape[:-1]))
     if bool((bound < 0).any()):
         raise InputError(f"radius: expected a non-negative number, found {bound.min().item()}")
-    if bound.dim():
-        bound = bound.unsqueeze(-1)
+    return _like(y, _onto_l1_ball(vectors, bound.unsqueeze(-1) if bound.dim() else bound))
+
+
+def _onto_l1_ball(y: Tensor, bound: Tensor) -> Tensor:
     size = y.abs()
     inside = size.sum(-1, keepdim=True) <= bound
     with torch.no_grad():
@@ -138,8 +143,8 @@ def _sale_threshold(v: Tensor, p: Tensor, amount: Tensor) -> Tensor:
 
 
 def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
-    y = _floats("y", y)
-    p = _floats("previous", previous).to(dtype=y.dtype, device=y.device)
+    y = _vectors("y", y)
+    p = _vectors("previous", previous).to(dtype=y.dtype, device=y.device)
     if p.shape[-1] != y.shape[-1]:
         raise InputError(f"previous: expected {y.shape[-1]} weights as in y, found {p.shape[-1]}")
     tolerance = 1e-6 if y.dtype == torch.float64 else 1e-4
@@ -150,12 +155,15 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
         raise InputError(f"previous: expected weights that sum to 1, found a sum off by {off:.3g}")
     p = p.clamp_min(0)
     p = p / p.sum(-1, keepdim=True)
-    gamma = _floats("turnover_l1", turnover_l1).to(dtype=y.dtype, device=y.device)
+    try:
+        y, p = y + torch.zeros_like(p), p + torch.zeros_like(y)  # one shape for both
+    except RuntimeError:
+        raise InputError(f"previous: expected shape {tuple(y.shape)} as y, found {tuple(p.shape)}") from None
+    gamma = per_instance("turnover_l1", turnover_l1, y, tuple(y.shape[:-1]))
     if bool((gamma < 0).any()):
         raise InputError(f"turnover_l1: expected a non-negative number, found {gamma.min().item()}")
     if gamma.dim():
         gamma = gamma.unsqueeze(-1)
-    y, p = y + torch.zeros_like(p), p + torch.zeros_like(y)  # one shape for both
     spread = (y.amax(-1) - y.amin(-1)).max().item()
     limit = 1e9 if y.dtype == torch.float64 else 1e3
     if spread > limit:  # weights are at most 1: beyond this they drown in the rounding of y
@@ -164,12 +172,14 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
     return y, p, gamma.clamp_max(2.0)
 
 
-def _floats(name: str, value: ArrayLike) -> Tensor:
+def _vectors(name: str, value: ArrayLike) -> Tensor:
+    """Finite vectors (..., n), at least one and none of them empty."""
     tensor = as_tensor(name, value)
+    check_vectors(name, tensor)
     check_finite(name, tensor)
     return tensor
 
 
 def _like(given: ArrayLike, result: Tensor) -> ArrayLike:
     """A tensor for a tensor, a numpy array for anything else."""
-    return result if isinstance(given, Tensor) else result.numpy()
+    return result if isinstance(given, Tensor) else result.detach().numpy()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import project_l1_ball, soft_threshold
 
@@ -56,8 +56,9 @@ def proximal_map(qp: QP, y: Tensor, step: Tensor | float = 1.0) -> Tensor:
     return y
 
 
-def kkt(qp: QP, x: Tensor, dual: Tensor) -> KKT:
+def kkt(qp: QP, x: ArrayLike, dual: ArrayLike) -> KKT:
     """The optimality conditions at x (batch, n) and dual (batch, m), from the problem data alone."""
+    x, dual = _of_shape("x", x, qp.b), _of_shape("dual", dual, qp.d)
     gradient = torch.einsum("bij,bj->bi", qp.A, x) + qp.b + torch.einsum("bij,bi->bj", qp.C, dual)
     if qp.l1_penalty is None and qp.l1_radius is None:
         stationarity = gradient.abs().amax(-1)
@@ -70,6 +71,16 @@ def kkt(qp: QP, x: Tensor, dual: Tensor) -> KKT:
         over = (x.abs().sum(-1) - qp.l1_radius).clamp_min(0)
         excess = torch.cat([excess, over.unsqueeze(-1)], dim=-1)
     return KKT(stationarity, _most(excess), _most((-dual).clamp_min(0)), _most((dual * slack).abs()))
+
+
+def _of_shape(name: str, value: ArrayLike, like: Tensor) -> Tensor:
+    """`value` in the shape and dtype of `like`; a single point may come without its batch dimension."""
+    tensor = as_tensor(name, value)
+    if tensor.dim() == 1 and len(like) == 1:
+        tensor = tensor.unsqueeze(0)  # (1, n) or (1, m)
+    if tensor.shape != like.shape:
+        raise InputError(f"{name}: expected shape {tuple(like.shape)}, found {tuple(tensor.shape)}")
+    return tensor.to(like)
 
 
 def _most(violation: Tensor) -> Tensor:
