@@ -76,7 +76,7 @@ PRESETS = {
     "cpu": PolicyTraining(),
 }
 #: What is changed in a recipe that goes on from a trained network and trains it on utility.
-UTILITY: dict[str, Any] = {"steps": 1_500, "batch": 64, "lr": 1e-3}
+UTILITY: dict[str, Any] = {"steps": 4_000, "batch": 64, "lr": 1e-3, "unroll": 8}
 
 
 def train_policy(
