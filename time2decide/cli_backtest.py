@@ -123,7 +123,7 @@ def _source(file: str | None, data: str | None) -> str:
 
 
 def _budgets(text: str) -> list[float]:
-    from time2decide.decisions.time2decide import checked_budget
+    from time2decide.decisions.given import checked_budget
 
     try:
         budgets = [float(part) for part in text.split(",")]
@@ -140,7 +140,7 @@ def _check_report(report: Path | None) -> None:
 
 
 def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFrame, str]:
-    from time2decide.decisions.time2decide import MOST_ASSETS
+    from time2decide.decisions.given import MOST_ASSETS
     from time2decide.markets.tables import load_market
 
     table, values = load_market(source, told)

@@ -161,7 +161,7 @@ def _prepare(out: Path, threads: int) -> None:
 
 def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_json: bool) -> None:
     from time2decide.decisions.fine_tuning import FineTuning, fine_tune_to
-    from time2decide.decisions.time2decide import checked_history
+    from time2decide.decisions.given import checked_history
     from time2decide.experiments.store import provenance
     from time2decide.markets.tables import load_market
 

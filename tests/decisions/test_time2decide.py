@@ -101,6 +101,11 @@ def test_the_network_forecasts_better_than_persistence(model: Time2Decide) -> No
         ((returns(), np.full(5, 0.2)), "6 finite numbers"),
         ((returns(), np.full(6, 0.2)), "sum of 1"),
         ((returns(), np.array([2.0, -1, 0, 0, 0, 0])), "non-negative"),
+        ((returns(), ["a"] * 6), "previous_weights: expected an array of numbers"),
+        ((returns(), {"a": 1.0}), "previous_weights: expected an array of numbers"),
+        ((returns(), [[1.0], [1.0, 2.0]]), "previous_weights: expected an array of numbers"),
+        ((returns(), np.full(6, 1j)), "previous_weights: expected real numbers"),
+        ((returns(), [np.nan, 1, 0, 0, 0, 0]), "not finite"),
         ((returns(), None, 0.0), "turnover_l1"),
         ((returns(), None, 2.1), r"\(0, 2\]"),
         ((returns(), None, float("nan")), "turnover_l1"),
@@ -112,6 +117,8 @@ def test_bad_questions_are_answered_by_name(model: Time2Decide, arguments: tuple
 
 
 def test_unknown_checkpoints_and_histories_are_refused(tmp_path: object) -> None:
+    with pytest.raises(InputError, match="checkpoint: expected a name or a folder, found NoneType"):
+        Time2Decide.from_pretrained(None)
     with pytest.raises(InputError, match="checkpoint: expected decide"):
         Time2Decide.from_pretrained("nowhere")
     with pytest.raises(InputError, match="history: expected one of"):

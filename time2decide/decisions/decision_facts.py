@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from time2decide.decisions.explanation import explain
+from time2decide.decisions.given import checked_history
 from time2decide.decisions.spread import noise_curve, spread
-from time2decide.decisions.time2decide import Time2Decide, checked_history
+from time2decide.decisions.time2decide import Time2Decide
 from time2decide.markets.oracle import RISK_AVERSION
 
 _TOLERANCE = 1e-9  # of the constraints

@@ -98,22 +98,25 @@ def train_policy(
     start : Policy, optional
         Weights to start from, of the same shape.
     save_every : float
-        Seconds between checkpoints; an interruption (Ctrl-C) saves as well.
+        Seconds between checkpoints.
+    report : callable, optional
+        Called after every step with the steps done, the steps in all and the loss. If it raises KeyboardInterrupt,
+        the state after that step is saved first. (An interrupt inside a step leaves the last checkpoint as it is.)
     """
     run = PolicyRun(config, Path(out_dir), start)
     run.resume()
     saved = time.monotonic()
-    try:
-        while run.step < config.steps:
-            loss = run.one_step()
-            if time.monotonic() - saved >= save_every or run.step == config.steps:
-                run.save()
-                saved = time.monotonic()
+    while run.step < config.steps:
+        loss = run.one_step()
+        if time.monotonic() - saved >= save_every or run.step == config.steps:
+            run.save()
+            saved = time.monotonic()
+        try:
             if report:
                 report(run.step, config.steps, loss)
-    except KeyboardInterrupt:
-        run.save()
-        raise
+        except KeyboardInterrupt:
+            run.save()
+            raise
     return run.finish(notes or {})
 
 

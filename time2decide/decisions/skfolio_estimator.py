@@ -9,8 +9,9 @@ import numpy as np
 from skfolio.optimization import BaseOptimization
 from sklearn.utils.validation import validate_data
 
+from time2decide.decisions.given import MOST_ASSETS, checked_budget, checked_weights
 from time2decide.decisions.histories import MEMORY, decide_many
-from time2decide.decisions.time2decide import MOST_ASSETS, Time2Decide, checked_budget, checked_weights
+from time2decide.decisions.time2decide import Time2Decide
 from time2decide.forecasting.outlook import LEAST_WINDOW
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.qp.checks import InputError, check_positive

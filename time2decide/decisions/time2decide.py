@@ -17,15 +17,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from time2decide.decisions.given import checked_budget, checked_history, checked_weights
 from time2decide.decisions.histories import past_after
 from time2decide.decisions.policy import HISTORY, Answer, Policy, PolicyConfig, Situation
 from time2decide.decisions.rollout import Past
-from time2decide.forecasting.outlook import LEAST_WINDOW, Outlook, outlook
+from time2decide.forecasting.outlook import Outlook, outlook
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.oracle import RISK_AVERSION, check_returns
-from time2decide.markets.tables import load_returns
 from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
+from time2decide.qp.checks import ArrayLike, InputError, check_positive
 from time2decide.qp.projections import project_portfolio
 
 #: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
@@ -34,7 +34,6 @@ PRETRAINED = {
     name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
 }
 HISTORIES = ("hindsight", "own")
-MOST_ASSETS = 100
 
 
 @dataclass(frozen=True)
@@ -220,56 +219,6 @@ class Time2Decide:
         )
 
 
-def checked_history(returns: ArrayLike | pd.DataFrame) -> np.ndarray:
-    """Past returns as an array (time, assets) of at least 20 rows and 2 to 100 assets, or an `InputError`."""
-    if isinstance(returns, pd.DataFrame):
-        returns = load_returns(returns).to_numpy()
-    tensor = as_tensor("returns", returns)
-    if tensor.dim() != 2:
-        raise InputError(f"returns: expected shape (time, assets), found {tuple(tensor.shape)}")
-    if tensor.shape[0] < LEAST_WINDOW:
-        raise InputError(f"returns: expected at least {LEAST_WINDOW} rows, found {tensor.shape[0]}")
-    if not 2 <= tensor.shape[1] <= MOST_ASSETS:
-        raise InputError(f"returns: expected 2 to {MOST_ASSETS} assets, found {tensor.shape[1]}")
-    check_finite("returns", tensor)
-    array: np.ndarray = tensor.detach().cpu().double().numpy()
-    if (array < -1).any():
-        raise InputError(f"returns: expected returns of at least -1, found {array.min():g}")
-    if (array == array[0]).all():
-        raise InputError("returns: expected returns that vary, found the same row throughout")
-    return array
-
-
-def checked_weights(weights: ArrayLike | pd.Series | None, assets: int, names: list[str] | None = None) -> np.ndarray:
-    """Weights on the simplex, (assets,); uniform for None. A Series is put into the order of `names`."""
-    if weights is None:
-        return np.full(assets, 1.0 / assets)
-    if isinstance(weights, pd.Series) and names is not None:
-        unknown = [str(name) for name in weights.index if name not in names]
-        missing = [str(name) for name in names if name not in weights.index]
-        if unknown or missing or weights.index.has_duplicates:
-            found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
-            raise InputError(f"previous_weights: expected one weight for each asset, found {found}")
-        weights = weights.reindex(names).to_numpy()
-    array = np.asarray(weights, dtype=float)
-    if array.shape != (assets,) or not np.isfinite(array).all():
-        raise InputError(f"previous_weights: expected {assets} finite numbers, found shape {array.shape}")
-    if (array < -1e-6).any():
-        raise InputError(f"previous_weights: expected non-negative weights, found {array.min():g}")
-    if abs(array.sum() - 1) > 1e-3:
-        raise InputError(f"previous_weights: expected a sum of 1, found {array.sum():g}")
-    array = np.maximum(array, 0.0)
-    return np.asarray(array / array.sum())
-
-
-def checked_budget(turnover_l1: float) -> float:
-    """γ in (0, 2], or an `InputError`."""
-    gamma = check_positive("turnover_l1", turnover_l1)
-    if gamma > 2:
-        raise InputError(f"turnover_l1: expected a number in (0, 2], found {turnover_l1:g}")
-    return gamma
-
-
 def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
     """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
     folder = Path(folder)
@@ -281,6 +230,8 @@ def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | N
 
 def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
     """The network of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
+    if not isinstance(name_or_dir, str | Path):
+        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_dir).__name__}")
     folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
     path = folder / "model.safetensors"
     if not path.is_file():
