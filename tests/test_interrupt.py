@@ -5,17 +5,16 @@ import signal
 import pytest
 import torch
 
-from time2decide.decisions import policy_training
 from time2decide.forecasting import loop
-from time2decide.neural import equivariant_training
+from time2decide.neural import averaged_run
 from time2decide.neural.checkpoints import load_tensors
 
 AT = 3
 #: command -> module and function that is called in the middle of every step, and the argument that is the step
 COMMANDS = {
-    "qp": (equivariant_training, "learning_rate", 1),
+    "qp": (averaged_run, "learning_rate", 1),
     "forecast": (loop, "one_cycle", 0),
-    "decide": (policy_training, "learning_rate", 1),
+    "decide": (averaged_run, "learning_rate", 1),
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyConfig, Situation
 from time2decide.decisions.policy_data import StretchConfig, signals, stretches
 from time2decide.decisions.policy_losses import Group, utility_loss
-from time2decide.decisions.policy_training import PRESETS, PolicyRun, train_policy
+from time2decide.decisions.policy_training import PRESETS, _examples, prepare, stretch_configs, train_policy
 from time2decide.decisions.time2decide import load_policy
 from time2decide.forecasting.outlook import outlook
 from time2decide.markets.oracle import oracle_path
@@ -112,7 +112,7 @@ def test_training_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path: P
     losses: list[float] = []
     whole = train_policy(recipe, tmp_path / "whole", report=lambda done, total, loss: losses.append(loss))
     assert np.mean(losses[-8:]) < np.mean(losses[:5])
-    run = PolicyRun(recipe, tmp_path / "killed")
+    run = prepare(recipe, tmp_path / "killed")
     for _ in range(17):
         run.one_step()
     run.save()
@@ -134,8 +134,8 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
     recipe = replace(
         PRESETS["smoke"], steps=40, lr=1e-2, batch=32, model=replace(PRESETS["smoke"].model, objective="utility")
     )
-    run = PolicyRun(recipe, tmp_path, network())
-    group = run.groups[0]
+    run = prepare(recipe, tmp_path, network())
+    group = Group(_examples(stretch_configs(recipe)[0], utility=True))
     stretch, budget = torch.arange(6).repeat_interleave(2), torch.arange(2).repeat(6)
     place = stretch, budget, torch.full_like(stretch, 3)
 

@@ -18,6 +18,7 @@ import torch
 from typer.testing import CliRunner
 
 from time2decide.cli_train import app
+from time2decide.neural.averaged_run import learning_rate
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver, load_pretrained
 from time2decide.neural.equivariant_training import (
     PRESETS,
@@ -25,7 +26,6 @@ from time2decide.neural.equivariant_training import (
     EquivariantTraining,
     draw_problems,
     draw_size,
-    learning_rate,
     solver_loss,
     train_equivariant,
 )

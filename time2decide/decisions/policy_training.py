@@ -1,36 +1,29 @@
-"""How the decision network is trained: one network on a mixture of everything, deterministic by seed, killed at will.
+"""How the decision network is trained: one network on a mixture of everything.
 
 The target is s*_t, so that the least loss is at E[s*_t | past], the calibrated answer. Half of the examples have the
 oracle's past allocations as history; the other half have the network's own, gathered by rolling out the network as
-it is from time to time, so that the histories of training are those of use. Step t draws from a generator seeded by
-(seed, t).
+it is from time to time, so that the histories of training are those of use.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from time2decide.decisions.policy import Policy, PolicyConfig
 from time2decide.decisions.policy_data import StretchConfig, Stretches, signals, stretches
 from time2decide.decisions.policy_losses import Group, policy_loss, utility_loss
 from time2decide.decisions.time2decide import save_policy
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.neural.averaged_run import AveragedRun, Report
 from time2decide.qp.checks import InputError, check_count, check_positive
 
-_STATE = "state.safetensors"
 _OWN_SHARE = 0.5  # of examples whose history is the network's own
 _SETTLED = 8  # decisions of a stretch before its own history no longer remembers how it was started
-Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 
 
 @dataclass(frozen=True)
@@ -100,126 +93,62 @@ def train_policy(
     save_every : float
         Seconds between checkpoints.
     report : callable, optional
-        Called after every step with the steps done, the steps in all and the loss. If it raises KeyboardInterrupt,
-        the state after that step is saved first. (An interrupt inside a step leaves the last checkpoint as it is.)
+        Called after every step with the steps done, the steps in all and the loss; may raise KeyboardInterrupt.
     """
-    run = PolicyRun(config, Path(out_dir), start)
+    run = prepare(config, Path(out_dir), start)
     run.resume()
-    saved = time.monotonic()
-    while run.step < config.steps:
-        loss = run.one_step()
-        if time.monotonic() - saved >= save_every or run.step == config.steps:
-            run.save()
-            saved = time.monotonic()
-        try:
-            if report:
-                report(run.step, config.steps, loss)
-        except KeyboardInterrupt:
-            run.save()
-            raise
-    return run.finish(notes or {})
+    run.go(save_every, report)
+    model = run.model
+    assert isinstance(model, Policy)
+    save_policy(model, out_dir, run.finish() | (notes or {}))
+    return model.eval()
 
 
-class PolicyRun:
-    """A training under way."""
+def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -> AveragedRun:
+    """A training at its first step."""
+    utility = config.model.objective == "utility"
+    groups = [Group(_examples(c, utility)) for c in stretch_configs(config)]
+    model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
+    if start is not None:
+        model.load_state_dict(start.state_dict())
+    if utility:  # forecasts stay as they are: only what is made of them is learned
+        model.gate.requires_grad_(False)
 
-    def __init__(self, config: PolicyTraining, folder: Path, start: Policy | None = None) -> None:
-        self.config, self.folder = config, folder
-        utility = config.model.objective == "utility"
-        self.groups = [Group(_examples(c, utility)) for c in stretch_configs(config)]
-        self.model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
-        if start is not None:
-            self.model.load_state_dict(start.state_dict())
-        if utility:  # forecasts stay as they are: only what is made of them is learned
-            self.model.gate.requires_grad_(False)
-        self.weights = dict(self.model.named_parameters())
-        self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
-        self.step, self.seconds, self.skipped = 0, 0.0, 0
+    def loss(rng: np.random.Generator, step: int) -> Tensor:
+        if step and step % config.refresh_every == 0:
+            _refresh(run.average, groups, config, step, rng)
+        return _loss(model, groups, config, step, rng)
 
-    def one_step(self) -> float:
-        """Draw, learn, average; returns the loss."""
-        began, config = time.monotonic(), self.config
-        rng = np.random.default_rng([config.seed, self.step])
-        if self.step and self.step % config.refresh_every == 0:
-            self._refresh(rng)
-        loss = self._loss(rng)
-        self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        size = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(config, self.step)
-        if bool(torch.isfinite(size)):
-            self.optimiser.step()
-        else:
-            self.skipped += 1
-        decay = min(config.decay, (self.step + 1) / (self.step + 10))
-        for name, weight in self.weights.items():
-            self.average[name].lerp_(weight.detach(), 1 - decay)
-        self.step += 1
-        self.seconds += time.monotonic() - began
-        return loss.item()
+    run = AveragedRun(model, config, folder, loss, {f"own/{i}": group.own for i, group in enumerate(groups)})
+    return run
 
-    def _loss(self, rng: np.random.Generator) -> Tensor:
-        config = self.config
-        shares = np.array([share for _, _, share in config.groups])
-        group = self.groups[rng.choice(len(shares), p=shares / shares.sum())]
-        count, k = group.data.turnover_l1.shape
-        stretch, budget = (torch.from_numpy(rng.integers(0, high, config.batch)) for high in (count, k))
-        own = torch.from_numpy(rng.random(config.batch) < _OWN_SHARE) & (self.step > config.refresh_every)
-        step = torch.from_numpy(rng.integers(0, group.steps, config.batch))
-        if config.model.objective == "utility":
-            return utility_loss(self.model, group, (stretch, budget, step), config.unroll, rng)
-        step = torch.where(own, step.clamp_min(min(_SETTLED, group.steps - 1)), step)
-        situation = group.situation(stretch, budget, step, (~own).float())
-        return policy_loss(self.model, situation, group.data, (stretch, budget, step), config.return_weight)
 
-    def _refresh(self, rng: np.random.Generator) -> None:
-        """Gather own histories with the averaged weights, which are those that will be used."""
-        model = Policy(self.config.model)
-        model.load_state_dict(self.average)
-        share = 1.0 if self.step == self.config.refresh_every else self.config.refresh_share
-        for group in self.groups:
-            count = len(group.data.turnover_l1)
-            chosen = rng.choice(count, max(1, round(share * count)), replace=False)
-            group.gather(model.eval(), torch.from_numpy(chosen))
+def _loss(model: Policy, groups: list[Group], config: PolicyTraining, number: int, rng: np.random.Generator) -> Tensor:
+    """The loss of step `number`: examples of one group, with own histories once there are any."""
+    shares = np.array([share for _, _, share in config.groups])
+    group = groups[rng.choice(len(shares), p=shares / shares.sum())]
+    count, k = group.data.turnover_l1.shape
+    stretch, budget = (torch.from_numpy(rng.integers(0, high, config.batch)) for high in (count, k))
+    own = torch.from_numpy(rng.random(config.batch) < _OWN_SHARE) & (number > config.refresh_every)
+    step = torch.from_numpy(rng.integers(0, group.steps, config.batch))
+    if config.model.objective == "utility":
+        return utility_loss(model, group, (stretch, budget, step), config.unroll, rng)
+    step = torch.where(own, step.clamp_min(min(_SETTLED, group.steps - 1)), step)
+    situation = group.situation(stretch, budget, step, (~own).float())
+    return policy_loss(model, situation, group.data, (stretch, budget, step), config.return_weight)
 
-    def save(self) -> None:
-        """Everything a later sitting needs, in one file that is replaced as a whole."""
-        tensors: dict[str, Tensor] = {f"weight/{name}": weight for name, weight in self.weights.items()}
-        tensors |= {f"average/{name}": weight for name, weight in self.average.items()}
-        tensors |= {f"own/{number}": group.own for number, group in enumerate(self.groups)}
-        for name, weight in self.weights.items():  # a weight that the objective does not use has no moments
-            tensors |= {f"adam/{name}/{key}": value for key, value in self.optimiser.state[weight].items()}
-        facts = {"recipe": recipe(self.config), "step": self.step, "seconds": self.seconds, "skipped": self.skipped}
-        save_tensors(self.folder / _STATE, tensors, facts)
 
-    def resume(self) -> None:
-        """Go on from the folder's state, if there is one; it must belong to the same recipe."""
-        path = self.folder / _STATE
-        if not path.exists():
-            return
-        tensors, facts = load_tensors(path)
-        if facts.get("recipe") != recipe(self.config):
-            raise InputError(f"out_dir: expected an empty folder or a run of the same recipe, found another in {path}")
-        with torch.no_grad():
-            for name, weight in self.weights.items():
-                weight.copy_(tensors[f"weight/{name}"])
-                self.average[name].copy_(tensors[f"average/{name}"])
-                prefix = f"adam/{name}/"
-                moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-                if moments:
-                    self.optimiser.state[weight] = {key: value.clone() for key, value in moments.items()}
-            for number, group in enumerate(self.groups):
-                group.own.copy_(tensors[f"own/{number}"])
-        self.step, self.seconds, self.skipped = facts["step"], facts["seconds"], facts["skipped"]
-
-    def finish(self, notes: dict[str, Any]) -> Policy:
-        """The network with the averaged weights, written for `Time2Decide.from_pretrained`."""
-        self.model.load_state_dict(self.average)
-        made = {"recipe": recipe(self.config), "skipped_steps": self.skipped, "seconds": round(self.seconds)}
-        save_policy(self.model, self.folder, made | notes)
-        return self.model.eval()
+def _refresh(
+    average: dict[str, Tensor], groups: list[Group], config: PolicyTraining, number: int, rng: np.random.Generator
+) -> None:
+    """Gather own histories with the averaged weights, which are those that will be used."""
+    model = Policy(config.model)
+    model.load_state_dict(average)
+    share = 1.0 if number == config.refresh_every else config.refresh_share
+    for group in groups:
+        count = len(group.data.turnover_l1)
+        chosen = rng.choice(count, max(1, round(share * count)), replace=False)
+        group.gather(model.eval(), torch.from_numpy(chosen))
 
 
 def _examples(config: StretchConfig, utility: bool) -> Stretches:
@@ -232,15 +161,3 @@ def stretch_configs(config: PolicyTraining) -> list[StretchConfig]:
     """One configuration per group."""
     base = asdict(config.stretch)
     return [StretchConfig(**(base | {"assets": assets, "count": count})) for assets, count, _ in config.groups]
-
-
-def recipe(config: PolicyTraining) -> dict[str, Any]:
-    """The recipe as JSON gives it back: lists, not tuples."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    return plain
-
-
-def learning_rate(config: PolicyTraining, step: int) -> float:
-    """lr·min(1, (step + 1)/warmup)·½(1 + cos(π·step/steps))."""
-    warm = min(1.0, (step + 1) / config.warmup)
-    return config.lr * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))

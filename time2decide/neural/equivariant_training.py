@@ -1,35 +1,23 @@
-"""How the size-agnostic solver is trained: fresh problems of all sizes, deterministic by seed, killed at will.
-
-Step t draws its size, its problems and its depth from a generator seeded by (seed, t), so a run that was killed and
-started again does what the uninterrupted one would have done, to the last bit (on the same kind of machine with the
-same number of threads).
-"""
+"""How the size-agnostic solver is trained: every step on fresh problems of another size, with another depth."""
 
 from __future__ import annotations
 
-import json
-import math
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.neural.averaged_run import AveragedRun, Report
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.qp import PAPER_SIZES, InputError, random_qp, solve_exact
 from time2decide.qp.checks import check_count, check_positive
 
 #: Sizes (n, m) that training never sees, to measure how the solver carries over.
 UNSEEN_SIZES = ((4, 2), (12, 12), (30, 20), (40, 10))
-_STATE = "state.safetensors"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of Adam
-Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 
 
 @dataclass(frozen=True)
@@ -86,103 +74,26 @@ def train_equivariant(
     save_every : float
         Seconds between checkpoints.
     report : callable, optional
-        Called after every step with the steps done, the steps in all and the loss. If it raises KeyboardInterrupt,
-        the state after that step is saved first. (An interrupt inside a step leaves the last checkpoint as it is.)
+        Called after every step with the steps done, the steps in all and the loss; may raise KeyboardInterrupt.
     notes : dict, optional
         Facts to be stored in ``config.json`` beside the recipe.
     """
-    check_positive("save_every", save_every, allow_zero=True)
-    run = _Run(config, Path(out_dir), torch.device(device))
-    run.resume()
-    saved = time.monotonic()
-    while run.step < config.steps:
-        loss = run.one_step()
-        if time.monotonic() - saved >= save_every or run.step == config.steps:
-            run.save()
-            saved = time.monotonic()
-        try:
-            if report:
-                report(run.step, config.steps, loss)
-        except KeyboardInterrupt:
-            run.save()
-            raise
-    return run.finish(notes or {})
+    place = torch.device(device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # the first weights; the caller's generator is left as it was
+        model = EquivariantSolver(config.model).to(place)
 
-
-class _Run:
-    """A training under way."""
-
-    def __init__(self, config: EquivariantTraining, folder: Path, device: torch.device) -> None:
-        self.config, self.folder, self.device = config, folder, device
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # the first weights; the caller's generator is left as it was
-            self.model = EquivariantSolver(config.model).to(device)
-        self.weights = dict(self.model.named_parameters())
-        self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), config.lr, weight_decay=config.weight_decay)
-        self.step, self.seconds, self.skipped = 0, 0.0, 0
-
-    def one_step(self) -> float:
-        """Draw, learn, average; returns the loss."""
-        began, config = time.monotonic(), self.config
-        rng = np.random.default_rng([config.seed, self.step])
+    def loss(rng: np.random.Generator, step: int) -> Tensor:
         n, m = draw_size(rng, config.largest)
         depth = int(rng.integers(config.depths[0], config.depths[1] + 1))
-        problems = {name: tensor.to(self.device) for name, tensor in draw_problems(rng, config.batch, n, m).items()}
-        loss = solver_loss(self.model, problems, depth)
-        self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        size = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(config, self.step)
-        if bool(torch.isfinite(size)):
-            self.optimiser.step()
-        else:
-            self.skipped += 1
-        decay = min(config.decay, (self.step + 1) / (self.step + 10))  # a young average follows quickly
-        for name, weight in self.weights.items():
-            self.average[name].lerp_(weight.detach(), 1 - decay)
-        self.step += 1
-        self.seconds += time.monotonic() - began
-        return loss.item()
+        problems = {name: tensor.to(place) for name, tensor in draw_problems(rng, config.batch, n, m).items()}
+        return solver_loss(model, problems, depth)
 
-    def save(self) -> None:
-        """Everything a later sitting needs, in one file that is replaced as a whole."""
-        tensors: dict[str, Tensor] = {f"weight/{name}": weight for name, weight in self.weights.items()}
-        tensors |= {f"average/{name}": weight for name, weight in self.average.items()}
-        for name, weight in self.weights.items():
-            tensors |= {f"adam/{name}/{key}": self.optimiser.state[weight][key] for key in _MOMENTS}
-        facts = {"recipe": recipe(self.config), "step": self.step, "seconds": self.seconds, "skipped": self.skipped}
-        save_tensors(self.folder / _STATE, tensors, facts)
-
-    def resume(self) -> None:
-        """Go on from the folder's state, if there is one; it must belong to the same recipe."""
-        path = self.folder / _STATE
-        if not path.exists():
-            return
-        tensors, facts = load_tensors(path, self.device)
-        if facts.get("recipe") != recipe(self.config):
-            raise InputError(f"out_dir: expected an empty folder or a run of the same recipe, found another in {path}")
-        with torch.no_grad():
-            for name, weight in self.weights.items():
-                weight.copy_(tensors[f"weight/{name}"])
-                self.average[name].copy_(tensors[f"average/{name}"])
-                moments = {key: tensors[f"adam/{name}/{key}"].clone() for key in _MOMENTS}
-                self.optimiser.state[weight] = {**moments, "step": moments["step"].cpu()}
-        self.step, self.seconds, self.skipped = facts["step"], facts["seconds"], facts["skipped"]
-
-    def finish(self, notes: dict[str, Any]) -> EquivariantSolver:
-        """The solver with the averaged weights, written for `from_pretrained`."""
-        self.model.load_state_dict(self.average)
-        made = {"recipe": recipe(self.config), "skipped_steps": self.skipped, "seconds": round(self.seconds)}
-        self.model.cpu().save_pretrained(self.folder, made | notes)
-        return self.model.eval()
-
-
-def recipe(config: EquivariantTraining) -> dict[str, Any]:
-    """The recipe as JSON gives it back: lists, not tuples."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    return plain
+    run = AveragedRun(model, config, Path(out_dir), loss)
+    run.resume()
+    run.go(save_every, report)
+    model.cpu().save_pretrained(out_dir, run.finish() | (notes or {}))
+    return model.eval()
 
 
 def draw_size(rng: np.random.Generator, largest: int) -> tuple[int, int]:
@@ -202,12 +113,6 @@ def draw_problems(rng: np.random.Generator, count: int, n: int, m: int) -> dict[
     answer = solve_exact(qp, workers=1)
     tensors = {"A": qp.A, "b": qp.b, "C": qp.C, "d": qp.d, "x": answer.x, "dual": answer.dual}
     return {name: tensor.float() for name, tensor in tensors.items()}
-
-
-def learning_rate(config: EquivariantTraining, step: int) -> float:
-    """lr·min(1, (step + 1)/warmup)·½(1 + cos(π·step/steps))."""
-    warm = min(1.0, (step + 1) / config.warmup)
-    return config.lr * warm * 0.5 * (1 + math.cos(math.pi * step / config.steps))
 
 
 def solver_loss(model: EquivariantSolver, problems: dict[str, Tensor], depth: int) -> Tensor:
