@@ -143,7 +143,20 @@ def test_bad_weights(run, tmp_path, kind):
         (["decide", "data.csv", "--previous", "."], "found a folder"),
         (["decide", "data.csv", "--out", "nowhere/new.csv"], "existing folder"),
         (["decide", "data.csv", "--out", "new.txt"], "ending in .csv"),
+        (["decide", "data.csv", "--out", "data.csv"], "another file than the one that is read"),
+        (["decide", "data.csv", "--seed", "-1"], "seed"),
+        (["decide", "data.csv", "--risk-aversion", "1e39"], "risk_aversion"),
+        (["decide", "small.csv"], "to be told prices or returns"),
         (["decide"], "Missing argument"),
+        (["train", "decide", "--preset", "smoke", "--return-weight", "nan"], "return_weight"),
+        (["train", "decide", "--preset", "smoke", "--seed", "-1"], "seed"),
+        (["train", "decide", "--preset", "smoke", "--cost-bps", "5"], "expected only with --data"),
+        (["train", "decide", "--preset", "smoke", "--threads", "1000000"], "threads"),
+        (["train", "decide", "--data", "data.csv", "--objective", "utility"], "objective, covariance"),
+        (["train", "decide", "--data", "data.csv", "--return-weight", "1"], "return_weight"),
+        (["train", "decide", "--data", "data.csv", "--cost-bps", "1e9"], "cost_bps"),
+        (["train", "decide", "--data", "data.csv", "--start", "decide-utility"], "at least"),
+        (["train", "decide", "--data", "small.csv"], "to be told prices or returns"),
         (["backtest", "data.csv", "--turnover", "0"], "turnover_l1"),
         (["backtest", "data.csv", "--turnover", "0.5,2.5"], "turnover_l1"),
         (["backtest", "data.csv", "--turnover", "0.5,0.5"], "distinct"),
@@ -164,7 +177,8 @@ def test_bad_weights(run, tmp_path, kind):
 def test_bad_arguments(run, tmp_path, arguments, message):
     table().to_csv(tmp_path / "data.csv")
     prices(table()).to_csv(tmp_path / "prices.csv")
-    refused(run(*arguments, cwd=tmp_path), message, tmp_path, {"data.csv", "prices.csv"})
+    (prices(table()) / 100).to_csv(tmp_path / "small.csv")
+    refused(run(*arguments, cwd=tmp_path), message, tmp_path, {"data.csv", "prices.csv", "small.csv"})
 
 
 def refused(done, message, folder, files):

@@ -62,6 +62,18 @@ def test_backtest_takes_a_file_and_writes_a_page(run, folder):
     assert (folder / "page.html").stat().st_size > 1_000_000
 
 
+def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
+    table = load_returns(folder / "returns.csv").set_axis(["[/red]", "[bold]", "C", "D"], axis=1)
+    table.iloc[-100:, 1] = 0.0
+    table.to_csv(folder / "odd.csv", index_label="date")
+    done = run("decide", "odd.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "[/red]" in done.stdout
+    assert "[bold]" in done.stdout
+    facts = json.loads(run("decide", "odd.csv", "--json", cwd=folder).stdout)
+    assert np.isfinite(list(facts["explanation"]["pull"].values())).all()
+
+
 def test_weights_survive_the_file(tmp_path):
     weights = pd.Series({"A": 0.1, 'the "best", really': 0.9}, name="weight")
     pd.testing.assert_series_equal(read_weights(write_weights(weights, tmp_path / "w.csv")), weights)

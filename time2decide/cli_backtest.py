@@ -204,11 +204,12 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
 def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
     """The table for people, and what its columns mean."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp"
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for name in ("strategy", *COLUMNS):
         if name != "Sharpe − 1/m" or "sharpe_excess" in summary:
             table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")

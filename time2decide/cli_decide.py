@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from time2decide.qp.checks import InputError
+from time2decide.qp.checks import InputError, check_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,6 +47,9 @@ def decide(
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     if out is not None and (out.suffix.lower() != ".csv" or not out.parent.is_dir()):
         raise InputError(f"out: expected a name ending in .csv in an existing folder, found {out}")
+    if out is not None and out.resolve() == Path(file).resolve():
+        raise InputError(f"out: expected another file than the one that is read, found {out}")
+    check_count("seed", seed, least=0)
     told = told_values(prices, returns)
     held = None if previous is None else read_weights(previous)
     table, values = load_market(file, told)
@@ -72,7 +76,7 @@ def show_decision(facts: dict[str, Any], console: Console) -> None:
     """The table, the checks, the reasons and what was assumed."""
     console.print(allocation_table(facts))
     for line in [*_check_lines(facts), "", *_reason_lines(facts), "", *_input_lines(facts)]:
-        console.print(line)
+        console.print(line, markup=False)
 
 
 def allocation_table(facts: dict[str, Any]) -> Table:
@@ -87,7 +91,7 @@ def allocation_table(facts: dict[str, Any]) -> Table:
         change = facts["change"][asset]
         colour = "green" if change > 5e-5 else "red" if change < -5e-5 else "dim"
         table.add_row(
-            asset,
+            escape(asset),
             f"{facts['previous'][asset]:.2%}",
             f"{facts['weights'][asset]:.2%}",
             f"[{colour}]{change:+.2%}[/]",

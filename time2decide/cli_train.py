@@ -17,7 +17,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from time2decide.cli_decide import told_values
 from time2decide.qp.checks import InputError, check_count
+
+_MOST_THREADS = 256
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 Out = Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")]
@@ -113,6 +116,8 @@ def decide(
     cost_bps: Annotated[
         float | None, typer.Option(help="With --data: cost of what is traded, in basis points; 10 unless told.")
     ] = None,
+    prices: Annotated[bool, typer.Option("--prices", help="With --data: it holds prices.")] = False,
+    returns: Annotated[bool, typer.Option("--returns", help="With --data: it holds returns.")] = False,
     threads: Threads = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -132,9 +137,13 @@ def decide(
     if data is not None:
         if return_weight is not None:
             raise InputError("return_weight: expected none with --data (forecasts are not tuned), found one")
-        _prepare(out, threads)
-        _fine_tune(data, out, start or "decide", {"steps": steps, "seed": seed, "cost_bps": cost_bps}, as_json)
+        if (objective, covariance) != ("oracle", "full"):
+            raise InputError("objective, covariance: expected none with --data (they are those of --start), found one")
+        changed = {"steps": steps, "seed": seed, "cost_bps": cost_bps}
+        _fine_tune(data, told_values(prices, returns), out, start or "decide", changed, threads, as_json)
         return
+    if cost_bps is not None or prices or returns:
+        raise InputError("cost_bps, prices, returns: expected only with --data, found one without")
     recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
         recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
@@ -153,26 +162,37 @@ def _prepare(out: Path, threads: int) -> None:
     """Set torch's threads; raise unless the folder can be made and written: before the work, not after it."""
     import torch
 
-    torch.set_num_threads(check_count("threads", threads))
+    if check_count("threads", threads) > _MOST_THREADS:
+        raise InputError(f"threads: expected at most {_MOST_THREADS}, found {threads}")
+    torch.set_num_threads(threads)
+    if not (out / "state.safetensors").exists() and (out / "model.safetensors").exists():
+        raise InputError(f"--out: expected an empty folder or a run of the same recipe, found another model in {out}")
     there = next(place for place in (out, *out.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InputError(f"--out: expected a folder that can be written, found {there}")
 
 
-def _fine_tune(data: str, out: Path, start: str, changes: dict[str, Any], as_json: bool) -> None:
+def _fine_tune(
+    data: str, told: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
+) -> None:
+    if (out / "model.safetensors").exists():
+        raise InputError(f"--out: expected a folder without a model, found one in {out}")
+    _prepare(out, threads)
     from time2decide.decisions.fine_tuning import FineTuning, fine_tune_to
     from time2decide.decisions.given import checked_history
     from time2decide.experiments.store import provenance
     from time2decide.markets.tables import load_market
 
-    table, values = load_market(data)
+    table, values = load_market(data, told)
     recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
     notes = {"data": Path(data).name, "values": values, **provenance()}
     with training("nothing is written yet, start the same command again") as report:
         fine_tune_to(out, checked_history(table), start, recipe, report=report, notes=notes)
 
     def summary(made: dict[str, Any]) -> str:
-        first, best = -made["validation_losses"][0], -min(made["validation_losses"])
+        if made["holds"]:
+            return "nothing it does earns its costs on the validation rows: this network holds what you have"
+        first, best = made["validation_utility"][0], max(made["validation_utility"])
         return f"net utility on the validation rows {first:.4f} as shipped, {best:.4f} after {made['steps_kept']} steps"
 
     _tell(out, as_json, summary)

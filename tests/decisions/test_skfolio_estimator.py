@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from skfolio.model_selection import WalkForward, cross_val_predict
 from skfolio.optimization import EqualWeighted, InverseVolatility, MeanRisk
@@ -59,6 +60,16 @@ def test_grid_search_finds_a_budget(returns):
 def test_bad_parameters_are_named_when_fitted(returns, change, message):
     with pytest.raises(ValueError, match=message):
         Time2DecidePortfolio(**change).fit(returns)
+
+
+def test_a_series_of_previous_weights_is_read_by_name(returns):
+    names = list(returns.columns)
+    held = pd.Series([0.8, 0.2, *[0.0] * (len(names) - 2)], index=names)
+    one, other = (
+        Time2DecidePortfolio(turnover_l1=0.1, previous_weights=given).fit(returns).weights_
+        for given in (held, held.iloc[::-1])
+    )
+    assert np.array_equal(one, other)
 
 
 @pytest.mark.slow

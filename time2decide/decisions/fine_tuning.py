@@ -7,8 +7,9 @@ The rows are split in time:
 
 What is learned is what to do with a forecast, not the forecast: the read-out alone, some hundred weights, goes on
 from the bundled ones, for the utility that its decisions earn net of costs, on its own past allocations. Real returns
-say too little to fit more. Every few steps the network walks over the validation rows; the weights that earn the most
-there are kept, those it started from included, so fine-tuning that does not help changes nothing.
+say too little to fit more. Every few steps the network walks over the validation rows, from equal weights; the weights
+that earn the most there are kept, those it started from included. If even they do not earn more than holding still, by
+one standard error, the network that is kept is one that does not trade.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from time2decide.decisions.policy import Policy
+from time2decide.decisions.policy import HISTORY, Policy
 from time2decide.decisions.policy_data import Stretches, stretches_of
-from time2decide.decisions.policy_losses import Group, utility_loss, walk_loss
+from time2decide.decisions.policy_losses import Group, utility_loss, walk_utility
 from time2decide.decisions.time2decide import load_policy, save_policy
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.qp.checks import InputError, check_count, check_positive
@@ -60,7 +61,13 @@ class FineTuning:
             check_count(name, getattr(self, name))
         check_count("burn_in", self.burn_in, least=3)
         check_positive("lr", self.lr)
-        check_positive("cost_bps", self.cost_bps, allow_zero=True)
+        check_count("seed", self.seed, least=0)
+        if not 0 <= self.cost_bps < 5000:
+            raise InputError(f"cost_bps: expected a number in [0, 5000), found {self.cost_bps}")
+        for name, most in (("budgets", 2.0), ("risks", 1e6)):
+            values = getattr(self, name)
+            if not values or not all(0 < value <= most for value in values):
+                raise InputError(f"{name}: expected numbers in (0, {most:g}], found {values}")
         if not 0 < self.share <= 1:
             raise InputError(f"share: expected a number in (0, 1], found {self.share}")
 
@@ -99,10 +106,11 @@ def fine_tune(
     rng = np.random.default_rng(config.seed)
     training = Group(_stretches(returns[split.training], config, rng))
     validation = Group(_walk(returns[split.validation], config))
+    validation.own[:, :, :HISTORY] = 1.0 / returns.shape[1]
     model = copy.deepcopy(start).train()
     tuned = [weight for name, weight in model.named_parameters() if name.startswith(_TUNED)]
     optimiser = torch.optim.AdamW(tuned, config.lr, weight_decay=1e-3)
-    best, losses = copy.deepcopy(start.state_dict()), [_validation_loss(start, validation, config)]
+    best, earned = copy.deepcopy(start.state_dict()), [_validate(start, validation, config)]
     kept, waited = 0, 0
     for step in range(config.steps):
         if step % config.check_every == 0:
@@ -111,21 +119,25 @@ def fine_tune(
         if report:
             report(step + 1, config.steps, loss)
         if (step + 1) % config.check_every == 0:
-            losses.append(_validation_loss(model.eval(), validation, config))
-            if losses[-1] < min(losses[:-1]):
+            earned.append(_validate(model.eval(), validation, config))
+            if earned[-1].mean() > max(one.mean() for one in earned[:-1]):
                 best, kept, waited = copy.deepcopy(model.state_dict()), step + 1, 0
             else:
                 waited += 1
             if waited == config.patience:
                 break
-    model.load_state_dict(best)
+    still = holding(start)
+    gain = max(earned, key=lambda one: float(one.mean())) - _validate(still, validation, config)
+    holds = bool(gain.mean() <= gain.std() / len(gain) ** 0.5)
+    model.load_state_dict(still.state_dict() if holds else best)
     notes = {
         "fine_tuning": asdict(config),
         "history": "own",
         "rows": {"training": [0, split.training.stop], "validation": [split.validation.start, split.validation.stop]},
         "untouched_from_row": split.untouched.start,
-        "steps_kept": kept,
-        "validation_losses": [round(loss, 6) for loss in losses],
+        "steps_kept": 0 if holds else kept,
+        "holds": holds,
+        "validation_utility": [round(float(one.mean()), 6) for one in earned],
     }
     return model.eval(), notes
 
@@ -177,7 +189,17 @@ def _one_step(
     return loss.item()
 
 
-def _validation_loss(model: Policy, group: Group, config: FineTuning) -> float:
-    """Minus the net utility of a walk over the validation rows."""
+def _validate(model: Policy, group: Group, config: FineTuning) -> Tensor:
+    """The net utility of every step of a walk over the validation rows."""
     group.gather(model, torch.arange(len(group.data.turnover_l1)))
-    return walk_loss(group, config.cost_bps / 1e4)
+    return walk_utility(group, config.cost_bps / 1e4)
+
+
+@torch.no_grad()
+def holding(policy: Policy) -> Policy:
+    """The same network with a read-out that sells nothing."""
+    still = copy.deepcopy(policy).eval()
+    still.head.weight[1] = 0.0
+    still.head.bias[1] = -40.0  # of the logit of the share that is sold
+    still.skip[1] = 0.0
+    return still

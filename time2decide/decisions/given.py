@@ -6,16 +6,22 @@ import numpy as np
 import pandas as pd
 
 from time2decide.forecasting.outlook import LEAST_WINDOW
-from time2decide.markets.tables import load_returns
+from time2decide.markets.oracle import WINDOW
+from time2decide.markets.tables import load_returns, looks_like_prices
 from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
 
 MOST_ASSETS = 100
+_LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the liveliest asset
+_MOST_RISK = 1e6
 
 
 def checked_history(returns: ArrayLike | pd.DataFrame) -> np.ndarray:
     """Past returns as an array (time, assets) of at least 20 rows and 2 to 100 assets, or an `InputError`."""
     if isinstance(returns, pd.DataFrame):
         returns = load_returns(returns).to_numpy()
+    kind = str(getattr(returns, "dtype", ""))
+    if kind in ("bool", "torch.bool"):
+        raise InputError(f"returns: expected real numbers, found dtype {kind}")
     tensor = as_tensor("returns", returns)
     if tensor.dim() != 2:
         raise InputError(f"returns: expected shape (time, assets), found {tuple(tensor.shape)}")
@@ -29,6 +35,12 @@ def checked_history(returns: ArrayLike | pd.DataFrame) -> np.ndarray:
         raise InputError(f"returns: expected returns of at least -1, found {array.min():g}")
     if (array == array[0]).all():
         raise InputError("returns: expected returns that vary, found the same row throughout")
+    if looks_like_prices(array):
+        raise InputError(f"returns: expected returns, found what look like prices (median {np.median(array):g})")
+    if (largest := np.abs(array).max()) > _LARGEST:
+        raise InputError(f"returns: expected returns of at most {_LARGEST:g}, found {largest:g}")
+    if array[-WINDOW:].std(axis=0).max() < _STILL:
+        raise InputError(f"returns: expected an asset that moves in the last {WINDOW} rows, found none")
     return array
 
 
@@ -61,3 +73,11 @@ def checked_budget(turnover_l1: float) -> float:
     if gamma > 2:
         raise InputError(f"turnover_l1: expected a number in (0, 2], found {turnover_l1:g}")
     return gamma
+
+
+def checked_risk(risk_aversion: float) -> float:
+    """λ in [0, 1e6], or an `InputError`."""
+    risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+    if risk > _MOST_RISK:
+        raise InputError(f"risk_aversion: expected a number in [0, {_MOST_RISK:g}], found {risk_aversion:g}")
+    return risk

@@ -119,14 +119,14 @@ def _wanted(model: Policy, situation: Situation, push: Tensor) -> Tensor:
     return situation.allocations[..., 0] + moved
 
 
-def walk_loss(group: Group, cost: float) -> float:
-    """`utility_loss` of the allocations that were gathered last, all of them."""
+def walk_utility(group: Group, cost: float) -> Tensor:
+    """Utility as in `utility_loss` of what was gathered last, mean over stretches and budgets, (S,)."""
     data = group.data
     held, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each
     earned = _utility(weights, data.returns[:, None], data.covariance[:, None], data.risk_aversion[:, None, None])
     earned = earned - cost * (weights - held).abs().sum(-1)
     scale = data.outlook.scale.view(data.returns.shape)[:, None]  # (n, 1, S, m)
-    return -float((earned / _size(scale, data.turnover_l1[..., None])).mean())
+    return (earned / _size(scale, data.turnover_l1[..., None])).mean((0, 1))
 
 
 def _utility(weights: Tensor, returns: Tensor, covariance: Tensor, risk_aversion: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ class PolicyTraining:
             check_count(name, getattr(self, name))
         for name in ("lr", "clip_norm"):
             check_positive(name, getattr(self, name))
+        check_positive("return_weight", self.return_weight, allow_zero=True)
+        check_count("seed", self.seed, least=0)
         if not self.groups:
             raise InputError("groups: expected at least one (assets, stretches, share), found none")
 

@@ -15,10 +15,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from time2decide.decisions.given import checked_risk
 from time2decide.markets.allocation import check_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
-from time2decide.qp.checks import ArrayLike, InputError, check_positive
+from time2decide.markets.tables import looks_like_prices
+from time2decide.qp.checks import ArrayLike, InputError
 from time2decide.qp.projections import project_portfolio
 
 
@@ -113,7 +115,7 @@ def rollout(
     check_strategy(strategy)
     array = check_possible(returns, window)
     budgets = check_budgets(turnover_l1)
-    risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+    risk = checked_risk(risk_aversion)
     series, time, m = array.shape
     shape = (series, len(budgets), time, m)
     if strategy.wants_hindsight:
@@ -139,6 +141,8 @@ def check_possible(returns: ArrayLike, window: int) -> np.ndarray:
     if kind in ("bool", "torch.bool"):
         raise InputError(f"returns: expected real numbers, found dtype {kind}")
     array = check_returns(returns, window)
+    if looks_like_prices(array):
+        raise InputError(f"returns: expected returns, found what look like prices (median {np.median(array):g})")
     if array.min() < -1:
         place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
         raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")

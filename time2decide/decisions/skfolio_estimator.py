@@ -6,15 +6,16 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from skfolio.optimization import BaseOptimization
 from sklearn.utils.validation import validate_data
 
-from time2decide.decisions.given import MOST_ASSETS, checked_budget, checked_weights
+from time2decide.decisions.given import MOST_ASSETS, checked_budget, checked_risk, checked_weights
 from time2decide.decisions.histories import MEMORY, decide_many
 from time2decide.decisions.time2decide import Time2Decide
 from time2decide.forecasting.outlook import LEAST_WINDOW
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
-from time2decide.qp.checks import InputError, check_positive
+from time2decide.qp.checks import InputError
 
 
 class Time2DecidePortfolio(BaseOptimization):
@@ -90,13 +91,20 @@ class Time2DecidePortfolio(BaseOptimization):
         if returns.shape[1] > MOST_ASSETS:
             raise InputError(f"X: expected 2 to {MOST_ASSETS} assets, found {returns.shape[1]}")
         gamma = checked_budget(self.turnover_l1)
-        risk = check_positive("risk_aversion", self.risk_aversion, allow_zero=True)
-        given = None if self.previous_weights is None else self._clean_previous_weights(returns.shape[1])
-        previous = checked_weights(given, returns.shape[1])
+        risk = checked_risk(self.risk_aversion)
+        previous = self._held(returns.shape[1])
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
         weights, expected = decide_many(model, returns[None, -(MEMORY + WINDOW) :], previous, gamma, risk)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
         return self
+
+    def _held(self, assets: int) -> np.ndarray:
+        """The previous weights, in the order of the columns where they have names."""
+        names = getattr(self, "feature_names_in_", None)
+        if isinstance(self.previous_weights, pd.Series) and names is not None:
+            return checked_weights(self.previous_weights, assets, list(names))
+        given = None if self.previous_weights is None else self._clean_previous_weights(assets)
+        return checked_weights(given, assets)
 
 
 @lru_cache(maxsize=4)

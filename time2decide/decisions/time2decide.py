@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from time2decide.decisions.given import checked_budget, checked_history, checked_weights
+from time2decide.decisions.given import checked_budget, checked_history, checked_risk, checked_weights
 from time2decide.decisions.histories import past_after
 from time2decide.decisions.policy import HISTORY, Answer, Policy, PolicyConfig, Situation
 from time2decide.decisions.rollout import Past
@@ -25,7 +25,7 @@ from time2decide.forecasting.outlook import Outlook, outlook
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.oracle import RISK_AVERSION, check_returns
 from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
-from time2decide.qp.checks import ArrayLike, InputError, check_positive
+from time2decide.qp.checks import ArrayLike, InputError
 from time2decide.qp.projections import project_portfolio
 
 #: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
@@ -207,7 +207,7 @@ class Time2Decide:
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
         previous = checked_weights(previous_weights, array.shape[1], names)
         gamma = checked_budget(turnover_l1)
-        risk = check_positive("risk_aversion", risk_aversion, allow_zero=True)
+        risk = checked_risk(risk_aversion)
         past = past_after(array[None], previous, gamma, risk)
         strategy = self.strategy()
         answer = strategy.answer(past, strategy.history_of(past))

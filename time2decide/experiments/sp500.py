@@ -88,7 +88,7 @@ def _refitted(returns: np.ndarray, first: int, config: Row, look: RememberedOutl
     fits = [fine_tune(returns[:start], load_policy("decide")[0], recipe) for start in starts]
     steps = tuple(start - first + WINDOW for start in starts)  # the walk begins a window before the first decision
     networks = tuple(Learned(policy, "own", "tuned", look) for policy, _ in fits)
-    notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "validation_losses")}
+    notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "holds", "validation_utility")}
     return Refitted(steps, networks), notes
 
 
@@ -101,7 +101,8 @@ def show(rows: list[Row]) -> str:
     lines = [
         f"S&P 500 set, {first['first_day']} to {first['last_day']}, {first['cost_bps']:g} bp per amount traded, 95 % "
         "intervals by block bootstrap",
-        f"fine-tuned {len(first['steps_kept'])} times on the way; steps kept: {first['steps_kept']}",
+        f"fine-tuned {len(first['steps_kept'])} times on the way; steps kept: {first['steps_kept']}, "
+        f"holding still instead: {first['holds']}",
     ]
     header = ("strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp")
     for budget in sorted({row["turnover_l1"] for row in rows}):

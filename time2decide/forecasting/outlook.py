@@ -61,7 +61,7 @@ def outlook(windows: np.ndarray | Tensor) -> Outlook:
     x = tensor.double().transpose(1, 2).contiguous()  # (n, m, T)
     level = x.mean(-1)
     centred = x - level[..., None]
-    scale = centred.square().mean(-1).sqrt()
+    scale = centred.square().mean(-1).clamp_min(1e-300).sqrt()  # has a derivative at 0
     tiny = 1e-6 * scale.amax(-1, keepdim=True) + 1e-300  # an asset that does not move stays at 0
     z = centred / scale.clamp_min(tiny)[..., None]
     bank_mean, bank_deviation, ahead = kernel_bank(steps).forecast(z.reshape(n * m, steps))
@@ -80,5 +80,5 @@ def outlook(windows: np.ndarray | Tensor) -> Outlook:
 
 def _correlation(errors: Tensor) -> Tensor:
     """Correlation about zero of errors (n, m, rows), (n, m, m)."""
-    unit = errors / errors.square().sum(-1, keepdim=True).sqrt().clamp_min(1e-12)
+    unit = errors / errors.square().sum(-1, keepdim=True).clamp_min(1e-24).sqrt()
     return unit @ unit.mT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from time2decide.qp.checks import InputError, check_positive
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
 _MOST_BYTES = 256 * 2**20  # of a file: a hundred years of daily returns of 100 assets are 60 MB
+_TELLING = 20  # rows that are all positive are hardly returns
 _PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
@@ -69,8 +71,16 @@ def load_market(
         frame, name = _read(path), path.name
     table = _checked(frame, name, most_gap)
     if values is None:
-        values = "prices" if looks_like_prices(table.to_numpy()) else "returns"
+        values = _guess(table.to_numpy(), name)
     return (_prices_to_returns if values == "prices" else _checked_returns)(table, name), values
+
+
+def _guess(array: np.ndarray, name: str) -> str:
+    if looks_like_prices(array):
+        return "prices"
+    if len(array) >= _TELLING and (array > 0).all():
+        raise InputError(f"{name}: expected to be told prices or returns, found small numbers that are all positive")
+    return "returns"
 
 
 def looks_like_prices(array: np.ndarray) -> bool:
@@ -180,9 +190,12 @@ def _checked_index(index: pd.Index, name: str, most_gap: float) -> pd.Index:
 
 def _parse_labels(index: pd.Index, name: str) -> pd.Index:
     texts = [str(label) for label in index]
-    if all(text.lstrip("+-").isdigit() for text in texts) and not all(len(text) == 8 for text in texts):
+    if all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in texts) and not all(len(text) == 8 for text in texts):
         return pd.Index([int(text) for text in texts])
-    dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
+    try:
+        dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
+    except ValueError:  # several time zones, as those of summer and winter
+        dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
     bad = np.flatnonzero(dates.isna())
     if bad.size:
         raise InputError(

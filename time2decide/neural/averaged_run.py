@@ -145,6 +145,8 @@ class AveragedRun:
 
     def finish(self) -> dict[str, Any]:
         """Give the model its averaged weights; returns notes on how they were made."""
+        if self.skipped == self.config.steps:
+            raise InputError(f"training: expected finite gradients, found none in {self.skipped} steps")
         self.model.load_state_dict(self.average)
         return {"recipe": plain(self.config), "skipped_steps": self.skipped, "seconds": round(self.seconds)}
 
