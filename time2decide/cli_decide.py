@@ -58,7 +58,7 @@ def decide(
     if out is not None:
         write_weights(pd.Series(facts["weights"]), out)
     if as_json:
-        typer.echo(json.dumps(facts))
+        typer.echo(json.dumps(facts, allow_nan=False))
         return
     show_decision(facts, Console(width=None if sys.stdout.isatty() else 110, highlight=False))
     if out is not None:

@@ -47,7 +47,7 @@ def explain(
 ) -> Explanation:
     """The explanation of a decision about returns (time, m)."""
     past = past_after(returns[None], decision.previous, decision.turnover_l1, risk_aversion)
-    window = torch.from_numpy(past.returns.copy()).requires_grad_()  # (1, T, m)
+    window = torch.from_numpy(_stirred(past.returns)).requires_grad_()  # (1, T, m)
     strategy = model.strategy()
     situation = strategy.situation(past, strategy.history_of(past))
     direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
@@ -63,6 +63,13 @@ def explain(
         sensitivity=centred.std(axis=0) * np.sqrt((slope**2).sum(axis=0)),
         covariance=_covariance_rows(situation.outlook, amount),
     )
+
+
+def _stirred(returns: np.ndarray) -> np.ndarray:
+    """Returns (1, T, m) in which an asset that stands still moves imperceptibly: a standstill has no slopes."""
+    deviation = returns.std(axis=1, keepdims=True)
+    noise = 1e-8 * deviation.max() * np.random.default_rng(0).standard_normal(returns.shape)
+    return np.where(deviation > 0, returns, returns + noise)
 
 
 def _covariance_rows(seen: Outlook, amount: Callable[[Outlook], Tensor]) -> np.ndarray:
