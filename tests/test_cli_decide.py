@@ -62,6 +62,22 @@ def test_backtest_takes_a_file_and_writes_a_page(run, folder):
     assert (folder / "page.html").stat().st_size > 1_000_000
 
 
+def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
+    days = pd.date_range("2020-01-03", periods=700, freq="W-FRI")
+    table = pd.DataFrame(np.random.default_rng(3).normal(0, 0.01, (700, 3)), index=days, columns=list("ABC"))
+    table.to_csv(folder / "weeks.csv", index_label="date")
+    done = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    command = done.stdout.splitlines()[-1].split()[1:]
+    assert command[:3] == ["backtest", "weeks.csv", "--last"]
+    result = run(*command, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "52 a year" in result.stdout
+    assert "mine" in result.stdout
+    again = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+
+
 def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
     table = load_returns(folder / "returns.csv").set_axis(["[/red]", "[bold]", "C", "D"], axis=1)
     table.iloc[-100:, 1] = 0.0

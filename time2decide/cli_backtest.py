@@ -48,7 +48,9 @@ def backtest(
         str | None, typer.Argument(help="sp500, or a .csv or .parquet file: dates first, one column per asset.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="The same as FILE.")] = None,
-    strategies: Annotated[str, typer.Option(help=f"Comma-separated names: {_NAMES}.")] = _DEFAULT,
+    strategies: Annotated[
+        str, typer.Option(help=f"Comma-separated names: {_NAMES}; or a folder made by `train decide`.")
+    ] = _DEFAULT,
     turnover: Annotated[
         str, typer.Option(help="Budget γ in (0, 2] on the l1 change of the weights; several with commas.")
     ] = "1.0",
@@ -58,7 +60,9 @@ def backtest(
     risk_aversion: Annotated[float, typer.Option(help="λ")] = 0.1,
     window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
     last: Annotated[int | None, typer.Option(help="Use only this many last rows.")] = None,
-    periods_per_year: Annotated[float, typer.Option(help="For annual figures.")] = 252.0,
+    periods_per_year: Annotated[
+        float | None, typer.Option(help="For annual figures; read from the dates unless told (252, 52, 12, 4, 1).")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
     report: Annotated[Path | None, typer.Option(help="Write an interactive page to this .html.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
@@ -71,6 +75,7 @@ def backtest(
 
     from time2decide.decisions import backtest as run
     from time2decide.decisions import with_intervals
+    from time2decide.markets.tables import usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     source = _source(file, data)
@@ -78,6 +83,7 @@ def backtest(
     _check_report(report)
     table, values = _table(source, told_values(prices, returns), last)
     names = [name.strip() for name in strategies.split(",") if name.strip()]
+    periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
     with step_progress(sum(name != "oracle" for name in names)) as progress:
         result = run(
             table,
@@ -86,21 +92,27 @@ def backtest(
             cost_bps=cost_bps,
             risk_aversion=risk_aversion,
             window=window,
-            periods_per_year=periods_per_year,
+            periods_per_year=periods,
             progress=progress,
         )
-    summary = with_intervals(result, periods_per_year=periods_per_year)
+    summary = with_intervals(result, periods_per_year=periods)
     files = _write(result, summary, out)
     if report is not None:
         from time2decide.reports.backtest_page import write_page
 
-        facts = {"source": source, "values": values, "cost_bps": cost_bps, "window": window, "columns": COLUMNS}
+        facts = {
+            "source": source,
+            "values": f"{values}, {periods:g} a year",
+            "cost_bps": cost_bps,
+            "window": window,
+            "columns": COLUMNS,
+        }
         decision = latest_decision(result, table, risk_aversion)
         files.append(write_page(result, summary, report, facts, decision))
     if as_json:
         typer.echo(json.dumps(_records(summary), allow_nan=False))
         return
-    print_summary(result, summary, f"{source} ({values})", cost_bps)
+    print_summary(result, summary, f"{source} ({values}, {periods:g} a year)", cost_bps)
     for written in files:
         typer.echo(f"written: {written}")
 

@@ -181,6 +181,7 @@ def _fine_tune(
     from time2decide.decisions.fine_tuning import FineTuning, fine_tune_to
     from time2decide.decisions.given import checked_history
     from time2decide.experiments.store import provenance
+    from time2decide.markets.oracle import WINDOW
     from time2decide.markets.tables import load_market
 
     table, values = load_market(data, told)
@@ -196,6 +197,11 @@ def _fine_tune(
         return f"net utility on the validation rows {first:.4f} as shipped, {best:.4f} after {made['steps_kept']} steps"
 
     _tell(out, as_json, summary)
+    if not as_json:
+        untouched = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]["untouched_from_row"]
+        rows = len(table) - untouched + WINDOW
+        typer.echo(f"not looked at: the rows from {table.index[untouched]} on; compare there with")
+        typer.echo(f"  time2decide backtest {data} --last {rows} --strategies uniform,{out}")
 
 
 def _tell(out: Path, as_json: bool, summary: Callable[[dict[str, Any]], str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from time2decide.decisions import peers
 from time2decide.decisions.rollout import Strategy, check_strategy
@@ -76,8 +77,21 @@ def choose(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
             check_strategy(one)
     names = [s if isinstance(s, str) else s.name for s in strategies]
     for i, name in enumerate(names):
-        if isinstance(strategies[i], str) and name not in (*CATALOGUE, ORACLE):
-            raise InputError(f"strategies: expected some of {', '.join((*CATALOGUE, ORACLE))}, found {name!r}")
+        if isinstance(strategies[i], str) and name not in (*CATALOGUE, ORACLE) and not _is_folder(name):
+            known = ", ".join((*CATALOGUE, ORACLE))
+            raise InputError(f"strategies: expected some of {known} or folders of networks, found {name!r}")
         if name in names[:i]:
             raise InputError(f"strategies: expected distinct names, found {name!r} twice")
-    return [CATALOGUE[s].make() if isinstance(s, str) and s != ORACLE else s for s in strategies]
+    return [_made(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]
+
+
+def _is_folder(name: str) -> bool:
+    return (Path(name) / "model.safetensors").is_file()
+
+
+def _made(name: str) -> Strategy:
+    """The strategy of a name, or the network of a folder with the history that it was trained for."""
+    if name in CATALOGUE:
+        return CATALOGUE[name].make()
+    policy, notes = load_policy(name)
+    return Learned(policy, str(notes.get("history", "hindsight")), name, shared_outlooks())

@@ -88,6 +88,14 @@ def looks_like_prices(array: np.ndarray) -> bool:
     return bool((array > 0).all() and np.median(array) > _PRICE_LIKE)
 
 
+def usual_periods(index: pd.Index) -> float:
+    """Steps of a table per year: 252 for days, 52, 12, 4 or 1 for rarer dates, 252 for numbered steps."""
+    if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
+        return 252.0
+    days = (index[1:] - index[:-1]).median() / pd.Timedelta(days=1)
+    return next((periods for most, periods in ((4, 252.0), (10, 52.0), (45, 12.0), (120, 4.0)) if days <= most), 1.0)
+
+
 def sp500_prices() -> pd.DataFrame:
     """skfolio's bundled daily prices of 20 stocks of the S&P 500, 1990-01-02 to 2022-12-28."""
     try:
