@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from time2decide.cli_backtest import backtest as command
 from time2decide.decisions import STRATEGIES, SoftForecast, backtest
+from time2decide.decisions.figures import write_figures
 from time2decide.qp import InputError
 
 
@@ -171,7 +172,53 @@ def test_command_leaves_no_temporary_file_when_it_cannot_write(app, table, tmp_p
         (out / blocked).mkdir(parents=True)
         result = CliRunner().invoke(app, ["--data", str(file), "--strategies", "uniform", "--out", str(out)])
         assert isinstance(result.exception, InputError)
-        assert not [path.name for path in out.iterdir() if path.name.endswith(".tmp")]
+        assert [path.name for path in out.iterdir()] == [blocked]
+
+
+def refuse_to_run(*arguments, **options):
+    raise AssertionError("the work began before its outputs were checked")
+
+
+def test_command_never_replaces_its_input(app, table, tmp_path, monkeypatch):
+    monkeypatch.setattr("time2decide.decisions.backtest", refuse_to_run)
+    for name in ("steps.csv", "summary.csv"):
+        table.to_csv(tmp_path / name, index_label="date")
+        before = (tmp_path / name).read_bytes()
+        monkeypatch.chdir(tmp_path)
+        for out in (".", str(tmp_path)):
+            result = CliRunner().invoke(app, [name, "--strategies", "uniform", "--out", out])
+            assert isinstance(result.exception, InputError), result.exception
+            assert "out: expected a folder where nothing replaces the input" in str(result.exception)
+        assert (tmp_path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (["--out", "returns.csv"], "out: expected a folder that can be written to, found returns.csv"),
+        (["--out", "returns.csv/sub"], "out: expected a folder that can be written to, found returns.csv"),
+        (["--out", "/proc/sub/out"], "out: expected a folder that can be written to, found /proc/sub/out"),
+        (["--out", "x" * 5000], "out: expected a folder that can be written to"),
+        (["--report", "folder.html"], "report: expected a file, found the folder folder.html"),
+        (["--report", "/proc/page.html"], "report: expected a folder that can be written to, found /proc"),
+    ],
+)
+def test_command_checks_outputs_before_the_work(app, table, tmp_path, monkeypatch, outputs, message):
+    monkeypatch.setattr("time2decide.decisions.backtest", refuse_to_run)
+    monkeypatch.chdir(tmp_path)
+    table.to_csv("returns.csv", index_label="date")
+    (tmp_path / "folder.html").mkdir()
+    result = CliRunner().invoke(app, ["returns.csv", "--strategies", "uniform", *outputs])
+    assert isinstance(result.exception, InputError), result.exception
+    assert message in str(result.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "returns.csv"]
+
+
+def test_every_budget_has_its_picture(table, tmp_path):
+    paths = write_figures(backtest(table, ["uniform"], [0.12345678, 0.12345679, 1.0]), tmp_path)
+    numbers = ("0.12345678", "0.12345679", "1")
+    assert [path.name for path in paths] == [f"backtest-turnover-{number}.png" for number in numbers]
+    assert sorted(tmp_path.iterdir()) == paths
 
 
 def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):
