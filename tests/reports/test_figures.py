@@ -71,10 +71,16 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
         first.write_text("first")
         second.write_text("second")
     assert path.read_text() == "first"  # the last to end counts
-    with pytest.raises(KeyboardInterrupt), replacing(path) as third:
-        third.write_text("half a")
-        raise KeyboardInterrupt
+    with pytest.raises(FileNotFoundError), replacing(path):
+        (tmp_path / "missing").read_text()
     assert [(p.name, p.read_text()) for p in path.parent.iterdir()] == [("one.txt", "first")]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_drawn_when_every_task_failed(name, tmp_path):
+    failed = {"kind": "U", "method": "gradient", "error": "RuntimeError: diverged"}
+    assert draw(name, [failed, failed], "smoke", tmp_path) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_experiment_without_a_figure_draws_none(tmp_path):
