@@ -55,7 +55,7 @@ def test_the_same_store_gives_the_same_report(report, tmp_path):
 def test_another_text_beside_the_page_stays(tmp_path):
     notes = tmp_path / "notes.md"
     notes.write_text("# Notes\n")
-    with pytest.raises(InputError, match="out: expected no file or an older report .* found another text"):
+    with pytest.raises(InputError, match=r"out: expected no file or an older report .* found another text"):
         write_report(tmp_path / "notes.html", tmp_path / "nothing")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["# Notes\n"]
     write_report(tmp_path / "report.html", tmp_path / "nothing")
@@ -94,6 +94,18 @@ def test_failed_tasks_and_smoke_rows_are_named(tmp_path):
     found = {claim.text: claim.verdict for claim in claims(experiment, Store("toy-pto", "smoke", tmp_path).rows())}
     assert found["E2E regret < PtO regret at every n (exact)"] == HELD
     assert found["PtO's decision error grows with the signal"] == NOT_TESTED  # its rows are those that failed
+
+
+def test_lines_without_provenance_are_reported(tmp_path):
+    reproduce(get_experiment("toy-pto"), "smoke", root=tmp_path)
+    path = Store("toy-pto", "smoke", tmp_path).path
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    kept = ("key", "config", "rows", "error")
+    for number, line in enumerate(lines):
+        lines[number] = {name: line[name] for name in kept} | ({"seconds": "long", "time": None} if number else {})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    section = next(s for s in sections(tmp_path) if s.id == "toy-pto")
+    assert section.provenance == "preset smoke: 2 of 2 tasks, 0 s, None, commit None"
 
 
 def test_tables_say_what_the_rows_say():
