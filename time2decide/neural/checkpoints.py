@@ -41,7 +41,13 @@ def load_tensors(path: str | Path, device: str | torch.device = "cpu") -> tuple[
         raise InputError(f"path: expected a safetensors file, found {path} ({error})") from None
     if info is None:
         raise InputError(f"path: expected a file written by time2decide, found {path} without its header")
-    return tensors, json.loads(info)
+    try:
+        facts = json.loads(info)
+    except ValueError as error:
+        raise InputError(f"path: expected JSON in the header of {path}, found {error}") from None
+    if not isinstance(facts, dict):
+        raise InputError(f"path: expected a JSON object in the header of {path}, found {type(facts).__name__}")
+    return tensors, facts
 
 
 def write_text(path: Path, text: str) -> None:
