@@ -110,6 +110,21 @@ def test_nobody_loses_more_than_everything(table):
     assert len(backtest(array, ["uniform"]).summary) == 1
 
 
+@pytest.mark.parametrize("name", ["uniform", "time2decide", "minimum-variance"])
+def test_wealth_that_no_number_holds_is_refused(table, name):
+    with pytest.raises(InputError, match="returns: expected returns that keep wealth finite, found returns up to"):
+        backtest(np.abs(table.to_numpy()) * 1e22, [name])
+
+
+def test_wealth_that_only_some_paths_reach_is_refused_there():
+    array = np.random.default_rng(0).normal(0, 0.01, (130, 4))
+    array[::2, 0] = array[1::2, 1] = 1.5e9  # equal weights end near 1e291, the oracle beyond 1e308
+    assert np.isfinite(backtest(array, ["uniform"], 2.0, periods_per_year=12).summary["annual_return"][0])
+    for name, year in (("oracle", 12), ("uniform", 252)):  # 252 such steps are too many
+        with pytest.raises(InputError, match="returns: expected returns that keep wealth finite"):
+            backtest(array, [name], 2.0, periods_per_year=year, risk_aversion=0)
+
+
 @pytest.mark.parametrize("window", [17, 18])
 def test_the_shortest_windows_of_ridge(table, window):
     summary = backtest(table, ["pto-ridge", "averaged-oracle"], window=window).summary
