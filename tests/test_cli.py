@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from time2decide import random_qp, solve
+from time2decide.experiments import convergence
 
 
 def test_a_real_process(tmp_path):
@@ -184,6 +187,27 @@ def test_reproduce_list_and_second_start_does_no_work(run, tmp_path):
     second = run("reproduce", "convergence", "--preset", "smoke", cwd=tmp_path)
     assert second.stderr == ""
     assert (tmp_path / "results/convergence/smoke.jsonl").read_text() == stored
+
+
+def test_failed_tasks_are_named_and_tell_the_exit_code(run, tmp_path, monkeypatch):
+    def fail(config):
+        raise RuntimeError("diverged")
+
+    monkeypatch.setattr(convergence, "EXPERIMENTS", [replace(convergence.EXPERIMENTS[0], run=fail)])
+    for option in ([], ["--json"]):
+        done = run("reproduce", "convergence", "--preset", "smoke", *option, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "RuntimeError: diverged" in done.stdout
+        assert re.search(r"time2decide: \d+ failed: RuntimeError: diverged\n", done.stderr)
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_report_needs_the_folder_that_the_environment_names(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIME2DECIDE_RESULTS", str(tmp_path / "nowhere"))
+    done = run("report", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "TIME2DECIDE_RESULTS: expected a folder with stored rows, found" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,7 +79,7 @@ def backtest(
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     source = _source(file, data)
     budgets = _budgets(turnover)
-    _check_report(report)
+    _check_outputs(source, budgets, out, report)
     table, values = _table(source, told_values(prices, returns), last)
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
@@ -146,9 +145,20 @@ def _budgets(text: str) -> list[float]:
     return [checked_budget(budget) for budget in budgets]
 
 
-def _check_report(report: Path | None) -> None:
-    if report is not None and (report.suffix.lower() not in (".html", ".htm") or not report.parent.is_dir()):
-        raise InputError(f"report: expected a name ending in .html in an existing folder, found {report}")
+def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | None) -> None:
+    """Raise unless every file can be written, and none of them is the input: before the work, not after it."""
+    from time2decide.decisions.figures import picture_name
+    from time2decide.qp.output_files import check_file, check_folder
+
+    check_folder("out", out)
+    for name in ("summary.csv", "steps.csv", *map(picture_name, budgets)):
+        check_file("out", out / name)
+        if (out / name).resolve() == Path(source).resolve():
+            raise InputError(f"out: expected a folder where nothing replaces the input, found {out} with {source}")
+    if report is not None:
+        if report.suffix.lower() not in (".html", ".htm") or not report.parent.is_dir():
+            raise InputError(f"report: expected a name ending in .html in an existing folder, found {report}")
+        check_file("report", report)
 
 
 def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFrame, str]:
@@ -196,17 +206,13 @@ def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
 
 def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
     from time2decide.decisions.figures import write_figures
+    from time2decide.qp.output_files import replacing
 
+    files = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = []
         for name, frame in (("summary.csv", summary), ("steps.csv", result.frame)):
-            temporary = folder / f".{name}.tmp"
-            try:
+            with replacing(folder / name) as temporary:
                 frame.to_csv(temporary, index=False)
-                os.replace(temporary, folder / name)
-            finally:
-                temporary.unlink(missing_ok=True)
             files.append(folder / name)
         return files + write_figures(result, folder)
     except OSError as error:

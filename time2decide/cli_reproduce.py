@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,8 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or show it if it is already in the results.
+
+    Exit code: 0 when every task has a result, 1 when one failed (the others are shown), 2 for bad input.
 
     Example: time2decide reproduce convergence --preset cpu --workers 2
     """
@@ -63,12 +66,14 @@ def reproduce(
         gpus=gpus,
     )
     pictures = draw(experiment.id, rows, preset, results)
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    typer.echo(experiment.show(rows))
-    for picture in pictures:
+    typer.echo(json.dumps(rows) if as_json else experiment.show(rows))
+    for picture in () if as_json else pictures:
         typer.echo(f"figure: {picture}")
+    errors = [row["error"] for row in rows if row["error"]]
+    for error in dict.fromkeys(errors):
+        print(f"time2decide: {errors.count(error)} failed: {error}", file=sys.stderr)
+    if errors:
+        raise typer.Exit(1)
 
 
 def report(
@@ -85,8 +90,10 @@ def report(
 
     if out.suffix not in (".html", ".htm"):
         raise InputError(f"--out: expected a file that ends with .html, found {out}")
-    if results is not None and not results.is_dir():
-        raise InputError(f"--results: expected a folder with stored rows, found {results}")
+    told = results or os.environ.get("TIME2DECIDE_RESULTS")
+    if told and not Path(told).is_dir():
+        name = "--results" if results else "TIME2DECIDE_RESULTS"
+        raise InputError(f"{name}: expected a folder with stored rows, found {told}")
     page, text = write_report(out, results)
     typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from time2decide.cli_backtest import backtest as command
 from time2decide.decisions import STRATEGIES, SoftForecast, backtest
+from time2decide.decisions.figures import write_figures
 from time2decide.qp import InputError
 
 
@@ -109,6 +110,21 @@ def test_nobody_loses_more_than_everything(table):
     assert len(backtest(array, ["uniform"]).summary) == 1
 
 
+@pytest.mark.parametrize("name", ["uniform", "time2decide", "minimum-variance"])
+def test_wealth_that_no_number_holds_is_refused(table, name):
+    with pytest.raises(InputError, match="returns: expected returns that keep wealth finite, found returns up to"):
+        backtest(np.abs(table.to_numpy()) * 1e22, [name])
+
+
+def test_wealth_that_only_some_paths_reach_is_refused_there():
+    array = np.random.default_rng(0).normal(0, 0.01, (130, 4))
+    array[::2, 0] = array[1::2, 1] = 1.5e9  # equal weights end near 1e291, the oracle beyond 1e308
+    assert np.isfinite(backtest(array, ["uniform"], 2.0, periods_per_year=12).summary["annual_return"][0])
+    for name, year in (("oracle", 12), ("uniform", 252)):  # 252 such steps are too many
+        with pytest.raises(InputError, match="returns: expected returns that keep wealth finite"):
+            backtest(array, [name], 2.0, periods_per_year=year, risk_aversion=0)
+
+
 @pytest.mark.parametrize("window", [17, 18])
 def test_the_shortest_windows_of_ridge(table, window):
     summary = backtest(table, ["pto-ridge", "averaged-oracle"], window=window).summary
@@ -171,7 +187,53 @@ def test_command_leaves_no_temporary_file_when_it_cannot_write(app, table, tmp_p
         (out / blocked).mkdir(parents=True)
         result = CliRunner().invoke(app, ["--data", str(file), "--strategies", "uniform", "--out", str(out)])
         assert isinstance(result.exception, InputError)
-        assert not [path.name for path in out.iterdir() if path.name.endswith(".tmp")]
+        assert [path.name for path in out.iterdir()] == [blocked]
+
+
+def refuse_to_run(*arguments, **options):
+    raise AssertionError("the work began before its outputs were checked")
+
+
+def test_command_never_replaces_its_input(app, table, tmp_path, monkeypatch):
+    monkeypatch.setattr("time2decide.decisions.backtest", refuse_to_run)
+    for name in ("steps.csv", "summary.csv"):
+        table.to_csv(tmp_path / name, index_label="date")
+        before = (tmp_path / name).read_bytes()
+        monkeypatch.chdir(tmp_path)
+        for out in (".", str(tmp_path)):
+            result = CliRunner().invoke(app, [name, "--strategies", "uniform", "--out", out])
+            assert isinstance(result.exception, InputError), result.exception
+            assert "out: expected a folder where nothing replaces the input" in str(result.exception)
+        assert (tmp_path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (["--out", "returns.csv"], "out: expected a folder that can be written to, found returns.csv"),
+        (["--out", "returns.csv/sub"], "out: expected a folder that can be written to, found returns.csv"),
+        (["--out", "/proc/sub/out"], "out: expected a folder that can be written to, found /proc/sub/out"),
+        (["--out", "x" * 5000], "out: expected a folder that can be written to"),
+        (["--report", "folder.html"], "report: expected a file, found the folder folder.html"),
+        (["--report", "/proc/page.html"], "report: expected a folder that can be written to, found /proc"),
+    ],
+)
+def test_command_checks_outputs_before_the_work(app, table, tmp_path, monkeypatch, outputs, message):
+    monkeypatch.setattr("time2decide.decisions.backtest", refuse_to_run)
+    monkeypatch.chdir(tmp_path)
+    table.to_csv("returns.csv", index_label="date")
+    (tmp_path / "folder.html").mkdir()
+    result = CliRunner().invoke(app, ["returns.csv", "--strategies", "uniform", *outputs])
+    assert isinstance(result.exception, InputError), result.exception
+    assert message in str(result.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "returns.csv"]
+
+
+def test_every_budget_has_its_picture(table, tmp_path):
+    paths = write_figures(backtest(table, ["uniform"], [0.12345678, 0.12345679, 1.0]), tmp_path)
+    numbers = ("0.12345678", "0.12345679", "1")
+    assert [path.name for path in paths] == [f"backtest-turnover-{number}.png" for number in numbers]
+    assert sorted(tmp_path.iterdir()) == paths
 
 
 def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):

@@ -1,17 +1,33 @@
 """Time2Decide as users meet it: feasible answers for any table, and clear words for bad ones."""
 
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor
 
 from time2decide.decisions import backtest
+from time2decide.decisions.policy import PolicyConfig
 from time2decide.decisions.rollout import rollout
-from time2decide.decisions.time2decide import PRETRAINED, Learned, NetworkForecast, Time2Decide, load_policy
+from time2decide.decisions.time2decide import (
+    PRETRAINED,
+    Learned,
+    NetworkForecast,
+    Time2Decide,
+    load_policy,
+    save_policy,
+)
 from time2decide.markets import synthetic_returns
 from time2decide.markets.lmc import LMCConfig
+from time2decide.neural.checkpoints import save_tensors
 from time2decide.qp import InputError
 
 
@@ -123,3 +139,43 @@ def test_unknown_checkpoints_and_histories_are_refused(tmp_path: object) -> None
         Time2Decide.from_pretrained("nowhere")
     with pytest.raises(InputError, match="history: expected one of"):
         Learned(load_policy("decide")[0], "guess")
+
+
+def altered(change: dict[str, object]) -> dict[str, object]:
+    return {"architecture": "Policy", "config": asdict(PolicyConfig()), "notes": {}} | change
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("{", "path: expected JSON in the header"),
+        ("[]", "path: expected a JSON object in the header of .* found list"),
+        ("null", "path: expected a JSON object in the header of .* found NoneType"),
+        (json.dumps({"architecture": "Policy"}), "checkpoint: expected weights that fit .* found KeyError"),
+        (json.dumps(altered({"config": None})), "checkpoint: expected weights that fit"),
+        (json.dumps(altered({"config": {"width": -1}})), "checkpoint: expected weights that fit"),
+        (json.dumps(altered({"config": {"width": 8}})), "checkpoint: expected weights that fit"),
+        (json.dumps(altered({"notes": [1]})), "checkpoint: expected notes that are an object, found list"),
+    ],
+)
+def test_damaged_headers_are_refused(tmp_path: Path, header: str, words: str) -> None:
+    weights = load_policy("decide")[0].state_dict()
+    save_file(weights, tmp_path / "model.safetensors", metadata={"time2decide": header})
+    with pytest.raises(InputError, match=words):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda weight: weight * float("nan"), lambda weight: weight.int()])
+def test_weights_that_are_no_finite_reals_are_refused(tmp_path: Path, damage: Callable[[Tensor], Tensor]) -> None:
+    policy = load_policy("decide")[0]
+    save_policy(policy, tmp_path)
+    load_policy(tmp_path)
+    first, *_ = weights = policy.state_dict()
+    save_tensors(tmp_path / "model.safetensors", weights | {first: damage(weights[first])}, altered({}))
+    with pytest.raises(InputError, match="checkpoint: expected weights that are finite real numbers"):
+        load_policy(tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(InputError, match="checkpoint: expected decide"):
+        load_policy("x" * 5000)

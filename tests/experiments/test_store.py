@@ -57,6 +57,36 @@ def test_a_damaged_line_is_not_a_result(tmp_path):
     assert [row["value"] for row in store.rows()] == [1.0, 2.0]
 
 
+WHOLE = {"key": task_key({"seed": 1}), "config": {"seed": 1}, "rows": [{"value": 2.0}], "error": None}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"key": "abc"},
+        {"key": [1]},
+        WHOLE | {"key": [1]},
+        WHOLE | {"rows": None},
+        WHOLE | {"rows": ""},
+        WHOLE | {"rows": [1]},
+        WHOLE | {"rows": {"value": 2.0}},
+        WHOLE | {"config": None},
+        WHOLE | {"error": 1},
+        {name: value for name, value in WHOLE.items() if name != "error"},
+    ],
+)
+def test_json_that_is_no_line_is_not_a_result(tmp_path, line):
+    store = Store("e", "smoke", tmp_path)
+    store.append({"seed": 0}, [{"value": 1.0}], 0.1)
+    with store.path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert store.done() == {task_key({"seed": 0})}
+    assert [row["value"] for row in store.rows()] == [1.0]
+    with store.path.open("a") as file:
+        file.write(json.dumps(WHOLE) + "\n")
+    assert [row["value"] for row in store.rows()] == [1.0, 2.0]
+
+
 def write_many(root, start):
     for value in range(start, start + 50):
         Store("toy", "smoke", root).append({"value": value}, [{"text": "x" * 5000}], 0.0)

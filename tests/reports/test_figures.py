@@ -1,5 +1,6 @@
 import pytest
 
+from time2decide.qp.output_files import replacing
 from time2decide.reports import draw
 from time2decide.reports.figures import FIGURES
 
@@ -62,6 +63,24 @@ def test_a_figure_is_a_function_of_rows(name, tmp_path):
     draw(name, [*ROWS[name], failed], "smoke", tmp_path)
     assert path.read_bytes() == first
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "new" / "one.txt"
+    with replacing(path) as first, replacing(path) as second:
+        first.write_text("first")
+        second.write_text("second")
+    assert path.read_text() == "first"  # the last to end counts
+    with pytest.raises(FileNotFoundError), replacing(path):
+        (tmp_path / "missing").read_text()
+    assert [(p.name, p.read_text()) for p in path.parent.iterdir()] == [("one.txt", "first")]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_nothing_is_drawn_when_every_task_failed(name, tmp_path):
+    failed = {"kind": "U", "method": "gradient", "error": "RuntimeError: diverged"}
+    assert draw(name, [failed, failed], "smoke", tmp_path) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_experiment_without_a_figure_draws_none(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from time2decide.experiments import experiment_ids, get_experiment, reproduce
 from time2decide.experiments.store import Store
+from time2decide.qp import InputError
 from time2decide.reports import write_report
 from time2decide.reports.claims import HELD, NOT_TESTED, claims
 from time2decide.reports.content import sections
@@ -48,7 +49,29 @@ def test_the_page_is_self_contained(report):
 def test_the_same_store_gives_the_same_report(report, tmp_path):
     again = write_report(tmp_path / "report.html", STORED)
     assert again[0].read_bytes() == report[0].read_bytes()
-    assert not list(tmp_path.glob("*.part"))
+    assert sorted(tmp_path.iterdir()) == sorted(again)
+
+
+def test_another_text_beside_the_page_stays(tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Notes\n")
+    with pytest.raises(InputError, match=r"out: expected no file or an older report .* found another text"):
+        write_report(tmp_path / "notes.html", tmp_path / "nothing")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["# Notes\n"]
+    write_report(tmp_path / "report.html", tmp_path / "nothing")
+    write_report(tmp_path / "report.html", tmp_path / "nothing")  # its own text is replaced
+
+
+@pytest.mark.parametrize("name", ["folder.html", "text.html"])
+def test_a_folder_in_the_place_of_the_report_is_named_before_the_work(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("time2decide.reports.page.sections", None)  # no work can be done
+    for folder in ("folder.html", "text.md"):
+        (tmp_path / folder).mkdir()
+    with pytest.raises(InputError, match="out: expected a file, found the folder"):
+        write_report(tmp_path / name)
+    with pytest.raises(InputError, match="out: expected a folder that can be written to, found /proc/sub"):
+        write_report("/proc/sub/report.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "text.md"]
 
 
 def test_an_empty_store_has_a_report_without_verdicts(tmp_path):
@@ -71,6 +94,18 @@ def test_failed_tasks_and_smoke_rows_are_named(tmp_path):
     found = {claim.text: claim.verdict for claim in claims(experiment, Store("toy-pto", "smoke", tmp_path).rows())}
     assert found["E2E regret < PtO regret at every n (exact)"] == HELD
     assert found["PtO's decision error grows with the signal"] == NOT_TESTED  # its rows are those that failed
+
+
+def test_lines_without_provenance_are_reported(tmp_path):
+    reproduce(get_experiment("toy-pto"), "smoke", root=tmp_path)
+    path = Store("toy-pto", "smoke", tmp_path).path
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    kept = ("key", "config", "rows", "error")
+    for number, line in enumerate(lines):
+        lines[number] = {name: line[name] for name in kept} | ({"seconds": "long", "time": None} if number else {})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    section = next(s for s in sections(tmp_path) if s.id == "toy-pto")
+    assert section.provenance == "preset smoke: 2 of 2 tasks, 0 s, None, commit None"
 
 
 def test_tables_say_what_the_rows_say():

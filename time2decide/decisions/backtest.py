@@ -92,6 +92,9 @@ def backtest(
     check_positive("periods_per_year", periods_per_year)
     chosen = choose(strategies)
     budgets = check_budgets(turnover_l1)
+    _wealth(
+        array[:, window:].mean(-1), array, periods_per_year
+    )  # of equal weights: what is hopeless is told before the work
     oracle = np.asarray(oracle_path(array, budgets.tolist(), risk_aversion, window))
     best = utility_path(array, oracle, risk_aversion, window)
     frames, rows, rollouts = [], [], []
@@ -108,7 +111,7 @@ def backtest(
                 oracle=oracle,
                 progress=None if progress is None else partial(progress, strategy.name),
             )
-        frame = _steps_frame(result, array, steps, cost / 1e4)
+        frame = _steps_frame(result, array, steps, cost / 1e4, periods_per_year)
         frame["regret"] = (best - utility_path(array, result.allocations, risk_aversion, window)).ravel()
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
@@ -116,7 +119,9 @@ def backtest(
     return Backtest(pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts)
 
 
-def _steps_frame(result: Rollout, returns: np.ndarray, steps: pd.Index, cost: float) -> pd.DataFrame:
+def _steps_frame(
+    result: Rollout, returns: np.ndarray, steps: pd.Index, cost: float, periods_per_year: float
+) -> pd.DataFrame:
     start = result.window
     held = result.allocations[:, :, start:]
     gross = np.einsum("nktm,ntm->nkt", held, returns[:, start:])
@@ -133,11 +138,21 @@ def _steps_frame(result: Rollout, returns: np.ndarray, steps: pd.Index, cost: fl
         "gross": gross.ravel(),
         "cost": (cost * amount).ravel(),
         "net": net.ravel(),
-        "wealth": np.cumprod(1 + net, axis=-1).ravel(),
+        "wealth": _wealth(net, returns, periods_per_year).ravel(),
         "turnover": turnover.ravel(),
         "traded": amount.ravel(),
     }
     return pd.DataFrame(columns, index=pd.RangeIndex(series * budgets * length))
+
+
+def _wealth(net: np.ndarray, returns: np.ndarray, periods_per_year: float) -> np.ndarray:
+    """What 1 has become after every step, along the last axis; raises where that, or a year of it, overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        wealth: np.ndarray = np.cumprod(1 + net, axis=-1)
+        year = wealth[..., -1] ** (periods_per_year / net.shape[-1])
+    if not (np.isfinite(wealth).all() and np.isfinite(year).all()):
+        raise InputError(f"returns: expected returns that keep wealth finite, found returns up to {returns.max():.3g}")
+    return wealth
 
 
 def _summary_rows(

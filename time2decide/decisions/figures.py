@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from time2decide.decisions.backtest import Backtest
+from time2decide.qp.output_files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,18 +40,18 @@ def backtest_figure(result: Backtest, turnover_l1: float | None = None) -> Figur
     return figure
 
 
+def picture_name(turnover_l1: float) -> str:
+    """The file name of a budget's picture: every digit counts, or two budgets would share one."""
+    return f"backtest-turnover-{repr(float(turnover_l1)).removesuffix('.0')}.png"
+
+
 def write_figures(result: Backtest, folder: Path) -> list[Path]:
     """One PNG per budget; the files are replaced whole."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for budget in result.frame["turnover_l1"].unique():
-        path = folder / f"backtest-turnover-{budget:g}.png"
-        temporary = path.with_suffix(".tmp")
-        try:
+        path = folder / picture_name(budget)
+        with replacing(path) as temporary:
             backtest_figure(result, budget).savefig(temporary, format="png", dpi=130)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
         written.append(path)
     return written
 

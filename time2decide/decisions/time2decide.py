@@ -7,6 +7,7 @@ returns.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -234,18 +235,24 @@ def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
         raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_dir).__name__}")
     folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
     path = folder / "model.safetensors"
-    if not path.is_file():
+    if not os.path.isfile(path):  # a name that no file can have is none, not an error
         names = ", ".join(PRETRAINED)
         raise InputError(f"checkpoint: expected {names} or a folder with model.safetensors, found {name_or_dir}")
     tensors, facts = load_tensors(path)
     if facts.get("architecture") != Policy.__name__:
         raise InputError(f"checkpoint: expected a decision network, found {facts.get('architecture')!r} in {folder}")
+    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
+        raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {folder}")
+    notes = facts.get("notes", {})
+    if not isinstance(notes, dict):
+        raise InputError(f"checkpoint: expected notes that are an object, found {type(notes).__name__} in {folder}")
     try:
         policy = Policy(PolicyConfig(**facts["config"]))
         policy.load_state_dict(tensors)
-    except (TypeError, RuntimeError) as error:
-        raise InputError(f"checkpoint: expected weights that fit their configuration, found {error}") from None
-    return policy.eval(), facts.get("notes", {})
+    except (KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise InputError(f"checkpoint: expected weights that fit their configuration, found {found}") from None
+    return policy.eval(), notes
 
 
 __all__ = ["Decision", "Learned", "NetworkForecast", "Time2Decide", "check_returns", "load_policy", "save_policy"]

@@ -68,7 +68,7 @@ class Store:
                     line = json.loads(text.decode())
                 except ValueError:  # no JSON, or no UTF-8
                     continue  # a writer was killed inside this line or it was damaged: its task has no result yet
-                if isinstance(line, dict) and "key" in line:
+                if _is_whole(line):
                     found[line["key"]] = line
         return found
 
@@ -109,6 +109,18 @@ class Store:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
+
+
+def _is_whole(line: Any) -> bool:
+    """Whether a line of JSON is one that `append` may have written."""
+    if not isinstance(line, dict) or not isinstance(line.get("rows"), list):
+        return False
+    return (
+        isinstance(line.get("key"), str)
+        and isinstance(line.get("config"), dict)
+        and all(isinstance(row, dict) for row in line["rows"])
+        and isinstance(line.get("error", False), str | None)
+    )
 
 
 def _ends_with_newline(file: Any) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 
 from time2decide.neural.architectures import name_of, rebuild
 from time2decide.qp import InputError
+from time2decide.qp.output_files import replacing
 
 _INFO = "time2decide"  # the key of our JSON in the header
 
@@ -24,16 +23,9 @@ _INFO = "time2decide"  # the key of our JSON in the header
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:
     """Write `tensors` and the JSON-able `info` to one file; readers see the old file or the new one, never a part."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
+    with replacing(path) as temporary:
         save_file(plain, temporary, metadata={_INFO: json.dumps(dict(info))})
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
     return path
 
 
@@ -49,20 +41,19 @@ def load_tensors(path: str | Path, device: str | torch.device = "cpu") -> tuple[
         raise InputError(f"path: expected a safetensors file, found {path} ({error})") from None
     if info is None:
         raise InputError(f"path: expected a file written by time2decide, found {path} without its header")
-    return tensors, json.loads(info)
+    try:
+        facts = json.loads(info)
+    except ValueError as error:
+        raise InputError(f"path: expected JSON in the header of {path}, found {error}") from None
+    if not isinstance(facts, dict):
+        raise InputError(f"path: expected a JSON object in the header of {path}, found {type(facts).__name__}")
+    return tensors, facts
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file; readers see the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def save_model(model: nn.Module, path: str | Path, notes: Mapping[str, Any] | None = None) -> Path:

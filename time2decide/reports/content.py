@@ -74,9 +74,9 @@ def _provenance(lines: list[Row], preset: str | None, total: int) -> str:
     if preset is None:
         return "no rows yet"
     failed = sum(line["error"] is not None for line in lines)
-    commits = ", ".join(dict.fromkeys(str(line["commit"]) for line in lines))
-    seconds = sum(line["seconds"] for line in lines)
-    days = sorted(line["time"][:10] for line in lines)
+    commits = ", ".join(dict.fromkeys(str(line.get("commit")) for line in lines))
+    seconds = sum(each for line in lines if isinstance(each := line.get("seconds"), int | float))
+    days = sorted(str(line.get("time"))[:10] for line in lines)
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     text = f"preset {preset}: {len(lines)} of {total} tasks, {_duration(seconds)}, {when}, commit {commits}"
     return text + (f"; {failed} failed" if failed else "")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from time2decide.experiments.store import results_root
+from time2decide.qp.output_files import replacing
 from time2decide.reports.portfolio_figures import portfolio
 from time2decide.reports.theory_figures import parity, toy_pto
 
@@ -40,14 +41,11 @@ _COLOURS = ("#1f5fa8", "#2a9d5c", "#8e44ad")
 
 def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None = None) -> list[Path]:
     """Draw the figures of an experiment into ``results/figures``; returns the files written."""
-    if experiment not in FIGURES or not rows:
+    if experiment not in FIGURES or all(row["error"] for row in rows):
         return []
-    folder = results_root(root) / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
-    temporary = path.with_suffix(".part.png")
-    FIGURES[experiment](rows).savefig(temporary, dpi=150, metadata={"Software": None})
-    temporary.replace(path)
+    path = results_root(root) / "figures" / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
+    with replacing(path) as temporary:
+        FIGURES[experiment](rows).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
     return [path]
 
 

@@ -9,6 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from time2decide.neural.checkpoints import write_text
+from time2decide.qp.checks import InputError
+from time2decide.qp.output_files import check_file
 from time2decide.reports.block import Block
 from time2decide.reports.claims import HELD, NOT_HELD, NOT_TESTED, Claim
 from time2decide.reports.content import Section, sections
@@ -25,10 +28,13 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
     """Write the HTML page to `out` and the Markdown beside it; returns both paths."""
     page = Path(out)
     text = page.with_suffix(".md")
+    for path in (page, text):
+        check_file("out", path)
+    if text.exists() and not text.read_bytes().startswith(f"# {TITLE}\n".encode()):
+        raise InputError(f"out: expected no file or an older report beside the page, found another text in {text}")
     found = sections(root)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    _write(page, html(found))
-    _write(text, markdown(found, page.parent))
+    write_text(page, html(found))
+    write_text(text, markdown(found, page.parent))
     return page, text
 
 
@@ -128,9 +134,3 @@ def _table(block: Block) -> list[str]:
         return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(block.columns), "|" + "---|" * len(block.columns), *map(line, block.cells)]
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
