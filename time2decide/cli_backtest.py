@@ -38,7 +38,8 @@ COLUMNS = {
     "drawdown": "deepest fall from a peak of wealth",
     "traded": "amount bought and sold per step, as a share of wealth, after drift",
     "regret": "utility per step given up against the oracle, in basis points; lower is better",
-    "MSE": "squared distance of the raw answer from the oracle's weights, ×10⁴, mean over steps and assets",
+    "MSE": "squared distance of the raw answer from the oracle's weights, ×10⁴; not money, and easier for those who "
+    "read the oracle's past weights (time2decide, lag1-oracle)",
 }
 
 
@@ -104,7 +105,7 @@ def backtest(
             "values": f"{values}, {periods:g} a year",
             "cost_bps": cost_bps,
             "window": window,
-            "columns": COLUMNS,
+            "columns": COLUMNS | strategy_meanings(result),
         }
         decision = latest_decision(result, table, risk_aversion)
         files.append(write_page(result, summary, report, facts, decision))
@@ -237,8 +238,15 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
         table.add_section()
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(table)
-    for name, meaning in COLUMNS.items():
-        console.print(f"  {name}: {meaning}")
+    for name, meaning in (COLUMNS | strategy_meanings(result)).items():
+        console.print(f"  {name}: {meaning}", markup=False)
+
+
+def strategy_meanings(result: Backtest) -> dict[str, str]:
+    """What the strategies of a result do, those that have an entry in the catalogue."""
+    from time2decide.decisions.catalogue import CATALOGUE
+
+    return {one.name: CATALOGUE[one.name].what for one in result.rollouts if one.name in CATALOGUE}
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

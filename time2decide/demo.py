@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from time2decide.cli_backtest import COLUMNS, latest_decision, print_summary, step_progress
+from time2decide.cli_backtest import COLUMNS, latest_decision, print_summary, step_progress, strategy_meanings
 from time2decide.cli_decide import show_decision
 from time2decide.decisions import backtest, with_intervals
 from time2decide.markets import load_returns
@@ -58,7 +58,8 @@ def main(rows: int = ROWS, folder: Path = Path("run")) -> None:
     for line in conclusions(summary.to_dict(orient="records")):
         console.print(line)
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"source": "sp500", "values": "prices", "cost_bps": COST_BPS, "window": 96, "columns": COLUMNS}
+    facts = {"source": "sp500", "values": "prices", "cost_bps": COST_BPS, "window": 96}
+    facts["columns"] = COLUMNS | strategy_meanings(result)
     page = write_page(result, summary, folder / "report.html", facts, decision)
     console.print(f"\nOpen {page} in a browser: every curve, what was held, and the latest decision explained.")
     console.print(
@@ -77,8 +78,8 @@ def conclusions(rows: list[dict[str, Any]]) -> list[str]:
         ours = next(row for row in field if row["strategy"] == "time2decide")
         lines.append(
             f"  γ = {budget:g}: best Sharpe ratio after costs {best['sharpe']:.2f} ({best['strategy']}); time2decide "
-            f"{ours['sharpe']:.2f}. Better than equal weights beyond chance: {', '.join(better) or 'nobody'}; worse: "
-            f"{', '.join(worse) or 'nobody'}."
+            f"{ours['sharpe']:.2f}. Better than equal weights by the 95 % interval: "
+            f"{', '.join(better) or 'nobody'}; worse: {', '.join(worse) or 'nobody'}."
         )
     lines.append(
         "  Daily returns of real stocks are close to unpredictable and every trade costs: whoever trades much loses "

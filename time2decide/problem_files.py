@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.qp.checks import InputError
+from time2decide.qp.output_files import replacing
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution
 
@@ -105,14 +105,8 @@ def write_solution(solution: Solution, path: Path) -> None:
     check_output(path)
     names = ("x", "dual", "status", "kkt_residual", "steps", "how")
     arrays = {name: np.asarray(getattr(solution, name)) for name in names if getattr(solution, name) is not None}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npz")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _finite(values: np.ndarray) -> list[float | None]:

@@ -6,11 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+
+from time2decide.qp.output_files import replacing
 
 
 def cache_directory() -> Path:
@@ -40,12 +41,5 @@ def cached_array(key: Mapping[str, object], make: Callable[[], np.ndarray], *, e
 
 
 def _store(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, array, allow_pickle=False)
-        os.replace(temporary, path)  # atomic: readers see the whole file or none
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)

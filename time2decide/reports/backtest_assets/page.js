@@ -165,7 +165,7 @@ function findings() {
     const sure = rows.filter((row) => row.sharpe_excess_low > 0).map((row) => row.strategy);
     const worse = rows.filter((row) => row.sharpe_excess_high < 0).map((row) => row.strategy);
     if ("sharpe_excess" in best) {
-      text += sure.length ? `; better than equal weights beyond doubt (95 %): ${sure.join(", ")}` : "; nobody beats equal weights beyond doubt (95 %)";
+      text += sure.length ? `; better than equal weights by the 95 % interval: ${sure.join(", ")}` : "; nobody beats equal weights by the 95 % interval";
       if (worse.length) text += `; worse: ${worse.join(", ")}`;
     }
     list.append(make("li", text + "."));
