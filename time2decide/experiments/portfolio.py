@@ -47,16 +47,12 @@ def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
     else:
         sizes = {"evaluation": 30, "validation": 4 if preset == "cpu" else 30, "length": 1024}
         seeds = range(3 if preset == "cpu" else 10)
-    wanted = [
+    return [
         {"market": market, "seed": seed, "strategy": name, **sizes, **_needs(name)}
         for market in markets
         for seed in seeds
         for name in MAKERS
     ]
-    if preset == "cpu":  # the backbone alone costs more than all the others together: six series of one seed
-        wanted = [task for task in wanted if task["strategy"] != BACKBONE or task["seed"] == 0]
-        wanted = [task | {"evaluation": 6} if task["strategy"] == BACKBONE else task for task in wanted]
-    return wanted
 
 
 def _needs(name: str) -> Config:

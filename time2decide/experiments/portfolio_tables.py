@@ -35,7 +35,7 @@ NOTE = (
     "(own): the strategy reads its own past allocations, as in the paper; (hindsight): the oracle's, which past "
     "returns tell.\nsft: the same network, told nothing of the covariance. pto: exact optimum for the same "
     "network's forecasts; shrunk: with ρ tuned on validation series.\npretrained: the TimePFN backbone forecasts "
-    "the allocations, as in the paper; on six series of one seed under the preset cpu.\n± standard error over "
+    "the allocations, as in the paper.\n± standard error over "
     "series by bootstrap. noisy: standard deviation 0.01, as the paper says; noisy-matched: 0.0065, which fits it."
 )
 
