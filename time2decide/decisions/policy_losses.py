@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.decisions.policy import HISTORY, Policy, Situation
+from time2decide.decisions.policy import HISTORY, Policy, Situation, unit
 from time2decide.decisions.policy_data import Stretches
 from time2decide.qp.projections import project_portfolio
 
 _FAR = 20.0  # in weights: beyond it a score is decided
+_INERTIA = (0.1, 10.0)  # range of ω in `utility_loss`, in units of forecast error
 _ROWS = 2048  # decisions per call while histories are gathered
 
 
@@ -68,9 +69,7 @@ def policy_loss(
     gamma, noise = situation.turnover_l1.clamp_min(0.25), data.noise[stretch]
     weight = gamma**-1.5 / (0.5 + (noise / 0.01).clamp(max=1.0))
     decision = (weight * (answer.weights - target).square().sum(-1)).mean()
-    o = situation.outlook
-    unit = (o.scale[..., None] * o.deviations).square().mean((1, 2)).sqrt()[:, None].clamp_min(1e-30)  # (n, 1)
-    error = (answer.forecast - data.returns[stretch, step]) / unit
+    error = (answer.forecast - data.returns[stretch, step]) / unit(situation.outlook)[:, None]
     return decision + return_weight * nn.functional.huber_loss(error, torch.zeros_like(error), delta=3.0)
 
 
@@ -84,14 +83,16 @@ def utility_loss(
 ) -> Tensor:
     """Minus the utility of consecutive decisions, differentiated through the projection that makes them feasible.
 
-    A network for utility moves the weights p towards its scores q, s = Π(p + κ·q/unit), with a random κ: large ones
-    act like the exact optimiser that is used later, small ones have gradients everywhere. Any other network is taken
-    at its word, s = Π(ŝ). Utility is that above equal weights less `cost` times what is traded, in units of the
-    volatility of the assets and of what a budget can move.
+    A network for utility with scores q and spread κ moves the weights p to argmax qᵀs − 2λ pᵀΣs − κ/2 ‖s‖² −
+    ω/2 ‖s − p‖², that is Π((q − 2λΣp + ωp)/(κ + ω)), with a random ω: small ones act like the exact optimum that is
+    used later, large ones have gradients everywhere. Any other network is taken at its word, s = Π(ŝ). Utility is that
+    above equal weights less `cost` times what is traded, in units of the volatility of the assets and of what a budget
+    can move.
     """
     data, (stretch, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
-    push = torch.from_numpy(np.exp(rng.uniform(np.log(0.1), np.log(3.0), (len(stretch), 1)))).float()
+    low, high = np.log(_INERTIA)
+    inertia = torch.from_numpy(np.exp(rng.uniform(low, high, (len(stretch), 1)))).float()
     history, total = None, torch.zeros(())
     for ahead in range(min(unroll, group.steps)):
         now = first + ahead
@@ -99,7 +100,7 @@ def utility_loss(
         history = situation.allocations if history is None else history
         situation = replace(situation, allocations=history)
         held = history[..., 0]
-        weights = project_portfolio(_wanted(model, situation, push), held, situation.turnover_l1)
+        weights = project_portfolio(_wanted(model, situation, inertia), held, situation.turnover_l1)
         weights = torch.as_tensor(weights)
         earned = _utility(weights, data.returns[stretch, now], data.covariance[stretch, now], situation.risk_aversion)
         earned = earned - cost * (weights - held).abs().sum(-1)
@@ -108,15 +109,17 @@ def utility_loss(
     return total / unroll
 
 
-def _wanted(model: Policy, situation: Situation, push: Tensor) -> Tensor:
+def _wanted(model: Policy, situation: Situation, inertia: Tensor) -> Tensor:
     """What the network asks for before it is made feasible, (n, m)."""
     answer = model(situation)
     if model.config.objective == "oracle":
         return answer.weights
-    scores, o = answer.scores, situation.outlook
-    unit = (o.scale[..., None] * o.deviations).square().mean((1, 2)).sqrt()[:, None].clamp_min(1e-30)  # (n, 1)
-    moved = (push * (scores - scores.mean(-1, keepdim=True)) / unit).clamp(-_FAR, _FAR)
-    return situation.allocations[..., 0] + moved
+    o, held = situation.outlook, situation.allocations[..., 0]
+    risk = 2 * situation.risk_aversion[:, None] * o.scale * torch.einsum("nij,nj->ni", o.correlation, o.scale * held)
+    gradient = answer.scores - risk
+    omega = inertia * unit(o)[:, None]
+    pull = (gradient - gradient.mean(-1, keepdim=True)) / (answer.spread[:, None] + omega)
+    return pull.clamp(-_FAR, _FAR) + held * omega / (answer.spread[:, None] + omega)
 
 
 def walk_utility(group: Group, cost: float) -> Tensor:

@@ -115,6 +115,8 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
         model.load_state_dict(start.state_dict())
     if utility:  # forecasts stay as they are: only what is made of them is learned
         model.gate.requires_grad_(False)
+        if start is None or start.config.objective != "utility":
+            model.start_scores()
 
     def loss(rng: np.random.Generator, step: int) -> Tensor:
         if step and step % config.refresh_every == 0:

@@ -69,9 +69,11 @@ class Learned:
         n, k, m = past.previous.shape
         if self.policy.config.objective == "oracle":
             return answer.weights.double().numpy().reshape(n, k, m)
-        half = np.broadcast_to(past.turnover_l1 / 2, (n, k)).clip(max=1.0)
-        curvature = 2 * past.risk_aversion * past.covariance
-        return best_allocations(answer.scores.double().numpy().reshape(n, k, m), curvature, past.previous, half)
+        scores, spread = answer.scores.double().numpy(), answer.spread.double().numpy()
+        curvature = 2 * past.risk_aversion * past.covariance.repeat(k, axis=0) + spread[:, None, None] * np.eye(m)
+        half = np.tile(past.turnover_l1 / 2, n).clip(max=1.0)  # every decision has its own curvature: a row each
+        previous = past.previous.reshape(n * k, 1, m)
+        return best_allocations(scores[:, None], curvature, previous, half[:, None]).reshape(n, k, m)
 
     @torch.no_grad()
     def answer(self, past: Past, history: np.ndarray) -> Answer:
