@@ -11,10 +11,12 @@ from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyCon
 from time2decide.decisions.policy_data import StretchConfig, signals, stretches
 from time2decide.decisions.policy_losses import Group, utility_loss
 from time2decide.decisions.policy_training import PRESETS, _examples, prepare, stretch_configs, train_policy
-from time2decide.decisions.time2decide import load_policy
+from time2decide.decisions.rollout import Past
+from time2decide.decisions.time2decide import Learned, load_policy
 from time2decide.forecasting.outlook import outlook
 from time2decide.markets.oracle import oracle_path
 from time2decide.qp import InputError
+from time2decide.qp.projections import project_portfolio
 
 
 def situation(n: int = 6, m: int = 5, seed: int = 0, scale: float = 0.01) -> tuple[np.ndarray, Situation]:
@@ -145,3 +147,36 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
     before, gate = earned(run.model), run.model.gate[0].weight.clone()
     assert earned(train_policy(recipe, tmp_path, start=network())) > before
     assert torch.equal(load_policy(tmp_path)[0].gate[0].weight, gate)  # forecasts stay as they were
+
+
+def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecast_where_all_can_be_sold() -> None:
+    _, some = situation()
+    model = network()
+    model.start_scores()
+    half, all_ = (model(replace(some, turnover_l1=torch.full((6,), gamma))) for gamma in (1.0, 2.0))
+    later = some.outlook.level + some.outlook.scale * some.outlook.ahead
+    assert torch.allclose(half.scores, (half.forecast + 0.5 * later) / 1.5, atol=1e-8)  # (1 − ½)²/½
+    assert (half.spread > 0).all()
+    assert torch.equal(all_.scores, all_.forecast)
+    assert (all_.spread == 0).all()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 1.9])
+def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_concentration(gamma: float) -> None:
+    rng = np.random.default_rng(5)
+    returns, previous = 0.01 * rng.standard_normal((2, 96, 6)), rng.dirichlet(np.ones(6), (2, 1))
+    past = Past(returns, np.repeat(previous[:, :, None], 96, axis=2), None, np.array([gamma]), 2.0, 96)
+    strategy = Learned(load_policy("decide-utility")[0], "own")
+    answer = strategy.answer(past, past.allocations)
+    best = strategy.wanted(answer, past)
+    scores, spread = answer.scores.double().numpy()[:, None], answer.spread.double().numpy()[:, None]
+
+    def worth(s: np.ndarray) -> np.ndarray:
+        risk = np.einsum("nki,nij,nkj->nk", s, past.covariance, s)
+        return (scores * s).sum(-1) - 2.0 * risk - spread / 2 * (s**2).sum(-1)
+
+    assert np.abs(best - previous).sum(-1).max() <= gamma + 1e-12
+    assert np.allclose(best.sum(-1), 1.0)
+    for _ in range(300):
+        other = np.asarray(project_portfolio(best + 0.1 * rng.standard_normal(best.shape), previous, gamma))
+        assert (worth(other) <= worth(best) + 1e-12).all()

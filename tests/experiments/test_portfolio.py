@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from time2decide.experiments.portfolio import MAKERS
-from time2decide.experiments.portfolio_tables import bootstrap_error, findings, reduction, values
+from time2decide.experiments.portfolio_tables import bootstrap_error, findings, gain, reduction, values
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.markets import BUDGETS
 
@@ -45,6 +45,17 @@ def test_a_reduction_is_that_of_the_means_and_its_interval_holds_it() -> None:
     assert np.isclose(bootstrap_error(theirs), theirs.std(ddof=1) / 60**0.5, rtol=0.1)
 
 
+def test_a_gain_in_regret_is_a_difference_and_may_pass_zero() -> None:
+    rng = np.random.default_rng(1)
+    theirs = 1e-4 * rng.uniform(1.0, 2.0, 60)
+    ours = theirs - 3e-4 + 1e-5 * rng.standard_normal(60)
+    middle, low, high = gain(ours, theirs, "regret")
+    assert np.isclose(middle, 3.0, atol=0.1)
+    assert low < middle < high
+    assert gain(theirs, theirs, "regret") == (0.0, 0.0, 0.0)
+    assert np.isclose(gain(0.5 * theirs, theirs, "mse")[0], 50.0)
+
+
 def test_findings_count_the_budgets_where_ours_is_below() -> None:
     names = [*MAKERS]
     rows = [
@@ -64,4 +75,4 @@ def test_findings_count_the_budgets_where_ours_is_below() -> None:
         better = row["strategy"] == "time2decide (own)" and row["turnover_l1"] < 1.2
         row["mse_series"] = [0.01, 0.02] if better else [0.02, 0.03]
     text = "\n".join(findings(rows))
-    assert "mse of time2decide (own) below uniform: 7 of 7 (interval above 0 in 3)" in text
+    assert "mse of time2decide (own) at or below uniform: 7 of 7 (interval above 0 in 3)" in text

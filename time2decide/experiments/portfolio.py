@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from time2decide.neural.checkpoints import load_tensors, save_tensors
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
-BACKBONE = "pretrained"
 RETURNS_SCALE = 100.0  # of what the backbone is given: its normalisation cannot resolve returns as they are
 SPREADS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3)
 Config = dict[str, Any]
@@ -56,9 +55,10 @@ def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
 
 
 def _needs(name: str) -> Config:
-    _, network, grid = MAKERS[name]
-    needs: Config = {"network": fingerprint(network)} if network else {}
-    return needs | ({"grid": list(grid)} if grid else {})
+    maker = MAKERS[name]
+    needs: Config = {"network": fingerprint(maker.network)} if maker.network else {}
+    needs |= {"grid": list(maker.grid)} if maker.grid else {}
+    return needs | ({"aim": maker.aim} if maker.aim != "mse" else {})
 
 
 def fingerprint(name: str) -> str:
@@ -68,15 +68,15 @@ def fingerprint(name: str) -> str:
 
 def run(config: Config) -> list[Row]:
     """Tune on validation series if there is something to tune, then score on the evaluation series."""
-    make, network, grid = MAKERS[config["strategy"]]
+    maker = MAKERS[config["strategy"]]
     remembered = Remembered()
-    policy = load_policy(network)[0] if network else None
+    policy = load_policy(maker.network)[0] if maker.network else None
     parameters: list[float] | None = None
-    if grid:
-        known, known_oracle = series_of(config, "validation", remembered, policy is not None)
-        parameters = tune(lambda values: make(policy, remembered, values), config["grid"], known, known_oracle)
+    if maker.grid:
+        known = series_of(config, "validation", remembered, policy is not None)
+        parameters = tune(lambda values: maker.make(policy, remembered, values), config["grid"], *known, maker.aim)
     returns, oracle = series_of(config, "evaluation", remembered, policy is not None)
-    strategy = make(policy, remembered, tuple(parameters) if parameters else None)
+    strategy = maker.make(policy, remembered, tuple(parameters) if parameters else None)
     return scored(strategy, returns, oracle, parameters)
 
 
@@ -91,33 +91,42 @@ def series_of(config: Config, split: str, remembered: Remembered, look: bool = T
     return returns, synthetic_oracle(config["market"], split, **options)
 
 
-def _pto(policy: Any, look: Remembered, rho: Any) -> Strategy:
-    name = "pto" if rho is None else "pto-shrunk"
-    return PredictThenOptimise(NetworkForecast(policy, look), 1.0 if rho is None else rho, name=name)
+Make = Callable[[Any, "Remembered", Any], Strategy]
 
 
-def _network(name: str, history: str) -> Callable[[Any, Remembered, Any], Strategy]:
+def _pto(name: str) -> Make:
+    return lambda policy, look, rho: PredictThenOptimise(
+        NetworkForecast(policy, look), 1.0 if rho is None else rho, name=name
+    )
+
+
+def _network(name: str, history: str) -> Make:
     return lambda policy, look, _: Learned(policy, history, name, look)
 
 
-def _backbone(*_: Any) -> Strategy:
-    return pretrained_strategy(TimePFN.from_pretrained(), RETURNS_SCALE)
+class Maker(NamedTuple):
+    """How a strategy is made: of a bundled network, outlooks and tuned values."""
+
+    make: Make
+    network: str | None = None
+    grid: tuple[float, ...] | None = None  # of what is tuned
+    aim: str = "mse"  # the score that it is tuned for
 
 
-#: name -> (network, outlooks, tuned values -> strategy; bundled network it needs; grid of what is tuned).
-MAKERS: dict[str, tuple[Callable[[Any, Remembered, Any], Strategy], str | None, tuple[float, ...] | None]] = {
-    "uniform": (lambda *_: Uniform(), None, None),
-    BACKBONE: (_backbone, None, None),
-    "lag1-oracle": (lambda *_: LagOneOracle(), None, None),
-    "soft-persistence": (lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
-    "pto": (_pto, "decide", None),
-    "pto-shrunk": (_pto, "decide", SHRINKAGES),
-    "averaged-oracle": (lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS),
-    "sft (own)": (_network("sft (own)", "own"), "decide-blind", None),
-    "sft (hindsight)": (_network("sft (hindsight)", "hindsight"), "decide-blind", None),
-    "time2decide (own)": (_network("time2decide (own)", "own"), "decide", None),
-    "time2decide (hindsight)": (_network("time2decide (hindsight)", "hindsight"), "decide", None),
-    "time2decide-utility (own)": (_network("time2decide-utility (own)", "own"), "decide-utility", None),
+MAKERS: dict[str, Maker] = {
+    "uniform": Maker(lambda *_: Uniform()),
+    "pretrained": Maker(lambda *_: pretrained_strategy(TimePFN.from_pretrained(), RETURNS_SCALE)),
+    "lag1-oracle": Maker(lambda *_: LagOneOracle()),
+    "soft-persistence": Maker(lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
+    "pto": Maker(_pto("pto"), "decide"),
+    "pto-shrunk": Maker(_pto("pto-shrunk"), "decide", SHRINKAGES),
+    "pto-shrunk (regret)": Maker(_pto("pto-shrunk (regret)"), "decide", SHRINKAGES, "regret"),
+    "averaged-oracle": Maker(lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS),
+    "sft (own)": Maker(_network("sft (own)", "own"), "decide-blind"),
+    "sft (hindsight)": Maker(_network("sft (hindsight)", "hindsight"), "decide-blind"),
+    "time2decide (own)": Maker(_network("time2decide (own)", "own"), "decide"),
+    "time2decide (hindsight)": Maker(_network("time2decide (hindsight)", "hindsight"), "decide"),
+    "time2decide-utility (own)": Maker(_network("time2decide-utility (own)", "own"), "decide-utility"),
 }
 
 
@@ -185,13 +194,13 @@ EXPERIMENTS = (
         "Time2Decide against every baseline on clean returns",
         "Table of Section 5.2 (clean)",
         ("clean",),
-        "30 min",
+        "1 h",
     ),
     _experiment(
         "portfolio-noisy",
         "Time2Decide against every baseline on noisy returns",
         "Table of Section 5.2 (noisy)",
         ("noisy", "noisy-matched"),
-        "1 h",
+        "2 h",
     ),
 )

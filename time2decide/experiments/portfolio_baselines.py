@@ -27,7 +27,6 @@ from time2decide.decisions import (
     score,
 )
 from time2decide.decisions.forecasters import Forecaster
-from time2decide.decisions.metrics import squared_distance
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
 from time2decide.markets import BUDGETS, MARKETS, RISK_AVERSION, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
@@ -102,14 +101,18 @@ def _candidates(
 
 
 def tune(
-    make: Callable[[tuple[float, ...]], Strategy], grid: Sequence[float], returns: np.ndarray, oracle: np.ndarray
+    make: Callable[[tuple[float, ...]], Strategy],
+    grid: Sequence[float],
+    returns: np.ndarray,
+    oracle: np.ndarray,
+    aim: str = "mse",
 ) -> list[float]:
-    """The value of the grid with the least MSE at each budget; all are run together, as extra budgets."""
+    """The value of the grid with the least `aim` (mse, regret) at each budget; all are run as extra budgets."""
     budgets, values = np.tile(BUDGETS, len(grid)), np.repeat(grid, len(BUDGETS))
     target = np.tile(oracle, (1, len(grid), 1, 1))  # (series, grid × budgets, time, m)
     result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), oracle=target)
-    errors = squared_distance(result.raw, target, WINDOW).mean(axis=0).reshape(len(grid), len(BUDGETS))
-    return [float(grid[i]) for i in errors.argmin(axis=0)]
+    errors: np.ndarray = getattr(score(result, returns, target), aim)  # (series, grid × budgets)
+    return [float(grid[i]) for i in errors.mean(axis=0).reshape(len(grid), len(BUDGETS)).argmin(axis=0)]
 
 
 def _forecast_error(forecaster: Forecaster, returns: np.ndarray) -> float:

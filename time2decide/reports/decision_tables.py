@@ -61,10 +61,10 @@ def portfolio(rows: list[Row]) -> list[Block]:
         for ours, rival, key in measured.comparisons(chosen):
             line = [f"{key.upper() if key == 'mse' else key} of {ours} below {rival}"]
             for budget in BUDGETS:
-                middle, low, high = measured.reduction(*measured.pairs(chosen, ours, rival, budget, key))
-                line.append(f"{100 * middle:.0f} [{100 * low:.0f}, {100 * high:.0f}]")
+                found = measured.gain(*measured.pairs(chosen, ours, rival, budget, key), key)
+                line.append(measured.gain_text(*found, key))
             cells.append(line)
-        caption = f"{market}: per cent less, compared in pairs on the same series, 95 % intervals"
+        caption = f"{market}: less by, in per cent (regret: in 1e-4), in pairs on the same series, 95 % intervals"
         blocks.append(Block(caption, ["", *columns], cells))
     return _noted(blocks, measured.NOTE)
 
