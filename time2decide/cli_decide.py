@@ -94,9 +94,9 @@ def allocation_table(facts: dict[str, Any]) -> Table:
             escape(asset),
             f"{facts['previous'][asset]:.2%}",
             f"{facts['weights'][asset]:.2%}",
-            f"[{colour}]{change:+.2%}[/]",
+            f"[{colour}]{change:+z.2%}[/]",
             f"{facts['spread']['weights'][asset]:.2%}",
-            f"{facts['forecast'][asset]:+.3%}",
+            f"{facts['forecast'][asset]:+z.3%}",
             f"{facts['spread']['forecast'][asset]:.3%}",
         )
     return table
@@ -141,6 +141,9 @@ def _input_lines(facts: dict[str, Any]) -> list[str]:
             f"The history is shorter than the 96 rows the model was trained on: all {given['window']} were used, "
             "and the forecasts are less certain than they say."
         )
+    (low, high), risk = given["risk_aversion_trained"], facts["risk_aversion"]
+    if not low <= risk <= high:
+        lines.append(f"The model was trained for a risk aversion from {low:g} to {high:g}, not for {risk:g}.")
     if not given["previous_given"]:
         lines.append("No previous weights were given: equal weights were assumed.")
     members = facts["spread"]["members"]

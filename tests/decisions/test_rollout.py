@@ -2,6 +2,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import torch
 
 from time2decide.decisions import STRATEGIES, Past, SoftForecast, Uniform, make_strategy, rollout
 from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
@@ -140,6 +141,19 @@ class Says:
 
     def decide(self, past):
         return self.answer
+
+
+def test_answers_that_would_lose_something_on_the_way_are_refused(returns):
+    masked = np.ma.masked_array(np.full(6, 1 / 6), mask=[1, 0, 0, 0, 0, 0])
+    for answer, words in (
+        (masked, "masked"),
+        (np.full(6, 1 / 6 + 1j), "complex"),
+        (torch.eye(6).to_sparse(), "sparse"),
+    ):
+        with pytest.raises(InputError, match=rf"says: expected an array of weights \(.*{words}"):
+            rollout(returns, Says(answer), 1.0)
+    with pytest.raises(InputError, match="strategy: expected an object, found the class Uniform"):
+        rollout(returns, Uniform, 1.0)
 
 
 BAD_TURNOVER = ("x", 1j, {}, object(), [[1], [1, 2]], 10**400, np.array(["a"]), [], [[1.0]], -1.0, np.nan)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from time2decide.decisions.explanation import explain
 from time2decide.decisions.given import checked_history
+from time2decide.decisions.policy_data import SEEN_RISKS
 from time2decide.decisions.spread import noise_curve, spread
 from time2decide.decisions.time2decide import Time2Decide
 from time2decide.markets.oracle import RISK_AVERSION
@@ -87,5 +88,6 @@ def decision_facts(
             "last": str(table.index[-1])[:10],
             "previous_given": held is not None,
             "model": model,
+            "risk_aversion_trained": list(SEEN_RISKS),
         },
     }

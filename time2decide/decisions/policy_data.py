@@ -26,7 +26,7 @@ from time2decide.neural.checkpoints import load_tensors, save_tensors
 _SEEN_MARKETS = (0.4, 0.15, 0.15)  # shares of the clean, noisy and noisy-matched market; the rest has other noise
 _MOST_NOISE = 0.015
 _USUAL_RISK = 0.75  # share of stretches with the paper's risk aversion; the rest is log-uniform
-_RISKS = (0.01, 30.0)
+SEEN_RISKS = (0.01, 30.0)
 _LEAST_BUDGET = 0.05
 _VERSION = 1  # of the numbers
 _BLOCK = 64  # windows per call of `outlook`
@@ -108,8 +108,9 @@ def _make(config: StretchConfig) -> Stretches:
     rng = _generator(config)
     noise, cut = _draw(config, rng)
     returns = to_returns(cut, noise[:, None, None] * rng.standard_normal(cut.shape))
+    low, high = np.log(SEEN_RISKS)
     usual = rng.random(config.count) < _USUAL_RISK
-    risk = np.where(usual, RISK_AVERSION, np.exp(rng.uniform(np.log(_RISKS[0]), np.log(_RISKS[1]), config.count)))
+    risk = np.where(usual, RISK_AVERSION, np.exp(rng.uniform(low, high, config.count)))
     free = rng.uniform(_LEAST_BUDGET, 2.0, (config.count, config.budgets))
     paper = rng.choice(BUDGETS, (config.count, config.budgets))
     budgets = np.where(np.arange(config.budgets) % 2 == 0, paper, free)

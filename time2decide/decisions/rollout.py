@@ -20,7 +20,7 @@ from time2decide.markets.allocation import check_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, check_returns, oracle_path
 from time2decide.markets.tables import looks_like_prices
-from time2decide.qp.checks import ArrayLike, InputError
+from time2decide.qp.checks import ArrayLike, InputError, as_tensor
 from time2decide.qp.projections import project_portfolio
 
 
@@ -157,6 +157,9 @@ def check_strategy(strategy: object) -> None:
         "decide(past)": callable(getattr(strategy, "decide", None)),
     }
     missing = [what for what, fit in fits.items() if not fit]
+    if isinstance(strategy, type):
+        name = strategy.__name__
+        raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")
     if missing:
         raise InputError(f"strategy: expected {', '.join(missing)}, found none in {type(strategy).__name__}")
 
@@ -165,9 +168,9 @@ def _answer(strategy: Strategy, past: Past, shape: tuple[int, int, int, int]) ->
     series, budgets, _, m = shape
     said = strategy.decide(past)
     try:
-        answer = np.asarray(said, dtype=float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise InputError(f"{strategy.name}: expected an array of weights, found {type(said).__name__}") from None
+        answer = as_tensor(strategy.name, said).detach().cpu().double().numpy()
+    except InputError as error:
+        raise InputError(f"{strategy.name}: expected an array of weights ({error})") from None
     try:
         answer = np.broadcast_to(answer, (series, budgets, m))
     except ValueError:

@@ -20,7 +20,11 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
     """A real float tensor (integers become float64), or an `InputError` that names the argument."""
     if isinstance(value, Tensor):
         tensor = value
+        if tensor.layout != torch.strided:
+            raise InputError(f"{name}: expected a dense tensor, found {str(tensor.layout).removeprefix('torch.')}")
     else:
+        if np.ma.is_masked(value):
+            raise InputError(f"{name}: expected an array of numbers, found masked ones")
         try:
             array = np.array(value)  # a copy: read-only and strided arrays are fine
             wide = array.dtype.kind == "f" and (array.itemsize > 8 or not array.dtype.isnative)
