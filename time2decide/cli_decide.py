@@ -128,6 +128,7 @@ def _reason_lines(facts: dict[str, Any]) -> list[str]:
         f"  returns that argue for (+) or against (−) the change: {largest(why['pull'], '+')}",
         f"  most sensitive to the noise in the returns of: {largest(why['sensitivity'], '')}",
         f"  most resting on the covariance rows of: {largest(why['covariance'], '')}",
+        f"  ℓ1 change of the decision without knowing what would have been best before: {why['hindsight']:.3f}",
         f"  ℓ1 change of the mean decision as noise is added to the history: {levels}",
     ]
 

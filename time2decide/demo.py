@@ -69,7 +69,7 @@ def main(rows: int = ROWS, folder: Path = Path("run")) -> None:
 
 def conclusions(rows: list[dict[str, Any]]) -> list[str]:
     """What the table says, for somebody who reads only this."""
-    lines = ["[bold]In words[/] (the oracle knows the future; it is a bound and not in the ranking)"]
+    lines = ["[bold]In words[/] (the oracle knows each next return and is not in the ranking)"]
     for budget in dict.fromkeys(row["turnover_l1"] for row in rows):
         field = [row for row in rows if row["turnover_l1"] == budget and row["strategy"] != "oracle"]
         best = max(field, key=lambda row: row["sharpe"])

@@ -49,7 +49,7 @@ def test_wealth_is_gross_return_less_cost_of_what_was_traded(outcome, table):
     assert (path["turnover"] <= 0.2 + 1e-12).all()
 
 
-def test_the_oracle_bounds_utility_in_the_summary(outcome):
+def test_the_oracle_has_no_regret_and_earned_most_here(outcome):
     best = outcome.summary[outcome.summary["strategy"] == "oracle"].set_index("turnover_l1")
     assert (best["regret"] == 0).all()
     assert (best["mse"] == 0).all()

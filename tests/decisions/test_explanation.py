@@ -11,6 +11,7 @@ from time2decide.decisions.histories import decide_many, past_after, resampled, 
 from time2decide.decisions.spread import noise_curve, spread
 from time2decide.decisions.time2decide import Time2Decide
 from time2decide.forecasting.outlook import outlook
+from time2decide.qp.projections import project_portfolio
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +103,16 @@ def test_blocks_are_runs_of_consecutive_places():
     steps = np.diff(places, axis=1) % 100
     assert 0.85 < (steps == 1).mean() < 0.95  # 1 − 1/10, and a new block may begin where the old one went on
     assert np.bincount(places.ravel(), minlength=100).min() > 0
+
+
+def test_what_rests_on_hindsight_is_the_change_without_it(model, returns, decision):
+    why = explain(model, returns, decision)
+    past = past_after(returns[None], decision.previous, 0.6, 0.1)
+    own = model.strategy("own")
+    wanted = own.decide(past)[0, 0]
+    weights = np.asarray(project_portfolio(wanted, decision.previous, 0.6))
+    assert why.hindsight == pytest.approx(np.abs(weights - decision.weights).sum())
+    assert why.hindsight > 0
+    patient = Time2Decide.from_pretrained("decide-utility")
+    assert patient.strategy().history == "own"  # what it was trained on
+    assert explain(patient, returns, patient.decision(returns, decision.previous, 0.6)).hindsight == 0.0

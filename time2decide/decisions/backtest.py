@@ -72,7 +72,7 @@ def backtest(
     returns : DataFrame (dates × assets), array (time, assets) or (series, time, assets)
         Simple returns per period. A DataFrame is checked as `load_returns` does.
     strategies : names or Strategy objects
-        Names are those of `CATALOGUE`, and "oracle" for the bound that knows every step's returns.
+        Names are those of `CATALOGUE`, and "oracle" for the one that knows each next return.
     turnover_l1 : number or several
         Budget γ on ‖s_t − s_{t−1}‖₁ per step.
     cost_bps : float

@@ -14,7 +14,7 @@ from time2decide.decisions.time2decide import Learned, load_policy
 from time2decide.forecasting.memory import RememberedOutlooks
 from time2decide.qp.checks import InputError
 
-ORACLE = "oracle"  # knows the future: a bound, not a strategy
+ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 
 
 @dataclass(frozen=True)

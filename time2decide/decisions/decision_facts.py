@@ -80,6 +80,7 @@ def decision_facts(
             "pull": by_asset(why.pull),
             "sensitivity": by_asset(why.sensitivity),
             "covariance": by_asset(why.covariance),
+            "hindsight": why.hindsight,
             "noise": noise_curve(network, array, decision, risk_aversion=risk_aversion, seed=seed),
         },
         "input": {

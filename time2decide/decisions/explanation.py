@@ -18,8 +18,10 @@ from torch import Tensor
 
 from time2decide.decisions.histories import past_after
 from time2decide.decisions.policy import Policy, Situation
+from time2decide.decisions.rollout import Past
 from time2decide.forecasting.outlook import Outlook, outlook
 from time2decide.markets.oracle import RISK_AVERSION
+from time2decide.qp.projections import project_portfolio
 
 if TYPE_CHECKING:
     from time2decide.decisions.time2decide import Decision, Time2Decide
@@ -35,11 +37,15 @@ class Explanation:
         How far the wanted amount would move, if asset j's returns had come out differently by their own noise.
     covariance : Σ_j |∂φ/∂C_ij · C_ij| + |∂φ/∂ log σ_i|
         How much rests on row i of the covariance: its correlations, those of its forecast errors, and its scale.
+    hindsight : float
+        ℓ1 change of the decision if the network were not told what would have been best before, and read the weights
+        held instead; 0 for a network that reads those anyway.
     """
 
     pull: np.ndarray
     sensitivity: np.ndarray
     covariance: np.ndarray
+    hindsight: float
 
 
 def explain(
@@ -62,7 +68,17 @@ def explain(
         pull=(slope * centred).sum(axis=0),
         sensitivity=centred.std(axis=0) * np.sqrt((slope**2).sum(axis=0)),
         covariance=_covariance_rows(situation.outlook, amount),
+        hindsight=_resting_on_hindsight(model, past, decision),
     )
+
+
+def _resting_on_hindsight(model: Time2Decide, past: Past, decision: Decision) -> float:
+    if not model.strategy().wants_hindsight:
+        return 0.0
+    blind = model.strategy("own")
+    wanted = blind.wanted(blind.answer(past, past.allocations), past)[0, 0]
+    weights = np.asarray(project_portfolio(wanted, decision.previous, decision.turnover_l1))
+    return float(np.abs(weights - decision.weights).sum())
 
 
 def _stirred(returns: np.ndarray) -> np.ndarray:

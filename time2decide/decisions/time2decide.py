@@ -162,9 +162,11 @@ class Time2Decide:
     def strategy(self, history: str | None = None, name: str = "time2decide") -> Learned:
         """The model as a strategy for `backtest` and `rollout`.
 
-        `history` is the one it was trained for unless told: ``own`` for a fine-tuned network, else ``hindsight``.
+        `history` is the one it was trained for unless told: ``own`` for a fine-tuned network and for one trained on
+        utility, else ``hindsight``.
         """
-        return Learned(self.policy, history or str(self.notes.get("history", "hindsight")), name)
+        usual = "own" if self.policy.config.objective == "utility" else "hindsight"
+        return Learned(self.policy, history or str(self.notes.get("history", usual)), name)
 
     def decide(
         self,

@@ -43,12 +43,14 @@ def portfolio(rows: list[Row]) -> Figure:
         error.plot(BUDGETS, theirs, color="black", ls=":", lw=1.6, label="the paper's Time2Decide")
         _lines(regret, chosen, _REGRET, "regret", 1e4)
         error.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ", ylim=(0, None))
-        regret.set(title=f"{market}: regret per step, basis points", xlabel="turnover budget γ", ylim=(0, None))
+        regret.set(title=f"{market}: regret per step, basis points", xlabel="turnover budget γ")
+        regret.axhline(0.0, color="#555555", lw=0.8)
         for axis in (error, regret):
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
             axis.legend(fontsize=8, frameon=False, loc="upper left", ncols=2)
-            axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, 0.0) if axis is regret else 0.0, 1.3 * high)  # room for the legend
     figure.suptitle("bands: one standard error over series", fontsize=9, color="#555555")
     return figure
 
