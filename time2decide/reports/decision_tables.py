@@ -57,16 +57,21 @@ def portfolio(rows: list[Row]) -> list[Block]:
             ]
             caption = f"{market}: {_TITLES[key]}, mean ± standard error over series"
             blocks.append(Block(caption, ["strategy", *columns], cells))
-        cells = []
-        for ours, rival, key in measured.comparisons(chosen):
-            line = [f"{key.upper() if key == 'mse' else key} of {ours} below {rival}"]
-            for budget in BUDGETS:
-                found = measured.gain(*measured.pairs(chosen, ours, rival, budget, key), key)
-                line.append(measured.gain_text(*found, key))
-            cells.append(line)
-        caption = f"{market}: less by, in per cent (regret: in 1e-4), in pairs on the same series, 95 % intervals"
-        blocks.append(Block(caption, ["", *columns], cells))
+        for key, what in (("mse", "MSE less by, per cent"), ("regret", "regret less by, × 1e-4")):
+            cells = [
+                [f"{ours} against {rival}" if key == "mse" else rival, *_gains(chosen, ours, rival, key)]
+                for ours, rival, compared in measured.comparisons(chosen)
+                if compared == key
+            ]
+            of = f": {measured.UTILITY}" if key == "regret" else ""
+            caption = f"{market}{of}: {what}, in pairs on the same series, 95 % intervals"
+            blocks.append(Block(caption, ["" if key == "mse" else "against", *columns], cells))
     return _noted(blocks, measured.NOTE)
+
+
+def _gains(rows: list[Row], ours: str, rival: str, key: str) -> list[str]:
+    found = [measured.gain(*measured.pairs(rows, ours, rival, budget, key), key) for budget in BUDGETS]
+    return [measured.gain_text(*one, key) for one in found]
 
 
 def _score(rows: list[Row], name: str, budget: float, key: str, market: str) -> str:
