@@ -119,7 +119,7 @@ def gain(ours: np.ndarray, theirs: np.ndarray, key: str) -> tuple[float, float, 
 
 def gain_text(middle: float, low: float, high: float, key: str) -> str:
     """A gain with its interval."""
-    digits = 0 if key == "mse" else 2
+    digits = 0 if key == "mse" else 2 if abs(middle) < 5 else 1
     return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
