@@ -50,9 +50,8 @@ class Group:
             for s in range(self.steps):
                 step = torch.full_like(stretch, s)
                 situation = self.situation(stretch, budget, step, torch.zeros(len(stretch)))
-                weights = model(situation).weights
-                previous = situation.allocations[..., 0]
-                held = project_portfolio(weights, previous, situation.turnover_l1)
+                wanted = _wanted(model, situation, torch.tensor(_INERTIA[0]))
+                held = project_portfolio(wanted, situation.allocations[..., 0], situation.turnover_l1)
                 self.own[stretch, budget, HISTORY + s] = torch.as_tensor(held)
 
 

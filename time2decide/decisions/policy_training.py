@@ -71,7 +71,15 @@ PRESETS = {
     "cpu": PolicyTraining(),
 }
 #: What is changed in a recipe that goes on from a trained network and trains it on utility.
-UTILITY: dict[str, Any] = {"steps": 4_000, "batch": 64, "lr": 1e-3, "unroll": 8}
+UTILITY: dict[str, Any] = {
+    "steps": 1_000,
+    "batch": 64,
+    "lr": 3e-3,
+    "weight_decay": 0.0,
+    "decay": 0.995,
+    "unroll": 20,
+    "refresh_every": 200,
+}
 
 
 def train_policy(
@@ -113,8 +121,9 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
     model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
     if start is not None:
         model.load_state_dict(start.state_dict())
-    if utility:  # forecasts stay as they are: only what is made of them is learned
-        model.gate.requires_grad_(False)
+    if utility:  # forecasts and features stay as they are: all weights together would fit the training series
+        model.requires_grad_(False)
+        model.head.requires_grad_(True)
         if start is None or start.config.objective != "utility":
             model.start_scores()
 
