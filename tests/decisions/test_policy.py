@@ -153,12 +153,14 @@ def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecas
     _, some = situation()
     model = network()
     model.start_scores()
-    half, all_ = (model(replace(some, turnover_l1=torch.full((6,), gamma))) for gamma in (1.0, 2.0))
+    half, all_, more = (model(replace(some, turnover_l1=torch.full((6,), gamma))) for gamma in (1.0, 2.0, 3.0))
     later = some.outlook.level + some.outlook.scale * some.outlook.ahead
     assert torch.allclose(half.scores, (half.forecast + 0.5 * later) / 1.5, atol=1e-8)  # (1 − ½)²/½
     assert (half.spread > 0).all()
     assert torch.equal(all_.scores, all_.forecast)
+    assert torch.equal(more.scores, more.forecast)
     assert (all_.spread == 0).all()
+    assert (more.spread == 0).all()
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 1.9])

@@ -248,8 +248,8 @@ def unit(o: Outlook) -> Tensor:
 
 
 def _stuck(turnover_l1: Tensor) -> Tensor:
-    """1 − γ/2: what cannot be sold in one step."""
-    return 1 - turnover_l1 / 2
+    """1 − γ/2: what cannot be sold in one step; a γ above 2 means the same as 2."""
+    return (1 - turnover_l1 / 2).clamp_min(0.0)
 
 
 def _patience(turnover_l1: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ def _patience(turnover_l1: Tensor) -> Tensor:
     If a share x = γ/2 were sold of everything, what is bought would be held for 1/x steps, and the weight would be
     (1 − x)/x. But what disappoints is sold first, and forecasts fade: (1 − x)²/x did better on validation series.
     """
-    x = (turnover_l1 / 2).clamp_min(1e-3)
+    x = (turnover_l1 / 2).clamp(1e-3, 1.0)
     return (1 - x).square() / x
 
 
