@@ -146,6 +146,8 @@ def decide(
         raise InputError("cost_bps, prices, returns: expected only with --data, found one without")
     recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
+        if return_weight is not None:
+            raise InputError("return_weight: expected none with --objective utility (forecasts stay), found one")
         recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
         start = start or "decide"
     changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}

@@ -182,3 +182,8 @@ def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_conc
     for _ in range(300):
         other = np.asarray(project_portfolio(best + 0.1 * rng.standard_normal(best.shape), previous, gamma))
         assert (worth(other) <= worth(best) + 1e-12).all()
+
+
+def test_a_start_of_another_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="start: expected a network of the size"):
+        prepare(PRESETS["smoke"], tmp_path, Policy(PolicyConfig(width=24)))

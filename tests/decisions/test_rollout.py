@@ -152,6 +152,8 @@ def test_answers_that_would_lose_something_on_the_way_are_refused(returns):
     ):
         with pytest.raises(InputError, match=rf"says: expected an array of weights \(.*{words}"):
             rollout(returns, Says(answer), 1.0)
+    with pytest.raises(InputError, match=r"says: expected weights within 1e\+09, found 1e\+17"):
+        rollout(returns, Says(np.full(6, 1e17)), 1.0)
     with pytest.raises(InputError, match="strategy: expected an object, found the class Uniform"):
         rollout(returns, Uniform, 1.0)
 

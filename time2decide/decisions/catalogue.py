@@ -94,4 +94,4 @@ def _made(name: str) -> Strategy:
     if name in CATALOGUE:
         return CATALOGUE[name].make()
     policy, notes = load_policy(name)
-    return Learned(policy, str(notes.get("history", "hindsight")), name, shared_outlooks())
+    return Learned(policy, usual_history(policy, notes), name, shared_outlooks())

@@ -103,10 +103,11 @@ def _covariance_rows(seen: Outlook, amount: Callable[[Outlook], Tensor]) -> np.n
 def _wanted(policy: Policy, situation: Situation) -> Tensor:
     """The answer as a differentiable function of the situation, (m,).
 
-    A network trained on utility is read as in its training: weights move along its scores, in units of forecast error.
+    Of a network trained on utility, which goes to the best asset, the softmax of its scores is taken, in units of
+    forecast error.
     """
     answer = policy(situation)
     if policy.config.objective != "utility":
         return answer.weights[0].double()
     scores, unit = answer.scores[0].double(), answer.deviation[0].double().square().mean().sqrt().detach()
-    return (scores - scores.mean()) / unit
+    return torch.softmax(scores / unit, dim=-1)

@@ -73,8 +73,9 @@ class Answer:
     answer is the feasible s of greatest qᵀs − λ sᵀΣs − κ/2 ‖s‖². Both look beyond the next step, as far as γ < 2
     makes a decision last:
 
-    - q is what an asset earns per step while it is held: the mean of the next step's forecast, corrected by what
-      training on utility has found, and of the later ones', weighted by `_patience`.
+    - q is what an asset earns per step while it is held: the mean of the forecasts of the next step and, weighted by
+      `_patience`, of the next four; and a learned correction, in units of the smaller of two: the error of a forecast
+      and the differences between assets.
     - κ is the worth of a choice: what cannot be sold next time stays with the best of what is held then, and that is
       better if there are several.
     """
@@ -130,8 +131,10 @@ class Policy(nn.Module):
         expected, error = _in_returns(situation.outlook, trust, width)
         o, gamma = situation.outlook, situation.turnover_l1
         patience = _patience(gamma)[:, None]
-        learned = _stuck(gamma)[:, None].square() * error * out[..., 2]
-        scores = (expected + learned + patience * (o.level + o.scale * o.ahead)) / (1 + patience)
+        lasting = (expected + patience * (o.level + o.scale * o.ahead)) / (1 + patience)
+        differences = lasting.std(-1, keepdim=True)  # where forecasts say nothing there is nothing to correct
+        doubt = error * differences / (error + differences).clamp_min(1e-30)
+        scores = lasting + _stuck(gamma)[:, None].square() / (1 + patience) * doubt * out[..., 2]
         return Answer(weights, expected, error, scores, _CHOICE * _stuck(gamma) * unit(o))
 
     def expect(self, situation: Situation) -> tuple[Tensor, Tensor]:

@@ -120,6 +120,9 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
     groups = [Group(_examples(c, utility)) for c in stretch_configs(config)]
     model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
     if start is not None:
+        shapes = [{name: weight.shape for name, weight in one.named_parameters()} for one in (model, start)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"start: expected a network of the size {config.model}, found {start.config}")
         model.load_state_dict(start.state_dict())
     if utility:  # forecasts and features stay as they are: all weights together would fit the training series
         model.requires_grad_(False)

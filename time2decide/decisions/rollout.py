@@ -23,6 +23,8 @@ from time2decide.markets.tables import looks_like_prices
 from time2decide.qp.checks import ArrayLike, InputError, as_tensor
 from time2decide.qp.projections import project_portfolio
 
+_LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a projection but rounding
+
 
 @dataclass(frozen=True)
 class Past:
@@ -153,7 +155,7 @@ def check_strategy(strategy: object) -> None:
     """Raise unless `strategy` has what the engine asks of one."""
     fits = {
         "name (text)": isinstance(getattr(strategy, "name", None), str),
-        "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), bool),
+        "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), (bool, np.bool_)),
         "decide(past)": callable(getattr(strategy, "decide", None)),
     }
     missing = [what for what, fit in fits.items() if not fit]
@@ -178,6 +180,8 @@ def _answer(strategy: Strategy, past: Past, shape: tuple[int, int, int, int]) ->
         raise InputError(f"{strategy.name}: expected weights of shape {expected}, found {answer.shape}") from None
     if not np.isfinite(answer).all():
         raise InputError(f"{strategy.name}: expected finite weights, found {answer[~np.isfinite(answer)][0]}")
+    if np.abs(answer).max() > _LARGEST:
+        raise InputError(f"{strategy.name}: expected weights within {_LARGEST:g}, found {np.abs(answer).max():g}")
     return answer
 
 

@@ -87,7 +87,7 @@ class Learned:
             self.outlooks(past.returns)[torch.arange(n).repeat_interleave(k)],
             latest(history.reshape(n * k, *history.shape[2:])),
             torch.full((n * k,), float(self.wants_hindsight)),
-            torch.from_numpy(np.tile(past.turnover_l1, n)).float(),
+            torch.from_numpy(np.tile(np.minimum(past.turnover_l1, 2.0), n)).float(),
             torch.full((n * k,), past.risk_aversion),
         )
 
@@ -107,6 +107,11 @@ class NetworkForecast:
             self.outlooks(returns), flat, torch.ones(n), torch.ones(n), torch.full((n,), RISK_AVERSION)
         )
         return self.policy.expect(situation)[0].double().numpy()
+
+
+def usual_history(policy: Policy, notes: Mapping[str, Any]) -> str:
+    """The history that a network was trained to read."""
+    return str(notes.get("history", "own" if policy.config.objective == "utility" else "hindsight"))
 
 
 def latest(history: np.ndarray) -> Tensor:
@@ -165,8 +170,7 @@ class Time2Decide:
         `history` is the one it was trained for unless told: ``own`` for a fine-tuned network and for one trained on
         utility, else ``hindsight``.
         """
-        usual = "own" if self.policy.config.objective == "utility" else "hindsight"
-        return Learned(self.policy, history or str(self.notes.get("history", usual)), name)
+        return Learned(self.policy, history or usual_history(self.policy, self.notes), name)
 
     def decide(
         self,
@@ -259,4 +263,13 @@ def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
     return policy.eval(), notes
 
 
-__all__ = ["Decision", "Learned", "NetworkForecast", "Time2Decide", "check_returns", "load_policy", "save_policy"]
+__all__ = [
+    "Decision",
+    "Learned",
+    "NetworkForecast",
+    "Time2Decide",
+    "check_returns",
+    "load_policy",
+    "save_policy",
+    "usual_history",
+]

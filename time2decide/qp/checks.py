@@ -110,5 +110,6 @@ def _describe(value: object) -> str:
         text = repr(value)
     except ValueError:  # a whole number of more digits than Python prints
         text = "a number of very many digits"
+    text = " ".join(text.split())
     text = text if len(text) <= 60 else text[:57] + "..."
     return text if isinstance(value, (str, int, float, type(None))) else f"{type(value).__name__} {text}"
