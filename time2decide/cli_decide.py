@@ -128,15 +128,30 @@ def _reason_lines(facts: dict[str, Any]) -> list[str]:
         f"  returns that argue for (+) or against (−) the change: {largest(why['pull'], '+')}",
         f"  most sensitive to the noise in the returns of: {largest(why['sensitivity'], '')}",
         f"  most resting on the covariance rows of: {largest(why['covariance'], '')}",
-        f"  ℓ1 change of the decision without knowing what would have been best before: {why['hindsight']:.3f}",
+        *_hindsight_line(facts),
         f"  ℓ1 change of the mean decision as noise is added to the history: {levels}",
+    ]
+
+
+def _hindsight_line(facts: dict[str, Any]) -> list[str]:
+    """How much rests on the best past allocations, for a network that reads them."""
+    if facts["input"]["history"] == "own":
+        return []
+    differs = facts["explanation"]["hindsight"]
+    rests = "the best past allocations" if differs > facts["turnover"] / 2 else "the forecasts"
+    return [
+        f"  without the best past allocations the weights would differ by {differs:.3f} (ℓ1): it rests on {rests}"
     ]
 
 
 def _input_lines(facts: dict[str, Any]) -> list[str]:
     given = facts["input"]
     guess = " (guessed; --prices or --returns settles it)" if given["values_guessed"] else ""
-    lines = [f"Read {given['rows']} returns of {len(facts['weights'])} assets from {given['values']}{guess}."]
+    reads = "the best allocations of the past" if given["history"] == "hindsight" else "the weights held"
+    lines = [
+        f"Read {given['rows']} returns of {len(facts['weights'])} assets from {given['values']}{guess}. "
+        f"The network {given['model']} reads {reads}."
+    ]
     if given["window"] < 96:
         lines.append(
             f"The history is shorter than the 96 rows the model was trained on: all {given['window']} were used, "

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from time2decide.cli_backtest import backtest as command
 from time2decide.decisions import STRATEGIES, SoftForecast, backtest
 from time2decide.decisions.figures import write_figures
+from time2decide.decisions.time2decide import Time2Decide
 from time2decide.qp import InputError
 
 
@@ -247,3 +248,12 @@ def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):
     assert not (tmp_path / "out").exists()
     result = CliRunner().invoke(app, ["--data", str(file), "--turnover", "much", "--out", str(tmp_path / "out")])
     assert "turnover: expected numbers" in str(result.exception)
+
+
+def test_a_folder_with_a_network_for_utility_is_the_bundled_strategy(table, tmp_path):
+    folder = Time2Decide.from_pretrained("decide-utility").save_pretrained(tmp_path / "mine")
+    result = backtest(table, ["time2decide-utility", str(folder)], [0.5, 2.5])
+    named, own = (result.rollouts[i].allocations for i in (0, 1))
+    np.testing.assert_array_equal(named, own)
+    free = backtest(table, ["time2decide-utility"], 2.0).rollouts[0].allocations
+    np.testing.assert_array_equal(named[:, 1:], free)  # a budget above 2 means the same as 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from time2decide.decisions import peers
 from time2decide.decisions.rollout import Strategy, check_strategy
 from time2decide.decisions.strategies import STRATEGIES
-from time2decide.decisions.time2decide import Learned, load_policy
+from time2decide.decisions.time2decide import Learned, load_policy, usual_history
 from time2decide.forecasting.memory import RememberedOutlooks
 from time2decide.qp.checks import InputError
 

@@ -89,6 +89,7 @@ def decision_facts(
             "last": str(table.index[-1])[:10],
             "previous_given": held is not None,
             "model": model,
+            "history": network.strategy().history,
             "risk_aversion_trained": list(SEEN_RISKS),
         },
     }

@@ -28,14 +28,18 @@ _PAPER = {
     "time2decide (own)": "Time2Decide",
 }
 OURS, HINDSIGHT, UTILITY = "time2decide (own)", "time2decide (hindsight)", "time2decide-utility (own)"
-OWN_RIVALS = ("uniform", "pretrained", "sft (own)", "pto")
-HINDSIGHT_RIVALS = ("uniform", "pretrained", "sft (hindsight)", "pto", "lag1-oracle", "soft-persistence", "pto-shrunk")
+OWN_RIVALS = ("uniform", "pretrained", "sft (own)", "pto", "averaged-oracle")
+HINDSIGHT_RIVALS = (
+    *("uniform", "pretrained", "sft (hindsight)", "pto", "lag1-oracle", "soft-persistence", "pto-shrunk"),
+    "averaged-oracle",
+)
 UTILITY_RIVALS = ("pto", "pto-shrunk", "pto-shrunk (regret)")
 _DRAWS = 2000
 NOTE = (
     "(own): the strategy reads its own past allocations, as in the paper; (hindsight): the oracle's, which past "
     "returns tell.\nsft: the same network, told nothing of the covariance. pto: exact optimum for the same "
-    "network's forecasts; shrunk: with ρ tuned on validation series, for MSE or for regret.\npretrained: the TimePFN "
+    "network's forecasts; shrunk: with ρ tuned on validation series, for MSE or for regret; averaged-oracle: the mean "
+    "of that optimum over scenarios drawn around them.\npretrained: the TimePFN "
     "backbone forecasts the allocations, as in the paper. Regret can be negative: the paper's oracle knows the next "
     "step and nothing of later ones,\nand who looks further can earn more. ± standard error over series by bootstrap. "
     "noisy: standard deviation 0.01, as the paper says; noisy-matched: 0.0065, which fits it."

@@ -71,7 +71,7 @@ function drawAll() {
 
 /* ---------- tables ---------- */
 const COLUMNS = [
-  ["strategy", "strategy", (row) => row.strategy, (row) => (row.strategy === "oracle" ? " (a bound)" : "")],
+  ["strategy", "strategy", (row) => row.strategy, (row) => (row.strategy === "oracle" ? " (knows each next return)" : "")],
   ["annual_return", "return", (row) => percent(row.annual_return), (row) => interval(row, "annual_return", (x) => number(100 * x, 0))],
   ["annual_volatility", "volatility", (row) => percent(row.annual_volatility)],
   ["sharpe", "Sharpe", (row) => number(row.sharpe), (row) => interval(row, "sharpe", number)],
@@ -125,8 +125,8 @@ function decisionTable() {
   at("decided").textContent = `After ${now.input.last}, with at most ${now.turnover_l1} of ℓ1 turnover: ${number(now.turnover, 3)} is used; ` +
     `forecast return ${percent(now.expected_return, 3)} ± ${percent(now.spread.expected_return, 3)} for the next step, risk ${percent(now.risk, 2)}. ` +
     (now.constraints.satisfied ? "All constraints hold." : "A constraint is violated.");
-  at("hindsight").textContent = "Without knowing what would have been best before, the decision would differ by " +
-    `${number(now.explanation.hindsight, 3)} (ℓ1).`;
+  at("hindsight").textContent = now.input.history === "own" ? "" :
+    `Without knowing the best past allocations the weights would differ by ${number(now.explanation.hindsight, 3)} (ℓ1).`;
   const rows = assets.map((asset) => ({
     asset, previous: now.previous[asset], weight: now.weights[asset], change: now.change[asset], spread: now.spread.weights[asset],
     forecast: now.forecast[asset], error: now.spread.forecast[asset], tone: now.change[asset] > 5e-5 ? "up" : now.change[asset] < -5e-5 ? "down" : "",
