@@ -139,9 +139,7 @@ def _hindsight_line(facts: dict[str, Any]) -> list[str]:
         return []
     differs = facts["explanation"]["hindsight"]
     rests = "the best past allocations" if differs > facts["turnover"] / 2 else "the forecasts"
-    return [
-        f"  without the best past allocations the weights would differ by {differs:.3f} (ℓ1): it rests on {rests}"
-    ]
+    return [f"  without the best past allocations the weights would differ by {differs:.3f} (ℓ1): it rests on {rests}"]
 
 
 def _input_lines(facts: dict[str, Any]) -> list[str]:

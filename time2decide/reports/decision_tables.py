@@ -63,6 +63,8 @@ def portfolio(rows: list[Row]) -> list[Block]:
                 for ours, rival, compared in measured.comparisons(chosen)
                 if compared == key
             ]
+            if not cells:
+                continue
             of = f": {measured.UTILITY}" if key == "regret" else ""
             caption = f"{market}{of}: {what}, in pairs on the same series, 95 % intervals"
             blocks.append(Block(caption, ["" if key == "mse" else "against", *columns], cells))

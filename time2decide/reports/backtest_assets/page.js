@@ -71,7 +71,7 @@ function drawAll() {
 
 /* ---------- tables ---------- */
 const COLUMNS = [
-  ["strategy", "strategy", (row) => row.strategy, (row) => (row.strategy === "oracle" ? " (knows each next return)" : "")],
+  ["strategy", "strategy", (row) => row.strategy],
   ["annual_return", "return", (row) => percent(row.annual_return), (row) => interval(row, "annual_return", (x) => number(100 * x, 0))],
   ["annual_volatility", "volatility", (row) => percent(row.annual_volatility)],
   ["sharpe", "Sharpe", (row) => number(row.sharpe), (row) => interval(row, "sharpe", number)],
