@@ -27,8 +27,8 @@ def situation(n: int = 6, m: int = 5, seed: int = 0, scale: float = 0.01) -> tup
     return windows, Situation(outlook(windows), allocations, torch.ones(n), gamma, torch.full((n,), 0.1))
 
 
-def network(covariance: str = "full") -> Policy:
-    return Policy(PolicyConfig(covariance=covariance), generator=torch.Generator().manual_seed(1)).eval()
+def network(covariance: str = "full", seed: int = 1) -> Policy:
+    return Policy(PolicyConfig(covariance=covariance), generator=torch.Generator().manual_seed(seed)).eval()
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
@@ -187,3 +187,12 @@ def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_conc
 def test_a_start_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="start: expected a network of the size"):
         prepare(PRESETS["smoke"], tmp_path, Policy(PolicyConfig(width=24)))
+
+
+def test_a_run_is_not_resumed_from_another_start(tmp_path: Path) -> None:
+    recipe = replace(PRESETS["smoke"], steps=2)
+    train_policy(recipe, tmp_path, start=network())
+    with pytest.raises(InputError, match="run of the same recipe"):
+        train_policy(recipe, tmp_path, start=network(seed=2))
+    with pytest.raises(InputError, match="run of the same recipe"):
+        train_policy(recipe, tmp_path)

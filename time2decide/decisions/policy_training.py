@@ -7,6 +7,7 @@ it is from time to time, so that the histories of training are those of use.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class PolicyTraining:
     stretch: StretchConfig = field(default_factory=StretchConfig)
     seed: int = 0
     model: PolicyConfig = field(default_factory=PolicyConfig)
+    start: str = ""  # digest of the weights that it goes on from; set by `prepare`
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "warmup", "refresh_every"):
@@ -124,6 +126,7 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
         if shapes[0] != shapes[1]:
             raise InputError(f"start: expected a network of the size {config.model}, found {start.config}")
         model.load_state_dict(start.state_dict())
+        config = replace(config, start=_digest(start))  # a run is not resumed from other weights
     if utility:  # forecasts and features stay as they are: all weights together would fit the training series
         model.requires_grad_(False)
         model.head.requires_grad_(True)
@@ -165,6 +168,11 @@ def _refresh(
         count = len(group.data.turnover_l1)
         chosen = rng.choice(count, max(1, round(share * count)), replace=False)
         group.gather(model.eval(), torch.from_numpy(chosen))
+
+
+def _digest(model: Policy) -> str:
+    parts = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
+    return hashlib.sha256(parts).hexdigest()[:16]
 
 
 def _examples(config: StretchConfig, utility: bool) -> Stretches:
