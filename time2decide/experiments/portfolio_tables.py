@@ -28,7 +28,7 @@ _PAPER = {
     "time2decide (own)": "Time2Decide",
 }
 OURS, HINDSIGHT, UTILITY = "time2decide (own)", "time2decide (hindsight)", "time2decide-utility (own)"
-OWN_RIVALS = ("uniform", "pretrained", "sft (own)", "pto", "averaged-oracle")
+OWN_RIVALS = ("uniform", "pretrained", "sft (own)", "pto")
 HINDSIGHT_RIVALS = (
     *("uniform", "pretrained", "sft (hindsight)", "pto", "lag1-oracle", "soft-persistence", "pto-shrunk"),
     "averaged-oracle",
