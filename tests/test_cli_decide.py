@@ -35,7 +35,7 @@ def test_decide_says_everything_and_is_the_model(run, folder):
     assert facts["turnover"] <= 0.5 + 1e-9
     assert facts["constraints"]["satisfied"]
     assert facts["input"] | {"last": "2024-06-28"} == facts["input"]
-    assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "noise"}
+    assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "hindsight", "noise"}
     assert read_weights(folder / "new.csv").to_dict() == facts["weights"]
     again = run("decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", cwd=folder)
     assert json.loads(again.stdout) == facts
@@ -46,9 +46,19 @@ def test_prices_are_recognised_and_the_table_says_so(run, folder):
     assert done.returncode == 0, done.stderr
     for text in ("from prices (guessed", "all constraints hold", "equal weights were assumed", "Turnover used", "Why"):
         assert text in done.stdout
+    assert "The network decide reads the best allocations of the past" in " ".join(done.stdout.split())
     short = pd.read_csv(folder / "returns.csv").iloc[:40]
     short.to_csv(folder / "short.csv", index=False)
     assert "shorter than the 96 rows" in run("decide", "short.csv", "--returns", cwd=folder).stdout
+
+
+def test_the_network_for_utility_reads_the_weights_held_and_says_so(run, folder):
+    done = run("decide", "prices.csv", "--model", "decide-utility", "--risk-aversion", "100", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "The network decide-utility reads the weights held" in text
+    assert "trained for a risk aversion from 0.01 to 30, not for 100" in text
+    assert "without the best past allocations" not in text
 
 
 def test_backtest_takes_a_file_and_writes_a_page(run, folder):
