@@ -116,3 +116,11 @@ def test_what_rests_on_hindsight_is_the_change_without_it(model, returns, decisi
     patient = Time2Decide.from_pretrained("decide-utility")
     assert patient.strategy().history == "own"  # what it was trained on
     assert explain(patient, returns, patient.decision(returns, decision.previous, 0.6)).hindsight == 0.0
+
+
+@pytest.mark.parametrize("name", ["decide", "decide-utility"])
+def test_equal_assets_have_finite_reasons(name, returns):
+    same = np.repeat(returns[:, :1], 3, axis=1)
+    network = Time2Decide.from_pretrained(name)
+    why = explain(network, same, network.decision(same, [0.5, 0.3, 0.2], 0.5))
+    assert np.isfinite([why.pull, why.sensitivity, why.covariance]).all()

@@ -29,17 +29,15 @@ _PAPER = {
 }
 OURS, HINDSIGHT, UTILITY = "time2decide (own)", "time2decide (hindsight)", "time2decide-utility (own)"
 OWN_RIVALS = ("uniform", "pretrained", "sft (own)", "pto")
-HINDSIGHT_RIVALS = (
-    *("uniform", "pretrained", "sft (hindsight)", "pto", "lag1-oracle", "soft-persistence", "pto-shrunk"),
-    "averaged-oracle",
-)
+_STRONGER = ("lag1-oracle", "soft-persistence", "pto-shrunk", "averaged-oracle")
+HINDSIGHT_RIVALS = ("uniform", "pretrained", "sft (hindsight)", "pto", *_STRONGER)
 UTILITY_RIVALS = ("pto", "pto-shrunk", "pto-shrunk (regret)")
 _DRAWS = 2000
 NOTE = (
     "(own): the strategy reads its own past allocations, as in the paper; (hindsight): the oracle's, which past "
     "returns tell.\nsft: the same network, told nothing of the covariance. pto: exact optimum for the same "
-    "network's forecasts; shrunk: with ρ tuned on validation series, for MSE or for regret; averaged-oracle: the mean "
-    "of that optimum over scenarios drawn around them.\npretrained: the TimePFN "
+    "network's forecasts; shrunk: with ρ tuned on validation series, for MSE or for regret; averaged-oracle: the "
+    "oracle's step, averaged over scenarios around them.\npretrained: the TimePFN "
     "backbone forecasts the allocations, as in the paper. Regret can be negative: the paper's oracle knows the next "
     "step and nothing of later ones,\nand who looks further can earn more. ± standard error over series by bootstrap. "
     "noisy: standard deviation 0.01, as the paper says; noisy-matched: 0.0065, which fits it."
@@ -92,9 +90,9 @@ def values(rows: list[Row], strategy: str, budget: float, key: str) -> np.ndarra
 def pairs(rows: list[Row], ours: str, rival: str, budget: float, key: str) -> tuple[np.ndarray, np.ndarray]:
     """Scores of both on the series that both were run on."""
     found = [{r["seed"]: r[f"{key}_series"] for r in rows if _is(r, name, budget)} for name in (ours, rival)]
-    both = [(found[0][seed], found[1][seed]) for seed in sorted(found[0].keys() & found[1].keys())]
-    cut = [(a[: len(b)], b[: len(a)]) for a, b in both]
-    return np.concatenate([a for a, _ in cut]), np.concatenate([b for _, b in cut])
+    seeds = sorted(found[0].keys() & found[1].keys())
+    mine, theirs = (np.concatenate([np.asarray(scores[seed]) for seed in seeds]) for scores in found)
+    return mine, theirs
 
 
 def reduction(ours: np.ndarray, theirs: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
