@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 run: setup
-	$(BIN)/python -m time2decide.demo
+	$(BIN)/python -m time2decide.cli.demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal

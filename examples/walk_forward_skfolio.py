@@ -6,7 +6,7 @@ from skfolio.model_selection import WalkForward, cross_val_predict
 from skfolio.optimization import EqualWeighted, InverseVolatility, MeanRisk
 
 from time2decide import load_returns
-from time2decide.decisions.skfolio_estimator import Time2DecidePortfolio
+from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
 
 returns = load_returns("sp500").iloc[-300:, :8]
 walk = WalkForward(train_size=200, test_size=5)  # decide anew every week

@@ -29,7 +29,7 @@ def run(monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["time2decide", *map(str, arguments)])
         monkeypatch.chdir(cwd)
         capfd.readouterr()
-        from time2decide.cli import main
+        from time2decide.cli.app import main
 
         with pytest.raises(SystemExit) as ended:
             main()

@@ -32,7 +32,7 @@ def test_the_api_page_is_up_to_date():
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_links_and_commands_exist(page):
-    from time2decide.cli import app
+    from time2decide.cli.app import app
 
     text = page.read_text()
     for link in re.findall(r"\]\(([\w./-]+)\)", text):

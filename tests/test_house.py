@@ -51,7 +51,7 @@ def test_readme_names_what_exists():
     assert named <= set(targets)
     for link in re.findall(r"\]\(([\w./-]+)\)", text):
         assert (ROOT / link).exists(), link
-    from time2decide.cli import app
+    from time2decide.cli.app import app
 
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}
     commands |= {group.name for group in app.registered_groups}

@@ -3,12 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from time2decide.qp import QP, InputError, Solution, kkt, project_portfolio, random_qp
+from time2decide.core.validation import InputError
+from time2decide.qp import QP, Solution, kkt, project_portfolio, random_qp
 from time2decide.solving import METHODS, solve, solve_qp
 
 if TYPE_CHECKING:
-    from time2decide.decisions import Time2Decide, backtest
+    from time2decide.backtesting.walk_forward import backtest
     from time2decide.markets import load_returns, oracle_path
+    from time2decide.policy.model import Time2Decide
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,8 +31,8 @@ __all__ = [
 
 #: Names whose folders need pandas and more; they are imported when first used.
 _LATER = {
-    "Time2Decide": "time2decide.decisions",
-    "backtest": "time2decide.decisions",
+    "Time2Decide": "time2decide.policy",
+    "backtest": "time2decide.backtesting",
     "load_returns": "time2decide.markets",
     "oracle_path": "time2decide.markets",
 }

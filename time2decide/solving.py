@@ -10,15 +10,15 @@ import torch
 
 from time2decide.attention import FORMS, build, run
 from time2decide.attention import METHODS as CONSTRUCTIONS
-from time2decide.qp.checks import (
+from time2decide.core.validation import (
     ArrayLike,
     InputError,
     as_tensor,
-    check_choice,
-    check_count,
-    check_finite,
-    check_flag,
-    check_positive,
+    validate_choice,
+    validate_count,
+    validate_finite,
+    validate_flag,
+    validate_positive,
 )
 from time2decide.qp.exact import Rows, solve_exact, solve_proximally, solve_rows
 from time2decide.qp.problem import QP
@@ -76,13 +76,13 @@ def solve(
     """
     if not isinstance(qp, QP):
         raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
-    check_choice("method", method, METHODS)
+    validate_choice("method", method, METHODS)
     default = 1e-8 if qp.A.dtype == torch.float64 else 1e-5
-    tol = default if tol is None else check_positive("tol", tol)
-    history = check_flag("history", history)
-    check_choice("form", form, FORMS)
-    check_count("max_steps", max_steps)
-    check_count("check_every", check_every)
+    tol = default if tol is None else validate_positive("tol", tol)
+    history = validate_flag("history", history)
+    validate_choice("form", form, FORMS)
+    validate_count("max_steps", max_steps)
+    validate_count("check_every", check_every)
     if method == "exact" or method.startswith("neural"):
         given = {"steps": steps is not None, "history": history, "initial": initial is not None}
         extra = [*options, *(name for name, is_given in given.items() if is_given)]
@@ -117,7 +117,7 @@ def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[torch
     parts = []
     for name, value in zip(("initial x", "initial dual"), initial, strict=True):
         tensor = as_tensor(name, value)
-        check_finite(name, tensor)
+        validate_finite(name, tensor)
         parts.append(tensor.unsqueeze(0) if qp.single and tensor.dim() == 1 else tensor)
     return parts[0], parts[1]
 
@@ -142,7 +142,7 @@ def solve_qp(
     constraint. Returns x, or None when no point satisfies the constraints, the objective has no minimum or the
     method did not converge.
     """
-    check_choice("solver", solver, METHODS)
+    validate_choice("solver", solver, METHODS)
     P, q = _dense("P", P, 2), _dense("q", q, 1)
     n = len(q)
     if P.shape != (n, n):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from time2decide.core.validation import InputError
 from time2decide.experiments import engines
 from time2decide.experiments.store import Store
-from time2decide.qp import InputError
 
 HERE = Path(__file__).parent
 WAYS = [("local", 2), ("ray", 2)]

@@ -3,9 +3,9 @@ import multiprocessing
 
 import pytest
 
+from time2decide.core.validation import InputError
 from time2decide.experiments import Experiment, Store, experiment_ids, get_experiment, published, reproduce
 from time2decide.experiments.store import task_key
-from time2decide.qp import InputError
 
 
 def tasks(preset):

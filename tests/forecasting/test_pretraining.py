@@ -8,12 +8,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from time2decide.cli_train import app
+from time2decide.cli.train import app
+from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
 from time2decide.forecasting.loop import Schedule, fit, one_cycle
 from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
 from time2decide.markets.lmc import LMCConfig, lmc_series
-from time2decide.qp import InputError
 
 SMOKE = PRESETS["smoke"]
 

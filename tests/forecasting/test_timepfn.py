@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig, TimePFNForecaster
 from time2decide.forecasting.timepfn import CausalFilters, normalise, positions, signed_magnitude_pool
-from time2decide.qp import InputError
 
 TINY = TimePFNConfig(patch_hidden=16, embed=16, layers=2, heads=2, feedforward=16, head_hidden=16, dropout=0.0)
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from time2decide.bench.oracle import Steps, clarabel_step, objective, sample_steps, violation
+from time2decide.core.validation import InputError
 from time2decide.markets import (
     BUDGETS,
     MARKETS,
@@ -14,7 +15,6 @@ from time2decide.markets import (
     synthetic_oracle,
     synthetic_returns,
 )
-from time2decide.qp import InputError
 
 SHORT = LMCConfig(length=200)
 

@@ -2,9 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from time2decide.core.validation import InputError
 from time2decide.markets import load_returns
 from time2decide.markets.tables import usual_periods
-from time2decide.qp import InputError
 
 DAYS = pd.date_range("2024-01-01", periods=30, freq="B")
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from time2decide.cli_train import app
+from time2decide.cli.train import app
 from time2decide.neural.averaged_run import learning_rate
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver, load_pretrained
 from time2decide.neural.equivariant_training import (
@@ -82,7 +82,7 @@ def test_killed_at_a_random_moment_it_ends_with_the_same_bits(tmp_path: Path) ->
 
 
 def load_step(folder: Path) -> int:
-    from time2decide.neural.checkpoints import load_tensors
+    from time2decide.core.checkpoints import load_tensors
 
     return int(load_tensors(folder / "state.safetensors")[1]["step"])
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import InputError
 from time2decide.neural import (
     ARCHITECTURES,
     Transformer,
@@ -18,9 +20,7 @@ from time2decide.neural import (
     matched_width,
     save_model,
 )
-from time2decide.neural.checkpoints import load_tensors, save_tensors
 from time2decide.neural.transformers import Layer, linear_attention, softmax_attention
-from time2decide.qp import InputError
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from time2decide.core.checkpoints import load_tensors
+from time2decide.core.validation import InputError
 from time2decide.neural import TrainingConfig, build, labelled_qps, predict, r2_score, train
-from time2decide.neural.checkpoints import load_tensors
 from time2decide.neural.training import cosine_rate
-from time2decide.qp import InputError
 
 FAST = TrainingConfig(epochs=3, batch=32, lr=3e-3, schedule="cosine", clip_norm=1.0, checkpoint_every=2)
 # Everything that makes resuming hard: dropout, rotations, the plateau schedule, a last batch that is not full.

@@ -1,6 +1,6 @@
 import pytest
 
-from time2decide.qp.output_files import replacing
+from time2decide.core.files import atomic_path
 from time2decide.reports import draw
 from time2decide.reports.figures import FIGURES
 
@@ -67,11 +67,11 @@ def test_a_figure_is_a_function_of_rows(name, tmp_path):
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     path = tmp_path / "new" / "one.txt"
-    with replacing(path) as first, replacing(path) as second:
+    with atomic_path(path) as first, atomic_path(path) as second:
         first.write_text("first")
         second.write_text("second")
     assert path.read_text() == "first"  # the last to end counts
-    with pytest.raises(FileNotFoundError), replacing(path):
+    with pytest.raises(FileNotFoundError), atomic_path(path):
         (tmp_path / "missing").read_text()
     assert [(p.name, p.read_text()) for p in path.parent.iterdir()] == [("one.txt", "first")]
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from time2decide.core.validation import InputError
 from time2decide.experiments import get_experiment, reproduce
 from time2decide.experiments.parity import CLEAN, ODD
-from time2decide.qp import InputError
 from time2decide.theory import ParityConfig, ParityTransformer, covariance_series
 
 PURE = ParityConfig(norm=False, bias=False, feed_forward=False)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from time2decide.qp import InputError
+from time2decide.core.validation import InputError
 from time2decide.theory import ToyModel
 
 models = st.builds(

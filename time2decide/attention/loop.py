@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import InputError, check_count, check_positive
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import kkt
 
@@ -68,9 +68,9 @@ def run(
     when it first met the tolerance, so that an answer does not depend on the rest of its batch, and is given up when
     its duals prove it infeasible.
     """
-    tol = check_positive("tol", tol)
-    check_count("check_every", check_every)
-    limit = check_count("max_steps", max_steps) if steps is None else check_count("steps", steps, least=0)
+    tol = validate_positive("tol", tol)
+    validate_count("check_every", check_every)
+    limit = validate_count("max_steps", max_steps) if steps is None else validate_count("steps", steps, least=0)
     state = algorithm.start(*_initial_point(qp, initial))
     x, dual = algorithm.read(state)
     residual = kkt(qp, x, dual).worst

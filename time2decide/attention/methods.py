@@ -18,7 +18,7 @@ from time2decide.attention import (
 )
 from time2decide.attention.loop import Algorithm
 from time2decide.attention.step_sizes import dual_step, momentum, primal_step, spectrum
-from time2decide.qp.checks import InputError, check_choice
+from time2decide.core.validation import InputError, validate_choice
 from time2decide.qp.problem import QP
 
 FORMS = ("state", "literal", "classical")
@@ -96,8 +96,8 @@ def build(qp: QP, method: str, form: str = "state", **options: Any) -> Algorithm
     """
     if not isinstance(qp, QP):
         raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
-    check_choice("method", method, METHODS)
-    check_choice("form", form, FORMS)
+    validate_choice("method", method, METHODS)
+    validate_choice("form", form, FORMS)
     if method == "newton_schulz" and qp.kind != "U":
         method, options = "admm", {**options, "inverse_by": "newton_schulz"}
     chosen = METHODS[method]

@@ -17,7 +17,7 @@ from torch import Tensor
 from time2decide.attention.gradient import iterate_algorithm, token_algorithm
 from time2decide.attention.ista import ISTA
 from time2decide.attention.loop import Algorithm, State
-from time2decide.qp.checks import InputError
+from time2decide.core.validation import InputError
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import is_single, soft_threshold
 

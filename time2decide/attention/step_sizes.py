@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike, InputError, per_instance
+from time2decide.core.validation import ArrayLike, InputError, per_instance
 from time2decide.qp.problem import QP
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from time2decide.backtesting.baselines import PredictThenOptimise
 from time2decide.bench.projection import by_slsqp
 from time2decide.bench.timing import interleaved, one_thread, ratio
-from time2decide.decisions.rollout import Past
-from time2decide.decisions.strategies import PredictThenOptimise
-from time2decide.decisions.time2decide import Learned, NetworkForecast, load_policy
 from time2decide.markets import BUDGETS, WINDOW, synthetic_oracle, synthetic_returns
+from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
 from time2decide.qp.projections import project_portfolio
+from time2decide.simulation.engine import Observation
 
 
 def rows(quick: bool = False) -> list[dict[str, Any]]:
@@ -28,10 +28,10 @@ def _row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
     oracle = synthetic_oracle(count=series)[:, :budgets]
     gamma = np.asarray(BUDGETS[:budgets])
     policy = load_policy("decide")[0]
-    ours, pto = Learned(policy), PredictThenOptimise(NetworkForecast(policy))
+    ours, pto = PolicyStrategy(policy), PredictThenOptimise(NetworkForecast(policy))
     t = WINDOW + 100
     window = slice(t - WINDOW, t)
-    past = Past(returns[:, window], oracle[:, :, window], oracle[:, :, window], gamma, 0.1)
+    past = Observation(returns[:, window], oracle[:, :, window], oracle[:, :, window], gamma, 0.1)
 
     def feasible(raw: np.ndarray) -> np.ndarray:
         return np.asarray(project_portfolio(raw, past.previous, np.broadcast_to(gamma, raw.shape[:-1])))

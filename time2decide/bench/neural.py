@@ -25,7 +25,7 @@ from time2decide.solving import solve
 SIZES = ((5, 3), (20, 16))
 SEED = 20_261_000  # never used in training
 _TIGHT = 1e-8
-Answer = tuple[Tensor, Tensor]  # x (batch, n) and dual (batch, m)
+PolicyOutput = tuple[Tensor, Tensor]  # x (batch, n) and dual (batch, m)
 
 
 def rows(quick: bool = False) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def warm_start_row(qp: QP, method: str, tol: float) -> dict[str, Any]:
     }
 
 
-def _iterations(qp: QP, method: str, tol: float, initial: Answer | None) -> np.ndarray:
+def _iterations(qp: QP, method: str, tol: float, initial: PolicyOutput | None) -> np.ndarray:
     """Per instance, (batch,)."""
     if method == "osqp":
         return _osqp_iterations(qp, tol, initial)
@@ -105,7 +105,7 @@ def _iterations(qp: QP, method: str, tol: float, initial: Answer | None) -> np.n
     return np.asarray(solve(qp, method, tol=tol, initial=initial, check_every=every, max_steps=limit).steps)
 
 
-def solve_osqp(qp: QP, **settings: Any) -> Answer:
+def solve_osqp(qp: QP, **settings: Any) -> PolicyOutput:
     """OSQP on every instance: one set-up for the structure, values updated, started from zero."""
     solver, values = _set_up(qp, settings)
     x, dual = np.empty((len(qp), qp.n)), np.empty((len(qp), qp.m))
@@ -117,7 +117,7 @@ def solve_osqp(qp: QP, **settings: Any) -> Answer:
     return torch.from_numpy(x), torch.from_numpy(dual).clamp_min(0)
 
 
-def _osqp_iterations(qp: QP, tol: float, initial: Answer | None) -> np.ndarray:
+def _osqp_iterations(qp: QP, tol: float, initial: PolicyOutput | None) -> np.ndarray:
     """OSQP set up anew for every instance, so that no step size is inherited, and asked after every iteration."""
     x, dual = (qp.b * 0, qp.d * 0) if initial is None else initial
     counts = []
@@ -147,5 +147,5 @@ def _set_up(qp: QP, settings: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray
     return solver, {"P": P, "q": q, "A": A, "u": u}
 
 
-def _answer(solution: Any) -> Answer:
+def _answer(solution: Any) -> PolicyOutput:
     return solution.x, solution.dual

@@ -1,7 +1,7 @@
 """What the decision network gains from the covariance, and from forecasting beside deciding.
 
 One network per answer to "what is it told of the covariance" and per weight λ_r of the forecasts in the loss, all with
-the same short recipe. Scored with the oracle's past allocations on stretches of validation and evaluation series; λ_r
+the same short recipe. Scored with the oracle's past allocations on episodes of validation and evaluation series; λ_r
 is chosen by the former.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from time2decide.decisions.policy import COVARIANCES, HISTORY, Policy, PolicyConfig
-from time2decide.decisions.policy_data import StretchConfig, stretches
-from time2decide.decisions.policy_losses import Group
-from time2decide.decisions.policy_training import PRESETS, train_policy
 from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.registry import Experiment
 from time2decide.markets.oracle import RISK_AVERSION
+from time2decide.policy.episodes import EpisodeConfig, episodes
+from time2decide.policy.losses import Group
+from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig
+from time2decide.policy.training import PRESETS, train_policy
 
 Config = dict[str, Any]
 Row = dict[str, Any]
@@ -62,10 +62,10 @@ def run(config: Config) -> list[Row]:
 
 @torch.no_grad()
 def _scores(policy: Policy, config: Config, split: str) -> list[Row]:
-    """MSE by kind of market and size of budget, with its standard error over stretches."""
+    """MSE by kind of market and size of budget, with its standard error over episodes."""
     count = config["stretches"]
-    stretch = StretchConfig(count=count, split=split, series=30 if count > 10 else 4, seed=1)
-    group = Group(stretches(stretch))
+    episode = EpisodeConfig(count=count, split=split, series=30 if count > 10 else 4, seed=1)
+    group = Group(episodes(episode))
     k = group.data.turnover_l1.shape[1]
     place, budget = torch.arange(count).repeat_interleave(k), torch.arange(k).repeat(count)
     errors = np.zeros((count, k))
@@ -138,7 +138,7 @@ def show(rows: list[Row]) -> str:
     cells = list(dict.fromkeys((row["market"], row["budgets"]) for row in measured))
     blocks = [*failed]
     for split in ("evaluation", "validation"):
-        lines = [f"MSE × 1e4 on {split} stretches, the oracle's past allocations as history"]
+        lines = [f"MSE × 1e4 on {split} episodes, the oracle's past allocations as history"]
         lines.append(
             "covariance     λ_r".ljust(24) + "".join(f"{market} {budgets}".rjust(22) for market, budgets in cells)
         )

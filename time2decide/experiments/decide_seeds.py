@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from time2decide.decisions.policy import Policy
-from time2decide.decisions.policy_training import PRESETS, train_policy
-from time2decide.decisions.time2decide import HISTORIES, Learned, load_policy
 from time2decide.experiments.portfolio import Remembered, fingerprint, scored, series_of
 from time2decide.experiments.portfolio_tables import values
 from time2decide.experiments.registry import Experiment
 from time2decide.markets import BUDGETS
+from time2decide.policy.model import HISTORIES, PolicyStrategy, load_policy
+from time2decide.policy.network import Policy
+from time2decide.policy.training import PRESETS, train_policy
 
 Config = dict[str, Any]
 Row = dict[str, Any]
@@ -38,7 +38,9 @@ def run(config: Config) -> list[Row]:
         returns, oracle = series_of(config | {"market": market}, "evaluation", look)
         for history in HISTORIES:
             name = f"{market}, {history}, {config['trained']}"
-            rows += [row | {"market": market} for row in scored(Learned(policy, history, name, look), returns, oracle)]
+            rows += [
+                row | {"market": market} for row in scored(PolicyStrategy(policy, history, name, look), returns, oracle)
+            ]
     return rows
 
 

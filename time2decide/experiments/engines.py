@@ -18,8 +18,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.experiments.store import Config, Row
-from time2decide.qp.checks import InputError, check_count, check_positive
 
 ENGINES = ("local", "ray")
 _RETRIES = 3  # times that a task may lose its worker
@@ -68,8 +68,8 @@ def outcomes(
 
 def check_engine(engine: str, workers: int, address: str | None, gpus: float) -> None:
     """Raise unless `outcomes` can run with these."""
-    check_count("workers", workers)
-    check_positive("gpus", gpus, allow_zero=True)
+    validate_count("workers", workers)
+    validate_positive("gpus", gpus, allow_zero=True)
     if engine not in ENGINES:
         raise InputError(f"engine: expected one of {', '.join(ENGINES)}, found {engine!r}")
     if engine != "ray" and (address or gpus):

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.decisions import backbone_pto, fine_tune_forecaster, rollout
-from time2decide.decisions.metrics import squared_distance
 from time2decide.experiments.findings import held, show_findings
-from time2decide.experiments.literal_evaluation import SIZES, recipe_of, rollout_data, scored
 from time2decide.experiments.paper import published
+from time2decide.experiments.paper_model_evaluation import SIZES, recipe_of, rollout_data, scored
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN, TimePFNForecaster
 from time2decide.markets import BUDGETS, WINDOW
+from time2decide.policy.paper_model import backbone_pto
+from time2decide.policy.paper_training import fine_tune_forecaster
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import squared_distance
 
 TABLE = "compare_timepfn_noise_sft_or_not"
 PAPER_ROWS = {"pto-timepfn": "Original Checkpoint", "pto-finetuned": "Fine-tuned on Noisy Data"}

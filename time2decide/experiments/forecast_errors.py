@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.decisions import ar1, persistence, ridge
-from time2decide.decisions.forecasters import Forecaster
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN, TimePFNForecaster
+from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
 from time2decide.markets import MARKETS, WINDOW, LMCConfig, synthetic_returns
 
 _HORIZON = 96

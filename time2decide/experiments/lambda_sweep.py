@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from time2decide.decisions import LiteralStrategy, Uniform, backbone_pto, pretrained_strategy, train_literal
-from time2decide.decisions.literal_training import RETURN_WEIGHTS
+from time2decide.backtesting.baselines import Uniform
 from time2decide.experiments.findings import held, show_findings
-from time2decide.experiments.literal_evaluation import SIZES, recipe_of, scored, teacher_forced
 from time2decide.experiments.paper import published
+from time2decide.experiments.paper_model_evaluation import SIZES, recipe_of, scored, teacher_forced
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN
 from time2decide.markets import BUDGETS
+from time2decide.policy.paper_model import PaperModelStrategy, backbone_pto, pretrained_strategy
+from time2decide.policy.paper_training import RETURN_WEIGHTS, train_paper_model
 
 NAMES = {"time2decide": "Time2Decide", "sft": "SFT"}
 REFERENCES = {"uniform": "Uniform", "pretrained": "Pretrained", "pto-timepfn": "Predict-then-Optimize"}
@@ -58,8 +59,8 @@ def run(config: Config) -> list[Row]:
         return_weight=float(config["return_weight"]),
         covariance=config["model"] == "time2decide",
     )
-    model, progress = train_literal(recipe, backbone)
-    strategy = LiteralStrategy((model,), name=config["model"])
+    model, progress = train_paper_model(recipe, backbone)
+    strategy = PaperModelStrategy((model,), name=config["model"])
     known = scored(strategy, config, "validation", [config["turnover_l1"]])[0]
     row = scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "validation_loss": progress.best}

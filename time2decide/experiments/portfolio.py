@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from time2decide.decisions import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Strategy, Uniform
-from time2decide.decisions.literal import pretrained_strategy
-from time2decide.decisions.metrics import score
-from time2decide.decisions.rollout import rollout
-from time2decide.decisions.time2decide import PRETRAINED, Learned, NetworkForecast, load_policy
+from time2decide.backtesting.baselines import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Uniform
+from time2decide.core.cache import cache_directory
+from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.experiments.portfolio_baselines import tune
 from time2decide.experiments.portfolio_tables import show
 from time2decide.experiments.registry import Experiment
-from time2decide.forecasting.memory import RememberedOutlooks
-from time2decide.forecasting.outlook import VERSION, Outlook, outlook
+from time2decide.forecasting.feature_cache import CachedFeatures
+from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
-from time2decide.markets.cache import cache_directory
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
+from time2decide.policy.paper_model import pretrained_strategy
+from time2decide.simulation.engine import Strategy, rollout
+from time2decide.simulation.metrics import score
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -81,7 +81,7 @@ def run(config: Config) -> list[Row]:
 
 
 def series_of(config: Config, split: str, remembered: Remembered, look: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and the oracle's path of a split, with the outlooks of all windows in memory if they are needed."""
+    """Returns and the oracle's path of a split, with the features_of of all windows in memory if they are needed."""
     lmc = LMCConfig(length=config["length"])
     options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
     returns = synthetic_returns(config["market"], split, **options)
@@ -101,11 +101,11 @@ def _pto(name: str) -> Make:
 
 
 def _network(name: str, history: str) -> Make:
-    return lambda policy, look, _: Learned(policy, history, name, look)
+    return lambda policy, look, _: PolicyStrategy(policy, history, name, look)
 
 
 class Maker(NamedTuple):
-    """How a strategy is made: of a bundled network, outlooks and tuned values."""
+    """How a strategy is made: of a bundled network, features_of and tuned values."""
 
     make: Make
     network: str | None = None
@@ -157,7 +157,7 @@ def scored(
     ]
 
 
-class Remembered(RememberedOutlooks):
+class Remembered(CachedFeatures):
     """Outlooks of whole series, kept on disk between tasks, because all networks see the same windows."""
 
     def learn(self, returns: np.ndarray, key: Config) -> None:
@@ -167,10 +167,12 @@ class Remembered(RememberedOutlooks):
         steps = range(WINDOW, returns.shape[1])
         if path.exists():
             tensors, _ = load_tensors(path)
-            looks = [Outlook(**{field: tensor[i] for field, tensor in tensors.items()}) for i in range(len(steps))]
+            looks = [
+                WindowFeatures(**{field: tensor[i] for field, tensor in tensors.items()}) for i in range(len(steps))
+            ]
         else:
-            looks = [outlook(returns[:, t - WINDOW : t]) for t in steps]
-            stacked = {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(Outlook)}
+            looks = [window_features(returns[:, t - WINDOW : t]) for t in steps]
+            stacked = {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(WindowFeatures)}
             save_tensors(path, stacked, key)
         for t, one in zip(steps, looks, strict=True):
             self.remember(returns[:, t - WINDOW : t], one)

@@ -13,23 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.decisions import (
+from time2decide.backtesting.baselines import (
     AveragedOracle,
     LagOneOracle,
     PredictThenOptimise,
     SoftForecast,
-    Strategy,
     Uniform,
-    ar1,
     oracle_rollout,
-    ridge,
-    rollout,
-    score,
 )
-from time2decide.decisions.forecasters import Forecaster
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
+from time2decide.forecasting.simple import Forecaster, ar1, ridge
 from time2decide.markets import BUDGETS, MARKETS, RISK_AVERSION, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.simulation.engine import Strategy, rollout
+from time2decide.simulation.metrics import score
 
 #: What is tried for every parameter; part of a task's configuration, so that other grids give other rows.
 GRIDS: dict[str, list[float]] = {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from time2decide.decisions import LagOneOracle, PredictThenOptimise, Strategy, Uniform
-from time2decide.decisions.time2decide import Learned, NetworkForecast, load_policy
+from time2decide.backtesting.baselines import LagOneOracle, PredictThenOptimise, Uniform
 from time2decide.experiments.portfolio import Remembered, fingerprint, scored
 from time2decide.experiments.portfolio_tables import reduction, values
 from time2decide.experiments.registry import Experiment
 from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
+from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
+from time2decide.simulation.engine import Strategy
 
 Config = dict[str, Any]
 Row = dict[str, Any]
@@ -38,8 +39,8 @@ def run(config: Config) -> list[Row]:
         Uniform(),
         LagOneOracle(),
         PredictThenOptimise(NetworkForecast(policy, look), name="pto"),
-        Learned(policy, "own", "time2decide (own)", look),
-        Learned(policy, "hindsight", "time2decide (hindsight)", look),
+        PolicyStrategy(policy, "own", "time2decide (own)", look),
+        PolicyStrategy(policy, "hindsight", "time2decide (hindsight)", look),
     ]
     return [row for strategy in strategies for row in scored(strategy, returns, oracle, budgets=BUDGETS)]
 

@@ -12,6 +12,7 @@ import math
 from dataclasses import replace
 from functools import cache
 
+from time2decide.core.validation import InputError
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
@@ -21,7 +22,6 @@ from time2decide.neural.metrics import r2_score
 from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish
 from time2decide.neural.solver import load_solver, predict
 from time2decide.qp import KAPPA_RANGES, PAPER_SIZES, kkt, random_qp, solve_exact
-from time2decide.qp.checks import InputError
 
 FAR_SIZES = ((3, 9), (10, 30), (60, 50))  # more constraints than variables, and far larger than in training
 SHIFT_SIZES = ((5, 3), (20, 16))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from time2decide.core.validation import InputError
 from time2decide.experiments.engines import outcomes
 from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
-from time2decide.qp.checks import InputError
 
 PRESETS = ("smoke", "cpu", "paper")
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from time2decide.bench.timing import one_thread
-from time2decide.decisions.literal import LiteralDecider
-from time2decide.decisions.literal_training import LITERAL_PRESETS, decision_loss
 from time2decide.experiments.paper import published
 from time2decide.experiments.qp_cells import cell, new_model
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
+from time2decide.policy.paper_model import PaperModel
+from time2decide.policy.paper_training import PAPER_MODEL_PRESETS, decision_loss
 
 _MACHINES = {"1 core": (1, 0), "64 cores": (64, 0), "8 GPUs": (8, 8)}  # name -> (tasks at a time, GPUs)
 _QP_BATCH, _QP_WIDTH = 128, 256  # the paper's
@@ -88,7 +88,7 @@ def _tuning_step(config: Config, generator: torch.Generator) -> tuple[Callable[[
     """The literal Time2Decide of full size: 16 assets, windows and targets of 96 steps; operations are counted."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, recipe = LiteralDecider().train(), LITERAL_PRESETS["paper"]
+    model, recipe = PaperModel().train(), PAPER_MODEL_PRESETS["paper"]
     shape = (config["batch"], 192, model.config.assets)
     returns = 0.01 * torch.randn(shape, generator=generator)
     allocations = torch.randn(shape, generator=generator).softmax(-1)

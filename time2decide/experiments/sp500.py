@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from time2decide.decisions import backtest, with_intervals
-from time2decide.decisions.fine_tuning import FineTuning, fine_tune
-from time2decide.decisions.rollout import Past, Strategy
-from time2decide.decisions.time2decide import Learned, load_policy
+from time2decide.backtesting.intervals import with_intervals
+from time2decide.backtesting.walk_forward import backtest
 from time2decide.experiments.portfolio import fingerprint
 from time2decide.experiments.registry import Experiment
-from time2decide.forecasting.memory import RememberedOutlooks
+from time2decide.forecasting.feature_cache import CachedFeatures
 from time2decide.markets import WINDOW, load_returns
+from time2decide.policy.fine_tuning import FineTuning, fine_tune
+from time2decide.policy.model import PolicyStrategy, load_policy
+from time2decide.simulation.engine import Observation, Strategy
 
 STRATEGIES = ("uniform", "inverse-volatility", "minimum-variance", "mean-variance-shrunk", "pto-ar1")
 BUDGETS = [0.1, 0.5, 1.0]
 Row = dict[str, Any]
-_SMALL = FineTuning(share=1.0, steps=4, batch=8, stretches=2, decisions=4, check_every=2, budgets=(0.5,), risks=(0.1,))
+_SMALL = FineTuning(share=1.0, steps=4, batch=8, episodes=2, decisions=4, check_every=2, budgets=(0.5,), risks=(0.1,))
 _KEYS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "traded", "regret", "mse")
 
 
@@ -36,9 +37,15 @@ def tasks(preset: str) -> list[Row]:
     common: Row = {"seed": 0, "cost_bps": 10.0, "share": 0.7, "networks": networks}
     if preset == "smoke":
         small = {"rows": 900, "assets": 4, "budgets": [0.5], "last": 30, "refit_every": 20}
-        return [common | small | {"tuning": asdict(_SMALL)}]
+        return [common | small | {"tuning": _tuning(_SMALL)}]
     full = {"rows": None, "assets": None, "budgets": BUDGETS, "last": None, "refit_every": 840}
-    return [common | full | {"tuning": asdict(FineTuning(share=1.0))}]
+    return [common | full | {"tuning": _tuning(FineTuning(share=1.0))}]
+
+
+def _tuning(recipe: FineTuning) -> Row:
+    """The recipe as stored rows are keyed by it: `episodes` had another name when they were measured."""
+    values = asdict(recipe)
+    return values | {"stretches": values.pop("episodes")}
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,11 @@ class Refitted:
     """A network fitted again on the way: from step `starts[i]` on, `networks[i]` decides."""
 
     starts: tuple[int, ...]
-    networks: tuple[Learned, ...]
+    networks: tuple[PolicyStrategy, ...]
     name: str = "time2decide-tuned"
     wants_hindsight: bool = False
 
-    def decide(self, past: Past) -> np.ndarray:
+    def decide(self, past: Observation) -> np.ndarray:
         assert past.step is not None  # the engine's are numbered
         return self.networks[bisect_right(self.starts, past.step) - 1].decide(past)
 
@@ -63,12 +70,12 @@ def run(config: Row) -> list[Row]:
     first = int(config["share"] * len(table))
     table = table.iloc[: first + (config["last"] or len(table))]
     test = table.iloc[first - WINDOW :]  # the first decision is about the first day of the test
-    look = RememberedOutlooks(most=len(test))
+    look = CachedFeatures(most=len(test))
     tuned, notes = _refitted(table.to_numpy(), first, config, look)
     ours: list[Strategy] = [
-        Learned(load_policy("decide")[0], "hindsight", "time2decide", look),
-        Learned(load_policy("decide")[0], "own", "time2decide-own", look),
-        Learned(load_policy("decide-utility")[0], "own", "time2decide-utility", look),
+        PolicyStrategy(load_policy("decide")[0], "hindsight", "time2decide", look),
+        PolicyStrategy(load_policy("decide")[0], "own", "time2decide-own", look),
+        PolicyStrategy(load_policy("decide-utility")[0], "own", "time2decide-utility", look),
         tuned,
     ]
     result = backtest(test, [*ours, *STRATEGIES], config["budgets"], cost_bps=config["cost_bps"])
@@ -80,14 +87,15 @@ def run(config: Row) -> list[Row]:
     return rows
 
 
-def _refitted(returns: np.ndarray, first: int, config: Row, look: RememberedOutlooks) -> tuple[Refitted, Row]:
+def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures) -> tuple[Refitted, Row]:
     """The network fitted to the rows before `first` and again every `refit_every` rows, and notes on how."""
     plain: Row = {key: tuple(value) if isinstance(value, list) else value for key, value in config["tuning"].items()}
+    plain["episodes"] = plain.pop("stretches")
     recipe = FineTuning(**(plain | {"seed": config["seed"], "cost_bps": config["cost_bps"]}))
     starts = range(first, len(returns), config["refit_every"])
     fits = [fine_tune(returns[:start], load_policy("decide")[0], recipe) for start in starts]
     steps = tuple(start - first + WINDOW for start in starts)  # the walk begins a window before the first decision
-    networks = tuple(Learned(policy, "own", "tuned", look) for policy, _ in fits)
+    networks = tuple(PolicyStrategy(policy, "own", "tuned", look) for policy, _ in fits)
     notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "holds", "validation_utility")}
     return Refitted(steps, networks), notes
 

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from time2decide.qp.checks import InputError
+from time2decide.core.validation import InputError
 
 Config = dict[str, Any]
 Row = dict[str, Any]

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.validation import validate_count
 from time2decide.markets.lmc import LMCConfig, channel_gram
-from time2decide.qp.checks import check_count
 
 AHEAD = 4  # steps of the longer forecast
 _JITTER = 1e-4  # of the variance of the window: what float32 can resolve
@@ -46,8 +46,8 @@ class KernelBank:
     """
 
     def __init__(self, window: int = 96, members: int = 256, seed: int = 1) -> None:
-        check_count("window", window, least=3)
-        check_count("members", members)
+        validate_count("window", window, least=3)
+        validate_count("members", members)
         gram = _random_grams(window, members, seed)  # (N, T + AHEAD, T + AHEAD)
         past, cross = gram[:, :window, :window], gram[:, :window, window]
         ahead = gram[:, :window, window:].mean(axis=-1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import InputError
+from time2decide.core.validation import InputError
 
 LAGS = 16
 PENALTIES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)  # relative to the variance of the window

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
-from time2decide.qp.checks import InputError, check_count, check_positive
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import InputError, validate_count, validate_positive
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of Adam
@@ -38,9 +38,9 @@ class Schedule:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_count("steps", self.steps)
-        check_positive("lr", self.lr)
-        check_count("seed", self.seed, least=0)
+        validate_count("steps", self.steps)
+        validate_positive("lr", self.lr)
+        validate_count("seed", self.seed, least=0)
         if not 0 < self.pct_start < 1:
             raise InputError(f"pct_start: expected a number in (0, 1), found {self.pct_start}")
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.forecasting.loop import Report, Schedule, fit, stream
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
 from time2decide.markets.lmc import LMCConfig, lmc_series
-from time2decide.qp.checks import InputError, check_count, check_positive
 
 _LMC_SEED = 7_000_001  # a stream of its own: no pretraining series is in a market
 _WEIGHTS, _WINDOWS = range(2)  # streams of random numbers
@@ -49,9 +49,9 @@ class PretrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "channels", "pool"):
-            check_count(name, getattr(self, name))
-        check_count("positions", self.positions, least=self.channels)
-        check_positive("fresh_every", self.fresh_every)
+            validate_count(name, getattr(self, name))
+        validate_count("positions", self.positions, least=self.channels)
+        validate_positive("fresh_every", self.fresh_every)
         for name in ("multiplicative_share", "rescaled_share", "noisy_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name}: expected a share in [0, 1], found {getattr(self, name)}")

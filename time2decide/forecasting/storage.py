@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
-from time2decide.qp.checks import InputError
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.files import write_text
+from time2decide.core.validation import InputError
 
 Model = TypeVar("Model", bound=nn.Module)
 

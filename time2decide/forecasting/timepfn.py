@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.forecasting.storage import load_folder, save_folder
-from time2decide.qp.checks import InputError, check_count, check_positive
 
 #: Bundled checkpoints.
 PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
@@ -48,8 +48,8 @@ class TimePFNConfig:
     def __post_init__(self) -> None:
         counts = ("window", "horizon", "filters", "patch", "stride", "patch_hidden", "embed", "layers", "heads")
         for name in (*counts, "feedforward", "head_hidden"):
-            check_count(name, getattr(self, name))
-        check_positive("eps", self.eps)
+            validate_count(name, getattr(self, name))
+        validate_positive("eps", self.eps)
         if len(self.kernels) != len(self.pools):
             raise InputError(f"pools: expected one per kernel, found {len(self.pools)} for {len(self.kernels)}")
         if self.embed % self.heads or self.embed % 4:

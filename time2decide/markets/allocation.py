@@ -16,7 +16,7 @@ import daqp
 import numpy as np
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_positive
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, validate_finite, validate_positive
 
 _CERTIFIED = 1e-14  # gap relative to the data (return differences and curvature): a few units of rounding
 _REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
@@ -58,8 +58,8 @@ def mean_variance_step(
     m = r.shape[-1] if r.ndim else 0
     if not m or p.shape[-1:] != (m,) or S.shape[-2:] != (m, m):
         raise InputError(f"returns: expected (..., m) as in previous and covariance, found {r.shape} and {S.shape}")
-    weight = check_positive("risk_aversion", risk_aversion, allow_zero=True)
-    check_semidefinite(S)
+    weight = validate_positive("risk_aversion", risk_aversion, allow_zero=True)
+    validate_semidefinite(S)
     p = _on_simplex("previous", p)
     shapes = {"returns": r.shape[:-1], "previous": p.shape[:-1], "covariance": S.shape[:-2], "turnover_l1": gamma.shape}
     try:
@@ -74,7 +74,7 @@ def mean_variance_step(
     return as_tensor("answer", answer) if isinstance(returns, Tensor) else answer
 
 
-def check_semidefinite(covariance: np.ndarray) -> None:
+def validate_semidefinite(covariance: np.ndarray) -> None:
     """Raise unless matrices (..., m, m) are symmetric and positive semidefinite up to rounding.
 
     Otherwise the objective is not concave and no certificate holds.
@@ -89,7 +89,7 @@ def check_semidefinite(covariance: np.ndarray) -> None:
         raise InputError("covariance: expected positive semidefinite, found a negative eigenvalue") from None
 
 
-def check_budgets(turnover_l1: ArrayLike) -> np.ndarray:
+def validate_budgets(turnover_l1: ArrayLike) -> np.ndarray:
     """One or several budgets γ as an array (k,), or an `InputError`."""
     budgets = np.atleast_1d(_array("turnover_l1", turnover_l1))
     if budgets.ndim != 1 or not budgets.size:
@@ -209,5 +209,5 @@ def _settle(p: np.ndarray, change: np.ndarray, half: np.float64) -> np.ndarray:
 
 def _array(name: str, value: ArrayLike) -> np.ndarray:
     tensor = as_tensor(name, value)
-    check_finite(name, tensor)
+    validate_finite(name, tensor)
     return np.asarray(tensor.detach().cpu().double().numpy())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from sklearn.base import clone
 
-from time2decide.qp.checks import InputError
+from time2decide.core.validation import InputError
 
 #: Windows (series, window, assets) -> covariances (series, assets, assets).
 Covariance = Callable[[np.ndarray], np.ndarray]

@@ -20,9 +20,9 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from threadpoolctl import threadpool_limits
 
-from time2decide.markets.cache import cached_array
+from time2decide.core.cache import cached_array
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.markets.kernels import Kernel, kernel_bank, tall_factor
-from time2decide.qp.checks import InputError, check_count, check_positive
 
 _VERSION = 1  # of the random stream: raise it when the same seed gives other numbers, so that caches are not mixed
 
@@ -43,9 +43,9 @@ class LMCConfig:
 
     def __post_init__(self) -> None:
         for name in ("channels", "length", "most_kernels"):
-            check_count(name, getattr(self, name), least=2 if name == "length" else 1)
+            validate_count(name, getattr(self, name), least=2 if name == "length" else 1)
         for name in ("dirichlet_min", "dirichlet_max", "weibull_shape", "weibull_scale"):
-            check_positive(name, getattr(self, name))
+            validate_positive(name, getattr(self, name))
         if self.dirichlet_min > self.dirichlet_max:
             raise InputError(f"dirichlet_min: expected at most {self.dirichlet_max}, found {self.dirichlet_min}")
 
@@ -106,8 +106,8 @@ def lmc_set(
     kept on disk unless `cache` is false.
     """
     config = config or LMCConfig()
-    check_count("count", count)
-    check_count("first", first, least=0)
+    validate_count("count", count)
+    validate_count("first", first, least=0)
     key = {"kind": "lmc", "version": _VERSION, **asdict(config), "seed": seed, "first": first, "count": count}
     return cached_array(key, lambda: _generate(config, seed, first, count, workers), enabled=cache)
 

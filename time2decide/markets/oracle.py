@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from time2decide.markets.allocation import best_allocations, check_budgets, check_semidefinite, half_turnover
+from time2decide.core.validation import (
+    ArrayLike,
+    InputError,
+    as_tensor,
+    validate_count,
+    validate_finite,
+    validate_positive,
+)
+from time2decide.markets.allocation import best_allocations, half_turnover, validate_budgets, validate_semidefinite
 from time2decide.markets.covariance import Covariance, empirical_covariance
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_count, check_finite, check_positive
 
 #: The paper's seven turnover budgets γ.
 BUDGETS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -48,9 +55,9 @@ def oracle_path(
     Allocations in the shape of `returns`; with a sequence of budgets (series, k, time, assets). Row t is what the
     oracle holds while returns[:, t] is earned.
     """
-    array = check_returns(returns, window)
-    weight = check_positive("risk_aversion", risk_aversion, allow_zero=True)
-    budgets = check_budgets(turnover_l1)
+    array = validate_return_array(returns, window)
+    weight = validate_positive("risk_aversion", risk_aversion, allow_zero=True)
+    budgets = validate_budgets(turnover_l1)
     if not callable(covariance):
         raise InputError(f"covariance: expected a function of windows, found {type(covariance).__name__}")
     series, time, m = array.shape
@@ -79,17 +86,17 @@ def _covariance_at(t: int, covariance: Covariance, windows: np.ndarray) -> np.nd
         found = found if sigma.dtype.kind in "fiu" else f"dtype {sigma.dtype}"
         raise InputError(f"covariance: expected finite numbers ({series}, {m}, {m}) at step {t}, found {found}")
     if covariance is not empirical_covariance:  # which is semidefinite by its form
-        check_semidefinite(sigma)
+        validate_semidefinite(sigma)
     return sigma
 
 
-def check_returns(returns: ArrayLike, window: int) -> np.ndarray:
+def validate_return_array(returns: ArrayLike, window: int) -> np.ndarray:
     """Returns as a float64 array (series, time, assets) with more than `window` finite steps, or an `InputError`."""
-    check_count("window", window, least=2)
+    validate_count("window", window, least=2)
     tensor = as_tensor("returns", returns)
     if tensor.dim() not in (2, 3) or not tensor.numel():
         raise InputError(f"returns: expected shape (series, time, assets), found {tuple(tensor.shape)}")
-    check_finite("returns", tensor)
+    validate_finite("returns", tensor)
     array = np.asarray(tensor.detach().cpu().double().numpy())
     array = array if array.ndim == 3 else array[None]  # (series, time, assets)
     if array.shape[1] <= window:

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from time2decide.markets.cache import cached_array
+from time2decide.core.cache import cached_array
+from time2decide.core.validation import validate_choice, validate_count
 from time2decide.markets.lmc import LMCConfig, lmc_set, series_generator
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.qp.checks import check_choice, check_count
 
 #: Standard deviation of the noise of each market. The paper says 0.01; at 0.0065 the ratio of Uniform's noisy to its
 #: clean row is the paper's.
@@ -42,7 +42,7 @@ def synthetic_returns(
     """
     deviation = _choose("market", market, MARKETS)
     first, default = _choose("split", split, SPLITS)
-    number = check_count("count", default if count is None else count)
+    number = validate_count("count", default if count is None else count)
     series = lmc_set(number, config, seed=seed, first=first, cache=cache)
     noise = np.zeros_like(series)
     if deviation:
@@ -67,7 +67,7 @@ def synthetic_oracle(
     cache: bool = True,
 ) -> np.ndarray:
     """`oracle_path` of `synthetic_returns` for several budgets, (series, budgets, time, assets), kept on disk."""
-    number = check_count("count", _choose("split", split, SPLITS)[1] if count is None else count)
+    number = validate_count("count", _choose("split", split, SPLITS)[1] if count is None else count)
     key = {"kind": "oracle", "version": _VERSION, "market": market, "split": split, "count": number, "seed": seed}
     key |= {**asdict(config or LMCConfig()), "budgets": [float(g) for g in turnover_l1]}
     key |= {"window": WINDOW, "risk_aversion": RISK_AVERSION}
@@ -80,5 +80,5 @@ def synthetic_oracle(
 
 
 def _choose(name: str, value: str, table: dict[str, T]) -> T:
-    check_choice(name, value, table)
+    validate_choice(name, value, table)
     return table[value]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from time2decide.qp.checks import InputError, check_positive
+from time2decide.core.validation import InputError, validate_positive
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
@@ -59,7 +59,7 @@ def load_market(
     if values not in (*_KINDS, None):
         raise InputError(f"values: expected one of {', '.join(_KINDS)}, found {values!r}")
     if most_gap != math.inf:  # which allows any gap
-        check_positive("most_gap", most_gap)
+        validate_positive("most_gap", most_gap)
     if isinstance(source, str) and source == "sp500":
         frame, name, values = sp500_prices(), "sp500", "prices"
     elif isinstance(source, pd.DataFrame):

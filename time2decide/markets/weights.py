@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from time2decide.neural.checkpoints import write_text
-from time2decide.qp.checks import InputError
+from time2decide.core.files import write_text
+from time2decide.core.validation import InputError
 
 _HEADER = ["asset", "weight"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from time2decide.core.validation import InputError
 from time2decide.neural.baselines import LSTM, MLP, LSTMConfig, MLPConfig
 from time2decide.neural.transformers import Transformer, TransformerConfig
-from time2decide.qp import InputError
 
 #: name in the paper -> (model, configuration, settings that the name implies)
 ARCHITECTURES: dict[str, tuple[Any, Any, dict[str, Any]]] = {

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
-from time2decide.qp.checks import InputError, check_positive
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import InputError, validate_positive
 
 _STATE = "state.safetensors"
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
@@ -79,7 +79,7 @@ class AveragedRun:
         `report` is called after every step. If it raises KeyboardInterrupt, the state after that step is saved first;
         an interrupt inside a step leaves the last checkpoint as it is.
         """
-        check_positive("save_every", save_every, allow_zero=True)
+        validate_positive("save_every", save_every, allow_zero=True)
         saved = time.monotonic()
         while self.step < self.config.steps:
             loss = self.one_step()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from time2decide.core.validation import validate_count
 from time2decide.neural.tokens import token_shape
 from time2decide.neural.transformers import TokenEmbedding, answer_head, check_dropout, initialise
-from time2decide.qp.checks import check_count
 
 _MLP_MULTIPLES = (6, 6, 5, 5, 4, 4)  # widths of the blocks, in units of d_model
 
@@ -26,9 +26,9 @@ class MLPConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_count("n", self.n)
-        check_count("m", self.m, least=0)
-        check_count("d_model", self.d_model)
+        validate_count("n", self.n)
+        validate_count("m", self.m, least=0)
+        validate_count("d_model", self.d_model)
         check_dropout(self.dropout)
 
 
@@ -80,10 +80,10 @@ class LSTMConfig:
     dropout: float = 0.1  # between the layers
 
     def __post_init__(self) -> None:
-        check_count("n", self.n)
-        check_count("m", self.m, least=0)
-        check_count("d_model", self.d_model)
-        check_count("layers", self.layers)
+        validate_count("n", self.n)
+        validate_count("m", self.m, least=0)
+        validate_count("d_model", self.d_model)
+        validate_count("layers", self.layers)
         check_dropout(self.dropout)
 
 

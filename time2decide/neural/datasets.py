@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import validate_count
 from time2decide.neural.tokens import feasible_start, tokenise
 from time2decide.qp import QP, InputError, random_qp, solve_exact
-from time2decide.qp.checks import check_count
 
 #: The paper's seeds of the training, validation and test sets.
 PAPER_SEEDS = {"train": 42, "validation": 43, "test": 44}
@@ -77,8 +77,8 @@ def labelled_qps(
     workers : int, optional
         Processes of the exact solver.
     """
-    check_count("count", count)
-    check_count("seed", seed, least=0)
+    validate_count("count", count)
+    validate_count("seed", seed, least=0)
     parameters = {"count": count, "n": n, "m": m, "seed": seed, "kappa": kappa and list(kappa), "format": _FORMAT}
     path = cache_dir() / "qps" / f"n{n}-m{m}-{fingerprint(parameters)}.safetensors"
     if cache and path.exists():

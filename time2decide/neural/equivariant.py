@@ -35,8 +35,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors, write_text
-from time2decide.qp.checks import InputError, check_count, check_positive
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.files import write_text
+from time2decide.core.validation import InputError, validate_count, validate_positive
 
 #: Checkpoints that come with the package, by name.
 PRETRAINED = {"qp": Path(__file__).parent / "pretrained" / "qp"}
@@ -58,14 +59,14 @@ class EquivariantConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("width", 1), ("hidden", 1), ("depth", 0), ("closing", 0)):
-            check_count(name, getattr(self, name), least=least)
-        check_positive("sharpness", self.sharpness)
+            validate_count(name, getattr(self, name), least=least)
+        validate_positive("sharpness", self.sharpness)
         if not 0 < self.floor < 1:
             raise InputError(f"floor: expected a number in (0, 1), found {self.floor}")
         for name in ("data_steps", "gate_steps"):
             accelerated, plain = getattr(self, name)
-            check_count(name, accelerated, least=0)
-            check_count(name, plain)  # the last plain step is the one that carries the gradient
+            validate_count(name, accelerated, least=0)
+            validate_count(name, plain)  # the last plain step is the one that carries the gradient
             object.__setattr__(self, name, (accelerated, plain))
 
     @classmethod
@@ -145,7 +146,7 @@ class EquivariantSolver(nn.Module):
 
     def iterate(self, problem: DualProblem, depth: int | None = None) -> list[tuple[Tensor, Tensor]]:
         """The looped layer: (normalised dual, gate logit) after every pass, each (batch, m, 1)."""
-        passes = self.config.depth if depth is None else check_count("depth", depth, least=0)
+        passes = self.config.depth if depth is None else validate_count("depth", depth, least=0)
         scores, q = problem.scores, problem.q
         eye = torch.eye(q.shape[1], dtype=q.dtype, device=q.device)
         attention = scores / scores.norm(dim=2, keepdim=True)  # (batch, m, m), rows of unit length

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from time2decide.core.validation import validate_count, validate_positive
 from time2decide.neural.averaged_run import AveragedRun, Report
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.qp import PAPER_SIZES, InputError, random_qp, solve_exact
-from time2decide.qp.checks import check_count, check_positive
 
 #: Sizes (n, m) that training never sees, to measure how the solver carries over.
 UNSEEN_SIZES = ((4, 2), (12, 12), (30, 20), (40, 10))
@@ -38,12 +38,12 @@ class EquivariantTraining:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "warmup"):
-            check_count(name, getattr(self, name))
-        check_count("seed", self.seed, least=0)
-        check_count("largest", self.largest, least=2)
+            validate_count(name, getattr(self, name))
+        validate_count("seed", self.seed, least=0)
+        validate_count("largest", self.largest, least=2)
         for name in ("lr", "clip_norm"):
-            check_positive(name, getattr(self, name))
-        check_positive("weight_decay", self.weight_decay, allow_zero=True)
+            validate_positive(name, getattr(self, name))
+        validate_positive("weight_decay", self.weight_decay, allow_zero=True)
         low, high = self.depths
         if not 1 <= low <= high:
             raise InputError(f"depths: expected 1 <= low <= high, found {self.depths}")

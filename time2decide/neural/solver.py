@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.validation import validate_count, validate_positive
 from time2decide.neural.equivariant import EquivariantSolver
 from time2decide.neural.polish import EXACT, Polished, polish
 from time2decide.qp import QP, InputError, Solution, Status, kkt, solve_exact
-from time2decide.qp.checks import check_count, check_positive
 
 KINDS = ("U", "LC")
 #: Beyond this the network costs seconds a problem and its float32 inverses lose the active set.
@@ -50,9 +50,9 @@ def solve_neural(
     checkpoint : name, folder or EquivariantSolver, optional
         The bundled one by default.
     """
-    tol = check_positive("tol", tol)
+    tol = validate_positive("tol", tol)
     model = load_solver(checkpoint, qp.A.device)
-    passes = model.config.depth if depth is None else check_count("steps", depth, least=0)
+    passes = model.config.depth if depth is None else validate_count("steps", depth, least=0)
     if polish and qp.kind == "LC" and qp.m > MOST_CONSTRAINTS:
         return _exactly(qp, tol)
     scaled, units = _scale(qp)

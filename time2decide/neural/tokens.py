@@ -20,8 +20,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from time2decide.core.validation import validate_count
 from time2decide.qp import QP, InputError
-from time2decide.qp.checks import check_count
 
 
 def token_shape(n: int, m: int) -> tuple[int, int]:
@@ -54,7 +54,7 @@ def feasible_start(qp: QP, generator: torch.Generator, *, tries: int = 8) -> Ten
     (rejecting whole problems would bias C and d), and the bound keeps it cheap where feasible Gaussian points are
     rare. Needs d ≥ 0, so that 0 is feasible.
     """
-    check_count("tries", tries)
+    validate_count("tries", tries)
     if bool((qp.d < 0).any()):
         raise InputError(f"qp: expected d >= 0, so that x = 0 is feasible, found {qp.d.min().item():.6g}")
     point = torch.randn(len(qp), qp.n, generator=generator, dtype=qp.A.dtype, device=qp.A.device)

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.neural.checkpoints import load_tensors, save_tensors
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.neural.progress import training_progress
 from time2decide.neural.tokens import random_rotation, rotate
-from time2decide.qp import InputError
-from time2decide.qp.checks import check_count, check_positive
 
 _EVALUATION_BATCH = 512
 _ORDER, _ROTATION, _DROPOUT = range(3)  # streams of random numbers
@@ -49,17 +48,17 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "checkpoint_every"):
-            check_count(name, getattr(self, name))
+            validate_count(name, getattr(self, name))
         for name in ("patience", "seed"):
-            check_count(name, getattr(self, name), least=0)
-        check_positive("lr", self.lr)
-        check_positive("weight_decay", self.weight_decay, allow_zero=True)
+            validate_count(name, getattr(self, name), least=0)
+        validate_positive("lr", self.lr)
+        validate_positive("weight_decay", self.weight_decay, allow_zero=True)
         if self.schedule not in ("plateau", "cosine"):
             raise InputError(f"schedule: expected 'plateau' or 'cosine', found {self.schedule!r}")
         if self.stop_after is not None:
-            check_count("stop_after", self.stop_after)
+            validate_count("stop_after", self.stop_after)
         if self.clip_norm is not None:
-            check_positive("clip_norm", self.clip_norm)
+            validate_positive("clip_norm", self.clip_norm)
         for name in ("factor", "warmup"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name}: expected a number in [0, 1), found {getattr(self, name)}")

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.neural.tokens import token_shape
-from time2decide.qp import InputError
-from time2decide.qp.checks import check_count, check_positive
 
 ATTENTIONS = ("softmax", "linear")
 _LONG = 64  # tokens from which the fused softmax kernel wins on a CPU
@@ -32,16 +31,16 @@ class TransformerConfig:
     position_std: float = 0.02  # of the learned positions at the start; 1 tells tokens apart from the first step on
 
     def __post_init__(self) -> None:
-        check_count("n", self.n)
-        check_count("m", self.m, least=0)
+        validate_count("n", self.n)
+        validate_count("m", self.m, least=0)
         for name in ("d_model", "layers", "heads", "ff_multiple"):
-            check_count(name, getattr(self, name))
+            validate_count(name, getattr(self, name))
         if self.attention not in ATTENTIONS:
             raise InputError(f"attention: expected one of {', '.join(ATTENTIONS)}, found {self.attention!r}")
         if self.d_model % self.heads:
             raise InputError(f"heads: expected a divisor of d_model = {self.d_model}, found {self.heads}")
         check_dropout(self.dropout)
-        check_positive("position_std", self.position_std)
+        validate_positive("position_std", self.position_std)
 
 
 class Transformer(nn.Module):

@@ -5,7 +5,7 @@ alone, random problems of the paper's distribution, exact answers in bulk, and e
 else in the package stands on this folder; it imports nothing from the others.
 """
 
-from time2decide.qp.checks import InputError
+from time2decide.core.validation import InputError
 from time2decide.qp.exact import solve_exact
 from time2decide.qp.generators import KAPPA_RANGES, PAPER_SIZES, random_qp, reference_problems
 from time2decide.qp.problem import QP

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
-from time2decide.qp.checks import check_count
+from time2decide.core.validation import validate_count
 from time2decide.qp.problem import QP
 from time2decide.qp.scaling import evened, settle_trivial, variable_units
 from time2decide.qp.solution import KKT, Solution, Status, kkt, proximal_map
@@ -45,7 +45,7 @@ def solve_exact(qp: QP, *, tol: float = 1e-8, workers: int | None = None) -> Sol
     `workers` is the number of processes; by default all cores for large batches and this process for small ones.
     """
     if workers is not None:
-        check_count("workers", workers)
+        validate_count("workers", workers)
     problem, units = evened(qp.detached())
     x, dual, flag = solve_rows(as_rows(problem), workers=workers)
     x, dual = x[:, : qp.n], dual[:, : qp.m]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from time2decide.qp.checks import InputError, check_choice, check_count, check_positive
+from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
 from time2decide.qp.problem import QP
 
 #: The paper's nine sizes (n, m).
@@ -41,14 +41,16 @@ def random_qp(
         range, and GGᵀ is rescaled to the Frobenius norm it had, before 0.1·I is added.
     seed : int or numpy Generator
     """
-    check_count("batch", batch)
-    check_count("n", n)
-    check_count("m", m, least=0)
+    validate_count("batch", batch)
+    validate_count("n", n)
+    validate_count("m", m, least=0)
     kind = ("LC" if m else "U") if kind is None else kind
-    check_choice("kind", kind, _KINDS)
+    validate_choice("kind", kind, _KINDS)
     if (kind == "LC") != (m > 0):
         raise InputError(f"m: expected {'at least 1' if kind == 'LC' else '0'} for kind {kind}, found {m}")
-    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(check_count("seed", seed, least=0))
+    rng = (
+        seed if isinstance(seed, np.random.Generator) else np.random.default_rng(validate_count("seed", seed, least=0))
+    )
     G = rng.standard_normal((batch, n, n))
     gram = G @ G.transpose(0, 2, 1)
     if kappa is not None:
@@ -68,7 +70,7 @@ def _shift_condition(
 ) -> np.ndarray:
     if not isinstance(kappa, (tuple, list)) or len(kappa) != 2:
         raise InputError(f"kappa: expected a pair (low, high), found {kappa!r}")
-    low, high = (check_positive("kappa", bound) for bound in kappa)
+    low, high = (validate_positive("kappa", bound) for bound in kappa)
     if not 1 <= low <= high:
         raise InputError(f"kappa: expected a range 1 <= low <= high, found {kappa}")
     batch, n, _ = G.shape

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor, check_finite, check_shape
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, validate_finite, validate_shape
 
 
 class QP:
@@ -88,7 +88,7 @@ class QP:
             raise InputError("A: expected at least one problem, found an empty batch")
         if check:
             for name, tensor in tensors.items():
-                check_finite(name, tensor)
+                validate_finite(name, tensor)
             _check_semidefinite(tensors["A"])
             for name in ("l1_penalty", "l1_radius"):
                 if name in tensors and bool((tensors[name] < 0).any()):
@@ -188,7 +188,7 @@ _SHAPES = {"A": "(n, n)", "b": "(n,)", "C": "(m, n)", "d": "(m,)", "l1_penalty":
 def _check_trailing(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str) -> None:
     """Check the trailing dimensions only; a leading batch dimension may be there."""
     lead = (None,) * (tensor.dim() - len(expected))
-    check_shape(name, tensor, (*lead, *expected), meaning)
+    validate_shape(name, tensor, (*lead, *expected), meaning)
 
 
 def _one_dtype_and_device(tensors: dict[str, Tensor], given: dict[str, ArrayLike]) -> dict[str, Tensor]:

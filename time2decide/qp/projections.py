@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import (
+from time2decide.core.validation import (
     ArrayLike,
     InputError,
     as_tensor,
-    check_finite,
-    check_positive,
-    check_vectors,
     per_instance,
+    validate_finite,
+    validate_positive,
+    validate_vectors,
 )
 
 
@@ -59,7 +59,7 @@ def _refine(y: Tensor, total: Tensor, theta: Tensor) -> Tensor:
 
 def project_simplex(y: ArrayLike, total: float = 1.0) -> ArrayLike:
     """Project y (..., n) onto {x ≥ 0, 1ᵀx = total}; numpy in, numpy out."""
-    return _like(y, _onto_simplex(_vectors("y", y), check_positive("total", total)))
+    return _like(y, _onto_simplex(_vectors("y", y), validate_positive("total", total)))
 
 
 def _onto_simplex(y: Tensor, total: float = 1.0) -> Tensor:
@@ -175,8 +175,8 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
 def _vectors(name: str, value: ArrayLike) -> Tensor:
     """Finite vectors (..., n), at least one and none of them empty."""
     tensor = as_tensor(name, value)
-    check_vectors(name, tensor)
-    check_finite(name, tensor)
+    validate_vectors(name, tensor)
+    validate_finite(name, tensor)
     return tensor
 
 

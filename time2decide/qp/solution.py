@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.qp.checks import ArrayLike, InputError, as_tensor
+from time2decide.core.validation import ArrayLike, InputError, as_tensor
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import project_l1_ball, soft_threshold
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.decisions.backtest import Backtest
-from time2decide.neural.checkpoints import write_text
+from time2decide.backtesting.walk_forward import Backtest
+from time2decide.core.files import write_text
 
 _MOST_POINTS = 1200  # of a line; more cannot be seen
 _MOST_AREAS = 160  # points of an allocation chart

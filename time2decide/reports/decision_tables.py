@@ -137,7 +137,7 @@ def ablation(rows: list[Row]) -> list[Block]:
             (r["market"], r["budgets"]): r for r in chosen if (r["covariance"], r["return_weight"]) == (name, weight)
         }
         cells.append([f"{name}, λ_r={weight:g}", *(_with_error(own[p], None) if p in own else "–" for p in places)])
-    caption = "MSE × 1e4 with the oracle's past allocations, ± standard error over stretches"
+    caption = "MSE × 1e4 with the oracle's past allocations, ± standard error over episodes"
     return [
         Block(caption, ["told of the covariance", *(f"{market}, {budgets}" for market, budgets in places)], cells, NOTE)
     ]

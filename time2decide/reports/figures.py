@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from time2decide.core.files import atomic_path
 from time2decide.experiments.store import results_root
-from time2decide.qp.output_files import replacing
 from time2decide.reports.portfolio_figures import portfolio
 from time2decide.reports.theory_figures import parity, toy_pto
 
@@ -44,7 +44,7 @@ def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None 
     if experiment not in FIGURES or all(row["error"] for row in rows):
         return []
     path = results_root(root) / "figures" / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
-    with replacing(path) as temporary:
+    with atomic_path(path) as temporary:
         FIGURES[experiment](rows).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
     return [path]
 

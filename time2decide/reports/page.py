@@ -9,9 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from time2decide.neural.checkpoints import write_text
-from time2decide.qp.checks import InputError
-from time2decide.qp.output_files import check_file
+from time2decide.core.files import validate_output_file, write_text
+from time2decide.core.validation import InputError
 from time2decide.reports.block import Block
 from time2decide.reports.claims import HELD, NOT_HELD, NOT_TESTED, Claim
 from time2decide.reports.content import Section, sections
@@ -29,7 +28,7 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
     page = Path(out)
     text = page.with_suffix(".md")
     for path in (page, text):
-        check_file("out", path)
+        validate_output_file("out", path)
     if text.exists() and not text.read_bytes().startswith(f"# {TITLE}\n".encode()):
         raise InputError(f"out: expected no file or an older report beside the page, found another text in {text}")
     found = sections(root)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from time2decide.core.validation import InputError, validate_count
 from time2decide.neural.transformers import initialise, linear_attention
-from time2decide.qp.checks import InputError, check_count
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ParityConfig:
 
     def __post_init__(self) -> None:
         for name in ("variables", "width", "layers", "heads"):
-            check_count(name, getattr(self, name))
+            validate_count(name, getattr(self, name))
         if self.width % self.heads:
             raise InputError(f"heads: expected a divisor of width = {self.width}, found {self.heads}")
         if not self.projection and self.width < self.channels:
@@ -121,7 +121,7 @@ def covariance_series(count: int, length: int, variables: int, generator: np.ran
     the distribution is the same under x → −x.
     """
     for name, value in (("count", count), ("length", length), ("variables", variables)):
-        check_count(name, value)
+        validate_count(name, value)
     mixing = generator.normal(size=(count, variables, variables)) / np.sqrt(variables)
     noise = generator.normal(size=(count, length, variables))
     series = torch.from_numpy(noise @ mixing).float()  # (count, length, n)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import quad
 
-from time2decide.qp.checks import InputError, check_count, check_positive
+from time2decide.core.validation import InputError, validate_count, validate_positive
 
 RULES = ("pto", "e2e")
 _REACH = 12.0  # standard deviations beyond which a Gaussian density is zero in double precision
@@ -34,11 +34,11 @@ class ToyModel:
 
     def __post_init__(self) -> None:
         for name in ("prior_variance", "return_variance", "risk_aversion"):
-            check_positive(name, getattr(self, name))
+            validate_positive(name, getattr(self, name))
 
     def noise_variance(self, n: int) -> float:
         """s² = 2σ²/n."""
-        check_count("n", n)
+        validate_count("n", n)
         return 2 * self.return_variance / n
 
     def shrinkage(self, n: int) -> float:
@@ -60,7 +60,7 @@ class ToyModel:
 
     def sample(self, n: int, trials: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Independent pairs (δ, δ̂), each (trials,)."""
-        check_count("trials", trials)
+        validate_count("trials", trials)
         gap = generator.normal(0.0, math.sqrt(self.prior_variance), trials)
         return gap, gap + generator.normal(0.0, math.sqrt(self.noise_variance(n)), trials)
 

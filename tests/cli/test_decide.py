@@ -1,0 +1,121 @@
+"""`decide`, `backtest` and fine-tuning as a user meets them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide import Time2Decide, load_returns
+from time2decide.core.validation import InputError
+from time2decide.markets.weights import read_weights, write_weights
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(1)
+    days = pd.date_range("2024-01-01", periods=130, freq="B")
+    table = pd.DataFrame(rng.normal(0, 0.01, (130, 4)), index=days, columns=["A", "B", "C", "D, E"])
+    table.to_csv(tmp_path / "returns.csv", index_label="date")
+    ((1 + table).cumprod() * 50).to_csv(tmp_path / "prices.csv", index_label="date")
+    (tmp_path / "held.csv").write_text('asset,weight\nB,0.4\nA,0.3\n"D, E",0.2\nC,0.1\n')
+    return tmp_path
+
+
+def test_decide_says_everything_and_is_the_model(run, folder):
+    done = run(
+        "decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", "--out", "new.csv", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    table = load_returns(folder / "returns.csv")
+    weights = Time2Decide.from_pretrained().decide(table, read_weights(folder / "held.csv"), 0.5)
+    assert facts["weights"] == pytest.approx(weights.to_dict())
+    assert facts["previous"]["B"] == 0.4
+    assert facts["turnover"] <= 0.5 + 1e-9
+    assert facts["constraints"]["satisfied"]
+    assert facts["input"] | {"last": "2024-06-28"} == facts["input"]
+    assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "hindsight", "noise"}
+    assert read_weights(folder / "new.csv").to_dict() == facts["weights"]
+    again = run("decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", cwd=folder)
+    assert json.loads(again.stdout) == facts
+
+
+def test_prices_are_recognised_and_the_table_says_so(run, folder):
+    done = run("decide", "prices.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    for text in ("from prices (guessed", "all constraints hold", "equal weights were assumed", "Turnover used", "Why"):
+        assert text in done.stdout
+    assert "The network decide reads the best allocations of the past" in " ".join(done.stdout.split())
+    short = pd.read_csv(folder / "returns.csv").iloc[:40]
+    short.to_csv(folder / "short.csv", index=False)
+    assert "shorter than the 96 rows" in run("decide", "short.csv", "--returns", cwd=folder).stdout
+
+
+def test_the_network_for_utility_reads_the_weights_held_and_says_so(run, folder):
+    done = run("decide", "prices.csv", "--model", "decide-utility", "--risk-aversion", "100", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "The network decide-utility reads the weights held" in text
+    assert "trained for a risk aversion from 0.01 to 30, not for 100" in text
+    assert "without the best past allocations" not in text
+
+
+def test_backtest_takes_a_file_and_writes_a_page(run, folder):
+    done = run(
+        "backtest", "prices.csv", "--prices", "--strategies", "time2decide,uniform,minimum-variance,oracle",
+        "--turnover", "0.2,1", "--report", "page.html", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for text in ("minimum-variance", "Sharpe − 1/m", "the oracle's weights", "written: page.html"):
+        assert text in done.stdout
+    assert (folder / "page.html").stat().st_size > 1_000_000
+
+
+def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
+    days = pd.date_range("2020-01-03", periods=700, freq="W-FRI")
+    table = pd.DataFrame(np.random.default_rng(3).normal(0, 0.01, (700, 3)), index=days, columns=list("ABC"))
+    table.to_csv(folder / "weeks.csv", index_label="date")
+    done = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    command = done.stdout.splitlines()[-1].split()[1:]
+    assert command[:3] == ["backtest", "weeks.csv", "--last"]
+    result = run(*command, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "52 a year" in result.stdout
+    assert "mine" in result.stdout
+    again = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+
+
+def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
+    table = load_returns(folder / "returns.csv").set_axis(["[/red]", "[bold]", "C", "D"], axis=1)
+    table.iloc[-100:, 1] = 0.0
+    table.to_csv(folder / "odd.csv", index_label="date")
+    done = run("decide", "odd.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "[/red]" in done.stdout
+    assert "[bold]" in done.stdout
+    facts = json.loads(run("decide", "odd.csv", "--json", cwd=folder).stdout)
+    assert np.isfinite(list(facts["explanation"]["pull"].values())).all()
+
+
+def test_weights_survive_the_file(tmp_path):
+    weights = pd.Series({"A": 0.1, 'the "best", really': 0.9}, name="weight")
+    pd.testing.assert_series_equal(read_weights(write_weights(weights, tmp_path / "w.csv")), weights)
+    with pytest.raises(InputError, match=r"ending in \.csv"):
+        write_weights(weights, tmp_path / "w.txt")
+
+
+@pytest.mark.parametrize("command", ["decide", "backtest"])
+def test_help_has_an_example(run, tmp_path, command):
+    done = run(command, "--help", cwd=tmp_path)
+    assert f"Example: time2decide {command}" in " ".join(done.stdout.split())
+
+
+def test_help_names_every_strategy():
+    from time2decide.backtesting.registry import REGISTRY
+    from time2decide.cli.backtest import _DEFAULT, _NAMES
+
+    assert set(_NAMES.split(", ")) == {*REGISTRY, "oracle"}
+    assert set(_DEFAULT.split(",")) <= set(REGISTRY)

@@ -1,0 +1,181 @@
+"""Time2Decide as users meet it: feasible answers for any table, and clear words for bad ones."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor
+
+from time2decide.backtesting.walk_forward import backtest
+from time2decide.core.checkpoints import save_tensors
+from time2decide.core.validation import InputError
+from time2decide.markets import synthetic_returns
+from time2decide.markets.lmc import LMCConfig
+from time2decide.policy.model import (
+    PRETRAINED,
+    NetworkForecast,
+    PolicyStrategy,
+    Time2Decide,
+    load_policy,
+    save_policy,
+)
+from time2decide.policy.network import PolicyConfig
+from time2decide.simulation.engine import rollout
+
+
+@pytest.fixture(scope="module")
+def model() -> Time2Decide:
+    return Time2Decide.from_pretrained()
+
+
+def returns(time: int = 120, assets: int = 6, seed: int = 0) -> np.ndarray:
+    return 0.01 * np.random.default_rng(seed).standard_normal((time, assets))
+
+
+def test_bundled_checkpoints_are_small() -> None:
+    for folder in PRETRAINED.values():
+        assert sum(file.stat().st_size for file in folder.iterdir()) < 5e6
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    assets=st.integers(2, 100),
+    time=st.sampled_from([20, 41, 96, 300]),
+    gamma=st.floats(0.01, 2.0),
+    seed=st.integers(0, 9),
+)
+def test_every_answer_is_feasible(assets: int, time: int, gamma: float, seed: int) -> None:
+    model = Time2Decide.from_pretrained()
+    rng = np.random.default_rng(seed)
+    previous = rng.dirichlet(np.ones(assets))
+    weights = np.asarray(model.decide(returns(time, assets, seed), previous, gamma))
+    assert weights.min() >= 0
+    assert abs(weights.sum() - 1) <= 1e-9
+    assert np.abs(weights - previous).sum() <= gamma + 1e-9
+
+
+def test_permuting_assets_permutes_the_answer(model: Time2Decide) -> None:
+    table, order = returns(200, 9), np.random.default_rng(1).permutation(9)
+    plain, moved = np.asarray(model.decide(table)), np.asarray(model.decide(table[:, order]))
+    assert np.allclose(moved, plain[order], atol=1e-5)
+
+
+def test_the_answer_comes_in_the_kind_of_the_question(model: Time2Decide) -> None:
+    table = pd.DataFrame(returns(), columns=list("abcdef"), index=pd.bdate_range("2024-01-01", periods=120))
+    series = model.decide(table, pd.Series(1 / 6, index=list("fedcba")), 0.5)
+    assert isinstance(series, pd.Series)
+    assert list(series.index) == list("abcdef")
+    assert isinstance(model.decide(torch.from_numpy(returns())), torch.Tensor)
+    assert np.allclose(series, model.decide(returns(), np.full(6, 1 / 6), 0.5))
+
+
+def test_the_future_cannot_change_a_decision(model: Time2Decide) -> None:
+    table = synthetic_returns("noisy", "train", count=1, config=LMCConfig(channels=4, length=110), cache=False)
+    changed = table.copy()
+    changed[:, 105:] = changed[:, :5]
+    for history in ("own", "hindsight"):
+        before, after = (rollout(r, model.strategy(history), [0.5, 2.0]).raw for r in (table, changed))
+        assert np.array_equal(before[:, :, :105], after[:, :, :105])
+        assert not np.array_equal(before[:, :, 107:], after[:, :, 107:])
+
+
+def test_it_beats_uniform_and_holding_what_was_best_on_the_papers_market(model: Time2Decide) -> None:
+    table = synthetic_returns("clean", "train", count=3, config=LMCConfig(channels=8, length=130), cache=False)
+    summary = backtest(table, ["uniform", "lag1-oracle", model.strategy(name="ours")], 1.0).summary.set_index(
+        "strategy"
+    )
+    assert summary.loc["ours", "mse"] < 0.8 * summary.loc["lag1-oracle", "mse"]
+    assert summary.loc["ours", "mse"] < 0.5 * summary.loc["uniform", "mse"]
+
+
+def test_the_network_forecasts_better_than_persistence(model: Time2Decide) -> None:
+    table = synthetic_returns("noisy", "train", count=4, config=LMCConfig(channels=6, length=200), cache=False)
+    windows = np.concatenate([table[:, t - 96 : t] for t in range(96, 200, 8)])
+    actual = np.concatenate([table[:, t] for t in range(96, 200, 8)])
+    forecast = NetworkForecast(model.policy)(windows)
+    assert np.square(forecast - actual).mean() < 0.8 * np.square(windows[:, -1] - actual).mean()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((returns(19),), "at least 20 rows"),
+        ((returns(50, 1),), "2 to 100 assets"),
+        ((returns(50, 101),), "2 to 100 assets"),
+        ((np.full((50, 3), np.nan),), "returns"),
+        ((np.zeros((50, 3)),), "returns that vary"),
+        ((returns() - 2,), "at least -1"),
+        ((returns()[0],), "shape"),
+        ((returns(), np.full(5, 0.2)), "6 finite numbers"),
+        ((returns(), np.full(6, 0.2)), "sum of 1"),
+        ((returns(), np.array([2.0, -1, 0, 0, 0, 0])), "non-negative"),
+        ((returns(), ["a"] * 6), "previous_weights: expected an array of numbers"),
+        ((returns(), {"a": 1.0}), "previous_weights: expected an array of numbers"),
+        ((returns(), [[1.0], [1.0, 2.0]]), "previous_weights: expected an array of numbers"),
+        ((returns(), np.full(6, 1j)), "previous_weights: expected real numbers"),
+        ((returns(), [np.nan, 1, 0, 0, 0, 0]), "not finite"),
+        ((returns(), None, 0.0), "turnover_l1"),
+        ((returns(), None, 2.1), r"\(0, 2\]"),
+        ((returns(), None, float("nan")), "turnover_l1"),
+    ],
+)
+def test_bad_questions_are_answered_by_name(model: Time2Decide, arguments: tuple, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        model.decide(*arguments)
+
+
+def test_unknown_checkpoints_and_histories_are_refused(tmp_path: object) -> None:
+    with pytest.raises(InputError, match="checkpoint: expected a name or a folder, found NoneType"):
+        Time2Decide.from_pretrained(None)
+    with pytest.raises(InputError, match="checkpoint: expected decide"):
+        Time2Decide.from_pretrained("nowhere")
+    with pytest.raises(InputError, match="history: expected one of"):
+        PolicyStrategy(load_policy("decide")[0], "guess")
+
+
+def altered(change: dict[str, object]) -> dict[str, object]:
+    return {"architecture": "Policy", "config": asdict(PolicyConfig()), "notes": {}} | change
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("{", "path: expected JSON in the header"),
+        ("[]", "path: expected a JSON object in the header of .* found list"),
+        ("null", "path: expected a JSON object in the header of .* found NoneType"),
+        (json.dumps({"architecture": "Policy"}), "checkpoint: expected weights that fit .* found KeyError"),
+        (json.dumps(altered({"config": None})), "checkpoint: expected weights that fit"),
+        (json.dumps(altered({"config": {"width": -1}})), "checkpoint: expected weights that fit"),
+        (json.dumps(altered({"config": {"width": 8}})), "checkpoint: expected weights that fit"),
+        (json.dumps(altered({"notes": [1]})), "checkpoint: expected notes that are an object, found list"),
+    ],
+)
+def test_damaged_headers_are_refused(tmp_path: Path, header: str, words: str) -> None:
+    weights = load_policy("decide")[0].state_dict()
+    save_file(weights, tmp_path / "model.safetensors", metadata={"time2decide": header})
+    with pytest.raises(InputError, match=words):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda weight: weight * float("nan"), lambda weight: weight.int()])
+def test_weights_that_are_no_finite_reals_are_refused(tmp_path: Path, damage: Callable[[Tensor], Tensor]) -> None:
+    policy = load_policy("decide")[0]
+    save_policy(policy, tmp_path)
+    load_policy(tmp_path)
+    first, *_ = weights = policy.state_dict()
+    save_tensors(tmp_path / "model.safetensors", weights | {first: damage(weights[first])}, altered({}))
+    with pytest.raises(InputError, match="checkpoint: expected weights that are finite real numbers"):
+        load_policy(tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(InputError, match="checkpoint: expected decide"):
+        load_policy("x" * 5000)

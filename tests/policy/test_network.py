@@ -1,0 +1,200 @@
+"""The decision network: on the simplex, indifferent to order and units, blind where it should be, and trainable."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide.core.validation import InputError
+from time2decide.forecasting.features import window_features
+from time2decide.markets.oracle import oracle_path
+from time2decide.policy.episodes import EpisodeConfig, episodes, signals
+from time2decide.policy.losses import Group, utility_loss
+from time2decide.policy.model import PolicyStrategy, load_policy
+from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput
+from time2decide.policy.training import PRESETS, _examples, episode_configs, prepare, train_policy
+from time2decide.qp.projections import project_portfolio
+from time2decide.simulation.engine import Observation
+
+
+def situation(n: int = 6, m: int = 5, seed: int = 0, scale: float = 0.01) -> tuple[np.ndarray, PolicyInput]:
+    rng = np.random.default_rng(seed)
+    windows = scale * np.cumsum(rng.standard_normal((n, 96, m)), axis=1) / 5
+    allocations = torch.from_numpy(rng.dirichlet(np.ones(m), (n, HISTORY)).transpose(0, 2, 1).copy()).float()
+    gamma = torch.from_numpy(rng.uniform(0.1, 2.0, n)).float()
+    return windows, PolicyInput(window_features(windows), allocations, torch.ones(n), gamma, torch.full((n,), 0.1))
+
+
+def network(covariance: str = "full", seed: int = 1) -> Policy:
+    return Policy(PolicyConfig(covariance=covariance), generator=torch.Generator().manual_seed(seed)).eval()
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("m", [2, 5, 40])
+def test_answers_are_on_the_simplex(covariance: str, m: int) -> None:
+    weights = network(covariance)(situation(m=m)[1]).weights
+    assert weights.min() >= 0
+    assert torch.allclose(weights.sum(-1), torch.ones(len(weights)), atol=1e-5)
+
+
+def test_permuting_assets_permutes_the_answer() -> None:
+    windows, plain = situation()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    moved = replace(
+        plain, features=window_features(windows[..., order.numpy()]), allocations=plain.allocations[:, order]
+    )
+    assert torch.allclose(network()(moved).weights, network()(plain).weights[:, order], atol=1e-5)
+
+
+def test_units_of_returns_do_not_matter_without_risk() -> None:
+    (_, small), (_, large) = situation(scale=0.01), situation(scale=1.0)
+    small, large = (replace(s, risk_aversion=torch.zeros(6)) for s in (small, large))
+    assert torch.allclose(network()(small).weights, network()(large).weights, atol=1e-4)
+
+
+def test_a_blind_network_does_not_see_scale_level_or_correlation_and_a_full_one_does() -> None:
+    windows, plain = situation()
+    stretched = replace(plain, features=window_features(windows * np.array([1.0, 5.0, 1.0, 0.2, 1.0]) + 0.01))
+    blind, full = network("none"), network("full")
+    assert torch.allclose(blind(stretched).weights, blind(plain).weights, atol=1e-5)
+    assert (full(stretched).weights - full(plain).weights).abs().max() > 1e-3
+
+
+def test_unknown_configuration_is_refused() -> None:
+    with pytest.raises(InputError, match="covariance: expected one of"):
+        PolicyConfig(covariance="some")
+    with pytest.raises(InputError, match="objective: expected one of"):
+        PolicyConfig(objective="fame")
+
+
+def test_stretches_hold_the_oracle_and_what_followed() -> None:
+    config = EpisodeConfig(assets=4, count=5, steps=10, burn_in=8, budgets=2, series=3, seed=7)
+    data = episodes(config)
+    assert data.oracle.shape == (5, 2, HISTORY + 10, 4)
+    assert torch.allclose(data.oracle.sum(-1), torch.ones(5, 2, HISTORY + 10), atol=1e-5)
+    change = data.oracle.diff(dim=2).abs().sum(-1)
+    assert (change <= data.turnover_l1[..., None] + 1e-5).all()
+    again = episodes(config)
+    assert torch.equal(again.oracle, data.oracle)
+    assert torch.equal(again.features.forecasts, data.features.forecasts)
+
+
+def test_signals_are_the_returns_without_their_noise() -> None:
+    config = EpisodeConfig(assets=4, count=30, steps=12, burn_in=4, budgets=2, series=4)
+    data = episodes(config)
+    noise = data.returns - signals(config)
+    clean = data.noise == 0
+    assert 0 < clean.sum() < 30
+    assert noise[clean].abs().max() == 0
+    assert noise[~clean].std(dim=(1, 2)) / data.noise[~clean] == pytest.approx(1.0, abs=0.4)
+
+
+def test_oracle_of_a_stretch_is_the_oracle() -> None:
+    from time2decide.markets.covariance import empirical_covariance
+    from time2decide.policy.episodes import _oracle
+
+    returns = 0.01 * np.random.default_rng(3).standard_normal((2, 110, 4))
+    covariance = np.stack([empirical_covariance(returns[:, t - 96 : t]) for t in range(96, 110)], axis=1)
+    path = _oracle(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
+    assert np.allclose(path[:, 0], np.asarray(oracle_path(returns, 0.5))[:, 96:], atol=1e-9)
+
+
+def test_gathered_histories_are_feasible() -> None:
+    group = Group(
+        episodes(PRESETS["smoke"].episode.__class__(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4))
+    )
+    group.gather(network(), torch.arange(6))
+    change = group.own[:, :, HISTORY - 1 :].diff(dim=2).abs().sum(-1)
+    assert (change <= group.data.turnover_l1[..., None] + 1e-4).all()
+    assert torch.allclose(group.own.sum(-1), torch.ones(group.own.shape[:-1]), atol=1e-4)
+
+
+def test_training_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    recipe = replace(PRESETS["smoke"], steps=40, lr=5e-3)
+    losses: list[float] = []
+    whole = train_policy(recipe, tmp_path / "whole", report=lambda done, total, loss: losses.append(loss))
+    assert np.mean(losses[-8:]) < np.mean(losses[:5])
+    run = prepare(recipe, tmp_path / "killed")
+    for _ in range(17):
+        run.one_step()
+    run.save()
+    resumed = train_policy(recipe, tmp_path / "killed")
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+    loaded, notes = load_policy(tmp_path / "whole")
+    assert torch.equal(loaded.head.weight, whole.head.weight)
+    assert notes["recipe"]["steps"] == 40
+
+
+def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> None:
+    train_policy(replace(PRESETS["smoke"], steps=2), tmp_path)
+    with pytest.raises(InputError, match="run of the same recipe"):
+        train_policy(replace(PRESETS["smoke"], steps=3), tmp_path)
+
+
+def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) -> None:
+    recipe = replace(
+        PRESETS["smoke"], steps=40, lr=1e-2, batch=32, model=replace(PRESETS["smoke"].model, objective="utility")
+    )
+    run = prepare(recipe, tmp_path, network())
+    group = Group(_examples(episode_configs(recipe)[0], utility=True))
+    episode, budget = torch.arange(6).repeat_interleave(2), torch.arange(2).repeat(6)
+    place = episode, budget, torch.full_like(episode, 3)
+
+    def earned(model: Policy) -> float:
+        return -utility_loss(model, group, place, 4, np.random.default_rng(0)).item()
+
+    before, gate = earned(run.model), run.model.gate[0].weight.clone()
+    assert earned(train_policy(recipe, tmp_path, start=network())) > before
+    assert torch.equal(load_policy(tmp_path)[0].gate[0].weight, gate)  # forecasts stay as they were
+
+
+def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecast_where_all_can_be_sold() -> None:
+    _, some = situation()
+    model = network()
+    model.start_scores()
+    half, all_, more = (model(replace(some, turnover_l1=torch.full((6,), gamma))) for gamma in (1.0, 2.0, 3.0))
+    later = some.features.level + some.features.scale * some.features.ahead
+    assert torch.allclose(half.scores, (half.forecast + 0.5 * later) / 1.5, atol=1e-8)  # (1 − ½)²/½
+    assert (half.spread > 0).all()
+    assert torch.equal(all_.scores, all_.forecast)
+    assert torch.equal(more.scores, more.forecast)
+    assert (all_.spread == 0).all()
+    assert (more.spread == 0).all()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 1.9])
+def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_concentration(gamma: float) -> None:
+    rng = np.random.default_rng(5)
+    returns, previous = 0.01 * rng.standard_normal((2, 96, 6)), rng.dirichlet(np.ones(6), (2, 1))
+    past = Observation(returns, np.repeat(previous[:, :, None], 96, axis=2), None, np.array([gamma]), 2.0, 96)
+    strategy = PolicyStrategy(load_policy("decide-utility")[0], "own")
+    answer = strategy.answer(past, past.allocations)
+    best = strategy.wanted(answer, past)
+    scores, spread = answer.scores.double().numpy()[:, None], answer.spread.double().numpy()[:, None]
+
+    def worth(s: np.ndarray) -> np.ndarray:
+        risk = np.einsum("nki,nij,nkj->nk", s, past.covariance, s)
+        return (scores * s).sum(-1) - 2.0 * risk - spread / 2 * (s**2).sum(-1)
+
+    assert np.abs(best - previous).sum(-1).max() <= gamma + 1e-12
+    assert np.allclose(best.sum(-1), 1.0)
+    for _ in range(300):
+        other = np.asarray(project_portfolio(best + 0.1 * rng.standard_normal(best.shape), previous, gamma))
+        assert (worth(other) <= worth(best) + 1e-12).all()
+
+
+def test_a_start_of_another_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="start: expected a network of the size"):
+        prepare(PRESETS["smoke"], tmp_path, Policy(PolicyConfig(width=24)))
+
+
+def test_a_run_is_not_resumed_from_another_start(tmp_path: Path) -> None:
+    recipe = replace(PRESETS["smoke"], steps=2)
+    train_policy(recipe, tmp_path, start=network())
+    with pytest.raises(InputError, match="run of the same recipe"):
+        train_policy(recipe, tmp_path, start=network(seed=2))
+    with pytest.raises(InputError, match="run of the same recipe"):
+        train_policy(recipe, tmp_path)

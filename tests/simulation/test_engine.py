@@ -1,0 +1,192 @@
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide.backtesting.baselines import STRATEGIES, SoftForecast, Uniform, make_strategy
+from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
+from time2decide.qp import InputError, project_portfolio
+from time2decide.simulation.engine import Observation, rollout
+
+GAMMAS = (0.5, 2.0)
+SHORT = LMCConfig(channels=6, length=130)
+
+
+@pytest.fixture(scope="module")
+def returns():
+    return synthetic_returns("noisy", count=3, config=SHORT)
+
+
+@dataclass
+class Probe:
+    """Records what it is given, damages it, and answers with something infeasible."""
+
+    name: str = "probe"
+    wants_hindsight: bool = True
+    seen: list[Observation] = field(default_factory=list)
+
+    def decide(self, past: Observation) -> np.ndarray:
+        self.seen.append(
+            Observation(past.returns.copy(), past.allocations.copy(), past.hindsight.copy(), *self.rest(past))
+        )
+        answer = np.random.default_rng(len(self.seen)).normal(size=past.previous.shape)
+        for array in (past.returns, past.allocations, past.hindsight, past.turnover_l1):
+            array[...] = np.nan
+        return answer
+
+    @staticmethod
+    def rest(past):
+        return past.turnover_l1.copy(), past.risk_aversion
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_future_cannot_change_a_decision(returns, name):
+    step = 115
+    changed = returns.copy()
+    changed[:, step:] = np.random.default_rng(0).uniform(-0.9, 2.0, changed[:, step:].shape)
+    first = rollout(returns, make_strategy(name), GAMMAS)
+    second = rollout(changed, make_strategy(name), GAMMAS)
+    np.testing.assert_array_equal(first.raw[:, :, : step + 1], second.raw[:, :, : step + 1])
+    np.testing.assert_array_equal(first.allocations[:, :, : step + 1], second.allocations[:, :, : step + 1])
+
+
+def test_the_past_is_a_copy_that_ends_before_the_decision(returns):
+    probe = Probe()
+    oracle = oracle_path(returns, GAMMAS)
+    result = rollout(returns, probe, GAMMAS, oracle=oracle)
+    assert len(probe.seen) == 130 - 96
+    for t, past in zip(range(96, 130), probe.seen, strict=True):
+        np.testing.assert_array_equal(past.returns, returns[:, t - 96 : t])
+        np.testing.assert_array_equal(past.hindsight, oracle[:, :, t - 96 : t])
+        np.testing.assert_array_equal(past.allocations, result.allocations[:, :, t - 96 : t])
+        np.testing.assert_array_equal(past.previous, result.allocations[:, :, t - 1])
+        np.testing.assert_array_equal(past.turnover_l1, GAMMAS)
+
+
+def test_no_array_of_the_past_leads_to_the_future(returns):
+    @dataclass
+    class Climber:
+        name: str = "climber"
+        wants_hindsight: bool = True
+
+        def decide(self, past: Observation) -> np.ndarray:
+            for array in (past.returns, past.allocations, past.hindsight):
+                assert array.base is None  # a view would carry the whole array with it
+            return np.ones(past.returns.shape[-1])
+
+    rollout(returns, Climber(), GAMMAS)
+
+
+def test_hindsight_is_given_only_to_those_who_ask(returns):
+    @dataclass
+    class Plain:
+        name: str = "plain"
+        wants_hindsight: bool = False
+
+        def decide(self, past: Observation) -> np.ndarray:
+            assert past.hindsight is None
+            return past.previous
+
+    rollout(returns, Plain(), 1.0, oracle=oracle_path(returns, [1.0]))
+
+
+def test_answers_are_projected_and_both_are_kept(returns):
+    result = rollout(returns, Probe(), GAMMAS)
+    held, raw = result.allocations, result.raw
+    assert raw.shape == held.shape == (3, 2, 130, 6)
+    np.testing.assert_allclose(held[:, :, :96], 1 / 6)
+    np.testing.assert_allclose(held.sum(-1), 1, atol=1e-12)
+    assert held.min() >= 0
+    moved = np.abs(np.diff(held, axis=2)).sum(-1)
+    assert (moved <= np.asarray(GAMMAS)[:, None] + 1e-12).all()
+    for t in (96, 110, 129):
+        expected = project_portfolio(raw[:, 0, t], held[:, 0, t - 1], 0.5)
+        np.testing.assert_allclose(held[:, 0, t], expected, atol=1e-12)
+
+
+def test_budgets_and_series_do_not_influence_each_other(returns):
+    strategy = SoftForecast(temperature=0.3)
+    together = rollout(returns, strategy, GAMMAS)
+    alone = rollout(returns[1], strategy, GAMMAS[0])
+    np.testing.assert_allclose(together.allocations[1:2, :1], alone.allocations, atol=1e-12)
+
+
+def test_bad_answers_and_arguments_are_named(returns):
+    @dataclass
+    class Wrong:
+        answer: np.ndarray
+        name: str = "wrong"
+        wants_hindsight: bool = False
+
+        def decide(self, past: Observation) -> np.ndarray:
+            return self.answer
+
+    with pytest.raises(InputError, match=r"wrong: expected weights of shape \(3, 1, 6\), found \(5,\)"):
+        rollout(returns, Wrong(np.ones(5)), 1.0)
+    with pytest.raises(InputError, match="wrong: expected finite weights, found nan"):
+        rollout(returns, Wrong(np.full(6, np.nan)), 1.0)
+    with pytest.raises(InputError, match="turnover_l1"):
+        rollout(returns, Uniform(), [-1.0])
+    with pytest.raises(InputError, match="oracle"):
+        rollout(returns, make_strategy("lag1-oracle"), 1.0, oracle=np.zeros((1, 1, 1, 1)))
+    with pytest.raises(InputError, match="strategies: expected some of uniform"):
+        make_strategy("magic")
+
+
+@dataclass
+class Says:
+    """Answers with whatever it was given."""
+
+    answer: object
+    name: str = "says"
+    wants_hindsight: bool = False
+
+    def decide(self, past):
+        return self.answer
+
+
+def test_answers_that_would_lose_something_on_the_way_are_refused(returns):
+    masked = np.ma.masked_array(np.full(6, 1 / 6), mask=[1, 0, 0, 0, 0, 0])
+    for answer, words in (
+        (masked, "masked"),
+        (np.full(6, 1 / 6 + 1j), "complex"),
+        (torch.eye(6).to_sparse(), "sparse"),
+    ):
+        with pytest.raises(InputError, match=rf"says: expected an array of weights \(.*{words}"):
+            rollout(returns, Says(answer), 1.0)
+    with pytest.raises(InputError, match=r"says: expected weights within 1e\+09, found 1e\+17"):
+        rollout(returns, Says(np.full(6, 1e17)), 1.0)
+    with pytest.raises(InputError, match="strategy: expected an object, found the class Uniform"):
+        rollout(returns, Uniform, 1.0)
+
+
+BAD_TURNOVER = ("x", 1j, {}, object(), [[1], [1, 2]], 10**400, np.array(["a"]), [], [[1.0]], -1.0, np.nan)
+
+
+def test_impossible_returns_and_what_no_budget_can_be():
+    plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
+    fallen = plain.copy()
+    fallen[0, 5, 1] = -1.5
+    with pytest.raises(InputError, match=r"returns: expected returns of at least -1, found -1.5 at index \(0, 5, 1\)"):
+        rollout(fallen, Uniform(), 1.0, window=20)
+    with pytest.raises(InputError, match="returns: expected real numbers, found dtype bool"):
+        rollout(plain > 0, Uniform(), 1.0, window=20)
+    for bad in BAD_TURNOVER:
+        for call in (rollout, lambda r, s, g, window: oracle_path(r, g, window=window)):
+            with pytest.raises(InputError, match=r"^turnover_l1: expected"):
+                call(plain, Uniform(), bad, window=20)
+
+
+@pytest.mark.parametrize("answer", ["x", 1j, {}, object(), None, [[1], [1, 2]], 10**400])
+def test_an_answer_that_is_no_array_is_the_strategys_fault(answer):
+    plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
+    with pytest.raises(InputError, match=r"^says: expected"):
+        rollout(plain, Says(answer), 1.0, window=20)
+
+
+@pytest.mark.parametrize("oracle", ["x", np.nan, np.full((1, 1, 30, 3), np.nan), np.zeros((1, 30, 3))])
+def test_a_path_that_is_no_oracle(oracle):
+    plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
+    with pytest.raises(InputError, match=r"^oracle: expected finite numbers of shape \(1, 1, 30, 3\)"):
+        rollout(plain, Probe(), 1.0, window=20, oracle=oracle)

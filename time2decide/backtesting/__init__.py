@@ -1,0 +1,13 @@
+"""Strategies under one name each, their walk-forward comparison with costs and intervals, and skfolio estimators."""
+
+from time2decide.core.lazy import lazy_names
+
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "baselines": "AveragedOracle LagOneOracle PredictThenOptimise SoftForecast Uniform oracle_rollout",
+        "intervals": "with_intervals",
+        "registry": "REGISTRY",
+        "walk_forward": "Backtest backtest",
+    },
+)

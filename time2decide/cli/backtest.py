@@ -1,0 +1,272 @@
+"""`time2decide backtest`: compare strategies walk-forward on real or synthetic returns."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from time2decide.cli.decide import values_flag
+from time2decide.core.validation import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from time2decide.backtesting.walk_forward import Backtest
+
+_DEFAULT = (
+    "time2decide,time2decide-own,time2decide-utility,uniform,inverse-volatility,minimum-variance,"
+    "mean-variance-shrunk,pto-ar1"
+)
+_NAMES = (
+    "time2decide, time2decide-own, time2decide-utility, uniform, lag1-oracle, soft-persistence, pto-persistence, "
+    "pto-ar1, pto-ridge, averaged-oracle, inverse-volatility, minimum-variance, mean-variance-shrunk, oracle"
+)
+#: What the columns of the table mean, for the page and for the terminal.
+COLUMNS = {
+    "γ": "turnover budget per step: at most this ℓ1 change of the weights",
+    "return": "per year, after costs, with its 95 % interval",
+    "volatility": "standard deviation of net returns, per year",
+    "Sharpe": "mean over standard deviation of net returns, per year, with its 95 % interval",
+    "Sharpe − 1/m": "difference from equal weights on the same days, with its 95 % interval; above 0 is better",
+    "drawdown": "deepest fall from a peak of wealth",
+    "traded": "amount bought and sold per step, as a share of wealth, after drift",
+    "regret": "utility per step given up against the oracle, in basis points; lower is better",
+    "MSE": "squared distance of the raw answer from the oracle's weights, ×10⁴; not money, and easier for those who "
+    "read the oracle's past weights (time2decide, lag1-oracle)",
+}
+
+
+def backtest(
+    file: Annotated[
+        str | None, typer.Argument(help="sp500, or a .csv or .parquet file: dates first, one column per asset.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="The same as FILE.")] = None,
+    strategies: Annotated[
+        str, typer.Option(help=f"Comma-separated names: {_NAMES}; or a folder made by `train decide`.")
+    ] = _DEFAULT,
+    turnover: Annotated[
+        str, typer.Option(help="Budget γ in (0, 2] on the l1 change of the weights; several with commas.")
+    ] = "1.0",
+    prices: Annotated[bool, typer.Option("--prices", help="The file holds prices; guessed unless told.")] = False,
+    returns: Annotated[bool, typer.Option("--returns", help="The file holds returns; guessed unless told.")] = False,
+    cost_bps: Annotated[float, typer.Option(help="Cost in basis points of the amount traded.")] = 10.0,
+    risk_aversion: Annotated[float, typer.Option(help="λ")] = 0.1,
+    window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
+    last: Annotated[int | None, typer.Option(help="Use only this many last rows.")] = None,
+    periods_per_year: Annotated[
+        float | None, typer.Option(help="For annual figures; read from the dates unless told (252, 52, 12, 4, 1).")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
+    report: Annotated[Path | None, typer.Option(help="Write an interactive page to this .html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Compare strategies walk-forward, with costs; each sees only the past.
+
+    Example: time2decide backtest sp500 --last 1000 --turnover 0.1,0.5,1 --report report.html
+    """
+    import torch
+
+    from time2decide.backtesting.intervals import with_intervals
+    from time2decide.backtesting.walk_forward import backtest as run
+    from time2decide.markets.tables import usual_periods
+
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    source = _source(file, data)
+    budgets = _budgets(turnover)
+    _check_outputs(source, budgets, out, report)
+    table, values = _table(source, values_flag(prices, returns), last)
+    names = [name.strip() for name in strategies.split(",") if name.strip()]
+    periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
+    with step_progress(sum(name != "oracle" for name in names)) as progress:
+        result = run(
+            table,
+            names,
+            budgets,
+            cost_bps=cost_bps,
+            risk_aversion=risk_aversion,
+            window=window,
+            periods_per_year=periods,
+            progress=progress,
+        )
+    summary = with_intervals(result, periods_per_year=periods)
+    files = _write(result, summary, out)
+    if report is not None:
+        from time2decide.reports.backtest_page import write_page
+
+        facts = {
+            "source": source,
+            "values": f"{values}, {periods:g} a year",
+            "cost_bps": cost_bps,
+            "window": window,
+            "columns": COLUMNS | strategy_meanings(result),
+        }
+        decision = latest_decision(result, table, risk_aversion)
+        files.append(write_page(result, summary, report, facts, decision))
+    if as_json:
+        typer.echo(json.dumps(_records(summary), allow_nan=False))
+        return
+    print_summary(result, summary, f"{source} ({values}, {periods:g} a year)", cost_bps)
+    for written in files:
+        typer.echo(f"written: {written}")
+
+
+def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
+    """What Time2Decide would do after the last row from what it held then, at the first budget; None without it."""
+    from time2decide.policy.decision_facts import decision_facts
+
+    budget = float(result.rollouts[0].turnover_l1[0])
+    if "time2decide" not in {one.name for one in result.rollouts}:
+        return None
+    held = result.weights("time2decide", budget).iloc[-1]
+    return decision_facts(table, held / held.sum(), budget, risk_aversion=risk_aversion)
+
+
+def _source(file: str | None, data: str | None) -> str:
+    if (file is None) == (data is None):
+        raise InputError(f"file: expected a file or sp500, found {'nothing' if file is None else 'two (--data)'}")
+    return str(file or data)
+
+
+def _budgets(text: str) -> list[float]:
+    from time2decide.policy.inputs import validate_turnover
+
+    try:
+        budgets = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"turnover: expected numbers separated by commas, found {text!r}") from None
+    if len(set(budgets)) < len(budgets):
+        raise InputError(f"turnover: expected distinct numbers, found {text!r}")
+    return [validate_turnover(budget) for budget in budgets]
+
+
+def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | None) -> None:
+    """Raise unless every file can be written, and none of them is the input: before the work, not after it."""
+    from time2decide.backtesting.figures import picture_name
+    from time2decide.core.files import validate_output_file, validate_output_folder
+
+    validate_output_folder("out", out)
+    for name in ("summary.csv", "steps.csv", *map(picture_name, budgets)):
+        validate_output_file("out", out / name)
+        if (out / name).resolve() == Path(source).resolve():
+            raise InputError(f"out: expected a folder where nothing replaces the input, found {out} with {source}")
+    if report is not None:
+        if report.suffix.lower() not in (".html", ".htm") or not report.parent.is_dir():
+            raise InputError(f"report: expected a name ending in .html in an existing folder, found {report}")
+        validate_output_file("report", report)
+
+
+def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFrame, str]:
+    from time2decide.markets.tables import load_market
+    from time2decide.policy.inputs import MOST_ASSETS
+
+    table, values = load_market(source, told)
+    if not 2 <= table.shape[1] <= MOST_ASSETS:
+        raise InputError(f"{source}: expected 2 to {MOST_ASSETS} assets, found {table.shape[1]}")
+    if last is not None:
+        if last < 1:
+            raise InputError(f"last: expected a positive number of rows, found {last}")
+        table = table.iloc[-last:]
+    return table, values
+
+
+@contextmanager
+def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar with the time left on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting")
+        done: dict[str, int] = {}
+
+        def show(name: str, step: int, steps: int) -> None:
+            done[name] = step + 1
+            bar.update(task, description=name, completed=sum(done.values()), total=strategies * steps)
+
+        yield show
+
+
+def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
+    """The summary as JSON can say it: a figure that does not exist (the Sharpe ratio of no movement) is null."""
+    rows = summary.to_dict(orient="records")
+    return [
+        {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows
+    ]
+
+
+def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
+    from time2decide.backtesting.figures import write_figures
+    from time2decide.core.files import atomic_path
+
+    files = []
+    try:
+        for name, frame in (("summary.csv", summary), ("steps.csv", result.frame)):
+            with atomic_path(folder / name) as temporary:
+                frame.to_csv(temporary, index=False)
+            files.append(folder / name)
+        return files + write_figures(result, folder)
+    except OSError as error:
+        raise InputError(f"out: expected a folder that can be written to, found {folder} ({error.strerror})") from None
+
+
+def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
+    """The table for people, and what its columns mean."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
+    title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp"
+    table = Table(title=escape(title))
+    for name in ("strategy", *COLUMNS):
+        if name != "Sharpe − 1/m" or "sharpe_excess" in summary:
+            table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
+    for budget, rows in summary.groupby("turnover_l1", sort=False):
+        for row in rows.sort_values("sharpe", ascending=False).to_dict(orient="records"):
+            table.add_row(str(row["strategy"]), f"{budget:g}", *_cells(row))
+        table.add_section()
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(table)
+    for name, meaning in (COLUMNS | strategy_meanings(result)).items():
+        console.print(f"  {name}: {meaning}", markup=False)
+
+
+def strategy_meanings(result: Backtest) -> dict[str, str]:
+    """What the strategies of a result do, those that have an entry in the catalogue."""
+    from time2decide.backtesting.registry import REGISTRY
+
+    return {one.name: REGISTRY[one.name].what for one in result.rollouts if one.name in REGISTRY}
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    excess = [_interval(row, "sharpe_excess", "+.2f")] if "sharpe_excess" in row else []
+    return [
+        _interval(row, "annual_return", ".1%"),
+        f"{row['annual_volatility']:.1%}",
+        _interval(row, "sharpe", ".2f"),
+        *excess,
+        f"{row['max_drawdown']:.1%}",
+        f"{row['traded']:.3f}",
+        f"{1e4 * row['regret']:.1f}",
+        f"{1e4 * row['mse']:.1f}",
+    ]
+
+
+def _interval(row: dict[str, Any], key: str, form: str) -> str:
+    low, high = format(row[f"{key}_low"], form), format(row[f"{key}_high"], form)
+    return f"{row[key]:{form}} [dim][{low}, {high}][/]"
+
+
+def _day(label: object) -> str:
+    return str(label)[:10]

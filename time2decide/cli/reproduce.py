@@ -1,0 +1,120 @@
+"""``time2decide reproduce`` and ``report``: tables and figures of the paper, run, shown and put on one page."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results unless told.")]
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="ID", help="A table or figure; `list` names them all.")],
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the numbers we publish. paper: full size.")] = "cpu",
+    results: Results = None,
+    engine: Annotated[
+        str, typer.Option(help="local: processes of this machine. ray: Ray, also on a cluster.")
+    ] = "local",
+    workers: Annotated[int, typer.Option(help="Tasks at a time; 1 runs them in this process.")] = 1,
+    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
+    gpus: Annotated[float, typer.Option(help="Share of a GPU per task, for Ray.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Run a table or figure of the paper, or show it if it is already in the results.
+
+    Exit code: 0 when every task has a result, 1 when one failed (the others are shown), 2 for bad input.
+
+    Example: time2decide reproduce convergence --preset cpu --workers 2
+    """
+    from time2decide.experiments import get_experiment, stored_tasks
+    from time2decide.experiments import reproduce as run
+    from time2decide.experiments.engines import check_engine
+    from time2decide.experiments.store import check_writable, results_root
+    from time2decide.reports import draw
+
+    if name == "list":
+        _list_experiments(results, as_json)
+        return
+    experiment = get_experiment(name)
+    check_engine(engine, workers, address, gpus)
+
+    def progress(number: int, total: int, config: dict[str, Any]) -> None:
+        text = " ".join(f"{key}={value}" for key, value in config.items() if not isinstance(value, dict | list))
+        print(f"[{number + 1}/{total}] {text}", file=sys.stderr)
+
+    if preset in experiment.presets and not as_json:
+        stored, total = stored_tasks(experiment, preset, results)
+        if stored < total:
+            check_writable(results)
+            where, expected = results_root(results), experiment.presets[preset]
+            print(f"{total - stored} tasks are not in {where}: running them (all take {expected})", file=sys.stderr)
+    rows = run(
+        experiment,
+        preset,
+        root=results,
+        progress=progress,
+        engine=engine,
+        workers=workers,
+        address=address,
+        gpus=gpus,
+    )
+    pictures = draw(experiment.id, rows, preset, results)
+    typer.echo(json.dumps(rows) if as_json else experiment.show(rows))
+    for picture in () if as_json else pictures:
+        typer.echo(f"figure: {picture}")
+    errors = [row["error"] for row in rows if row["error"]]
+    for error in dict.fromkeys(errors):
+        print(f"time2decide: {errors.count(error)} failed: {error}", file=sys.stderr)
+    if errors:
+        raise typer.Exit(1)
+
+
+def report(
+    out: Annotated[Path, typer.Option(help="The page; the Markdown is written beside it.")] = Path("report.html"),
+    results: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Write every table, figure and claim of the paper beside ours, from the stored rows alone.
+
+    Example: time2decide report --out report.html
+    """
+    from time2decide.core.validation import InputError
+    from time2decide.reports import write_report
+
+    if out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out: expected a file that ends with .html, found {out}")
+    told = results or os.environ.get("TIME2DECIDE_RESULTS")
+    if told and not Path(told).is_dir():
+        name = "--results" if results else "TIME2DECIDE_RESULTS"
+        raise InputError(f"{name}: expected a folder with stored rows, found {told}")
+    page, text = write_report(out, results)
+    typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
+
+
+def _list_experiments(results: Path | None, as_json: bool) -> None:
+    from time2decide.experiments import experiment_ids, get_experiment, stored_tasks
+
+    listing: list[dict[str, Any]] = []
+    for experiment in map(get_experiment, experiment_ids()):
+        state = {}
+        for preset, expected in experiment.presets.items():
+            stored, total = stored_tasks(experiment, preset, results)
+            state[preset] = {"expected": expected, "stored": stored, "tasks": total}
+        listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
+    if as_json:
+        typer.echo(json.dumps(listing))
+        return
+    table = Table("id", "what", "in the paper", "preset", "takes", "stored", show_lines=False)
+    for entry in listing:
+        states = entry["presets"]
+        takes = "\n".join(state["expected"] for state in states.values())
+        counts = "\n".join(f"{state['stored']}/{state['tasks']}" for state in states.values())
+        table.add_row(entry["id"], entry["title"], entry["paper"], "\n".join(states), takes, counts, end_section=True)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -1,0 +1,279 @@
+"""``time2decide train``: the models that come with the package, made again by one command each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from time2decide.cli.decide import values_flag
+from time2decide.core.validation import InputError, validate_count
+
+_MOST_THREADS = 256
+
+Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
+Out = Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")]
+Steps = Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")]
+Seed = Annotated[int | None, typer.Option(help="Another seed than the preset's.")]
+Threads = Annotated[int, typer.Option(help="Threads of torch; more than 2 seldom help.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+app = typer.Typer(help="Train a model; interrupt it and start it again as you like.", no_args_is_help=True)
+
+
+@app.callback()
+def train() -> None:
+    """Train a model; interrupt it and start it again as you like."""
+
+
+@app.command()
+def qp(
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about an hour.")] = "cpu",
+    out: Out = Path("runs/qp"),
+    steps: Steps = None,
+    seed: Seed = None,
+    threads: Threads = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Train the size-agnostic QP solver, the `neural` method of solve.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit.
+
+    Example: time2decide train qp --preset cpu --out runs/qp
+    """
+    from time2decide.experiments.store import provenance
+    from time2decide.neural.equivariant_training import PRESETS, train_equivariant
+
+    if preset not in PRESETS:
+        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    chosen = PRESETS[preset]
+    recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
+    _prepare(out, threads)
+    with training() as report:
+        train_equivariant(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+
+
+@app.command()
+def forecast(
+    preset: Annotated[
+        str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, 40 min. paper: GPUs.")
+    ] = "cpu",
+    out: Out = Path("runs/forecast"),
+    steps: Steps = None,
+    seed: Seed = None,
+    threads: Threads = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Pretrain TimePFN, the forecasting backbone, on synthetic series that are drawn while it learns.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit.
+
+    Example: time2decide train forecast --preset cpu --out runs/forecast
+    """
+    from time2decide.experiments.store import provenance
+    from time2decide.forecasting import PRESETS, pretrain
+
+    if preset not in PRESETS:
+        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    chosen = PRESETS[preset]
+    recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
+    _prepare(out, threads)
+    with training() as report:
+        pretrain(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+
+
+@app.command()
+def decide(
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 15 minutes.")] = "cpu",
+    out: Out = Path("runs/decide"),
+    objective: Annotated[
+        str, typer.Option(help="oracle: the expected best allocation. utility: go on from --start for what it earns.")
+    ] = "oracle",
+    covariance: Annotated[
+        str, typer.Option(help="What the network is told of it: full, covariance, scale, correlation, none.")
+    ] = "full",
+    start: Annotated[
+        str | None, typer.Option(help="Network to start from; for utility `decide` unless told otherwise.")
+    ] = None,
+    return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    data: Annotated[
+        str | None, typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % rest.")
+    ] = None,
+    cost_bps: Annotated[
+        float | None, typer.Option(help="With --data: cost of what is traded, in basis points; 10 unless told.")
+    ] = None,
+    prices: Annotated[bool, typer.Option("--prices", help="With --data: it holds prices.")] = False,
+    returns: Annotated[bool, typer.Option("--returns", help="With --data: it holds returns.")] = False,
+    threads: Threads = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Train the decision network of Time2Decide, or fine-tune it on your own table with --data.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit.
+
+    Example: time2decide train decide --data my.csv --out runs/mine
+    """
+    from time2decide.experiments.store import provenance
+    from time2decide.policy.model import load_policy
+    from time2decide.policy.network import PolicyConfig
+    from time2decide.policy.training import PRESETS, UTILITY, train_policy
+
+    if preset not in PRESETS:
+        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    if data is not None:
+        if return_weight is not None:
+            raise InputError("return_weight: expected none with --data (forecasts are not tuned), found one")
+        if (objective, covariance) != ("oracle", "full"):
+            raise InputError("objective, covariance: expected none with --data (they are those of --start), found one")
+        changed = {"steps": steps, "seed": seed, "cost_bps": cost_bps}
+        _fine_tune(data, values_flag(prices, returns), out, start or "decide", changed, threads, as_json)
+        return
+    if cost_bps is not None or prices or returns:
+        raise InputError("cost_bps, prices, returns: expected only with --data, found one without")
+    recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
+    if objective == "utility":
+        if return_weight is not None:
+            raise InputError("return_weight: expected none with --objective utility (forecasts stay), found one")
+        recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
+        start = start or "decide"
+    changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}
+    recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
+    _prepare(out, threads)
+    first = load_policy(start)[0] if start else None
+    notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
+    with training() as report:
+        train_policy(recipe, out, start=first, report=report, notes=notes)
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+
+
+def _prepare(out: Path, threads: int) -> None:
+    """Set torch's threads; raise unless the folder can be made and written: before the work, not after it."""
+    import torch
+
+    if validate_count("threads", threads) > _MOST_THREADS:
+        raise InputError(f"threads: expected at most {_MOST_THREADS}, found {threads}")
+    torch.set_num_threads(threads)
+    if not (out / "state.safetensors").exists() and (out / "model.safetensors").exists():
+        raise InputError(f"--out: expected an empty folder or a run of the same recipe, found another model in {out}")
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(f"--out: expected a folder that can be written, found {there}")
+
+
+def _fine_tune(
+    data: str, told: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
+) -> None:
+    if (out / "model.safetensors").exists():
+        raise InputError(f"--out: expected a folder without a model, found one in {out}")
+    _prepare(out, threads)
+    from time2decide.experiments.store import provenance
+    from time2decide.markets.oracle import WINDOW
+    from time2decide.markets.tables import load_market
+    from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
+    from time2decide.policy.inputs import validate_returns
+
+    table, values = load_market(data, told)
+    recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
+    notes = {"data": Path(data).name, "values": values, **provenance()}
+    with training("nothing is written yet, start the same command again") as report:
+        fine_tune_to(out, validate_returns(table), start, recipe, report=report, notes=notes)
+
+    def summary(made: dict[str, Any]) -> str:
+        if made["holds"]:
+            return "nothing it does earns its costs on the validation rows: this network holds what you have"
+        first, best = made["validation_utility"][0], max(made["validation_utility"])
+        return f"net utility on the validation rows {first:.4f} as shipped, {best:.4f} after {made['steps_kept']} steps"
+
+    _tell(out, as_json, summary)
+    if not as_json:
+        untouched = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]["untouched_from_row"]
+        rows = len(table) - untouched + WINDOW
+        typer.echo(f"not looked at: the rows from {table.index[untouched]} on; compare there with")
+        typer.echo(f"  time2decide backtest {data} --last {rows} --strategies uniform,{out}")
+
+
+def _tell(out: Path, as_json: bool, summary: Callable[[dict[str, Any]], str]) -> None:
+    """What was made, as it stands in the folder: a line, or all facts as JSON."""
+    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    line = f"{summary(facts['notes'])}: {out}/model.safetensors"
+    typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)
+
+
+@contextmanager
+def training(go_on: str = "all is saved, start the same command again to go on") -> Iterator[Report]:
+    """A report on the steps that ends a training between two of them after Ctrl-C; a second one ends it at once.
+
+    Inside a step the weights, the averages and the counter do not belong together, so nothing could be saved there.
+    """
+    pressed, at = False, 0
+
+    def press(signal_number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        with step_report() as show:
+
+            def report(done: int, total: int, loss: float) -> None:
+                nonlocal at
+                at = done
+                show(done, total, loss)
+                if pressed and done < total:
+                    raise KeyboardInterrupt
+
+            yield report
+    except KeyboardInterrupt:
+        print(f"time2decide: interrupted after step {at}; {go_on}", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def step_report(every: float = 30.0) -> Iterator[Report]:
+    """A bar with the time left on a terminal, a line every `every` seconds elsewhere; on standard error."""
+    if not sys.stderr.isatty():
+        yield _lines(every)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("training")
+        yield lambda done, total, loss: bar.update(task, completed=done, total=total)
+
+
+def _lines(every: float) -> Report:
+    began = last = time.monotonic()
+    first = -1
+    losses: list[float] = []
+
+    def report(done: int, total: int, loss: float) -> None:
+        nonlocal last, first
+        first = done - 1 if first < 0 else first
+        losses.append(loss)
+        now = time.monotonic()
+        if now - last < every and done < total:
+            return
+        left = (now - began) / (done - first) * (total - done)
+        print(
+            f"step {done}/{total} loss {sum(losses) / len(losses):.5f} left {left:.0f} s", file=sys.stderr, flush=True
+        )
+        last = now
+        losses.clear()
+
+    return report

@@ -1,0 +1,50 @@
+"""Where results go: checked before the work, written whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from time2decide.core.validation import InputError
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, which then takes its place; readers see the old one or the new one.
+
+    Its name is not used twice, so that several processes may write at once; the last one counts.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{secrets.token_hex(8)}.part"
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def validate_output_folder(name: str, path: Path) -> None:
+    """Raise an `InputError` that begins with `name` unless `path` is, or can be made, a folder to write to."""
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there):  # permissions alone do not tell: a disk may be read-only
+            return
+    except OSError as error:
+        raise InputError(f"{name}: expected a folder that can be written to, found {path} ({error.strerror})") from None
+
+
+def validate_output_file(name: str, path: Path) -> None:
+    """Raise an `InputError` that begins with `name` unless a file can be written at `path`."""
+    validate_output_folder(name, path.parent)
+    if path.is_dir():
+        raise InputError(f"{name}: expected a file, found the folder {path}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file; readers see the old one or the new one, never a part."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

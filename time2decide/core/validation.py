@@ -1,0 +1,115 @@
+"""Checks at the public boundary: every error names the argument, what was expected and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ArrayLike = Any  # numpy array, torch tensor, nested list or number
+
+
+class InputError(ValueError):
+    """Bad input from the caller. The message names the argument, what was expected and what was found."""
+
+
+def as_tensor(name: str, value: ArrayLike) -> Tensor:
+    """A real float tensor (integers become float64), or an `InputError` that names the argument."""
+    if isinstance(value, Tensor):
+        tensor = value
+        if tensor.layout != torch.strided:
+            raise InputError(f"{name}: expected a dense tensor, found {str(tensor.layout).removeprefix('torch.')}")
+    else:
+        if np.ma.is_masked(value):
+            raise InputError(f"{name}: expected an array of numbers, found masked ones")
+        try:
+            array = np.array(value)  # a copy: read-only and strided arrays are fine
+            wide = array.dtype.kind == "f" and (array.itemsize > 8 or not array.dtype.isnative)
+            tensor = torch.from_numpy(array.astype(np.float64) if wide else array)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise InputError(f"{name}: expected an array of numbers, found {_describe(value)} ({error})") from None
+    if tensor.is_complex():
+        raise InputError(f"{name}: expected real numbers, found dtype {tensor.dtype}")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.to(torch.float64)
+    return tensor
+
+
+def validate_finite(name: str, tensor: Tensor) -> None:
+    """Raise when `tensor` holds NaN or infinity, naming the first place."""
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        where = tuple(int(i) for i in (~finite).nonzero()[0])
+        raise InputError(f"{name}: expected finite numbers, found {tensor[where].item()} at index {where}")
+
+
+def validate_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], meaning: str) -> None:
+    """Raise unless the trailing dimensions of `tensor` are `expected` (None matches any size)."""
+    found = tuple(tensor.shape)
+    fits = len(found) == len(expected) and all(e is None or e == f for e, f in zip(expected, found, strict=True))
+    if not fits:
+        raise InputError(f"{name}: expected shape {meaning}, found {found}")
+
+
+def validate_vectors(name: str, tensor: Tensor) -> None:
+    """Raise unless `tensor` is (..., n) with n ≥ 1 and not an empty batch."""
+    if not tensor.dim() or not tensor.numel():
+        raise InputError(f"{name}: expected shape (..., n) with at least one entry, found {tuple(tensor.shape)}")
+
+
+def per_instance(name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """A finite number or one for every instance, as a tensor that broadcasts to `lead`, in the dtype of `like`."""
+    tensor = as_tensor(name, value).to(like)
+    sizes = tuple(reversed(tensor.shape))  # as in broadcasting: last dimension first
+    if len(sizes) > len(lead) or any(size not in (1, one) for size, one in zip(sizes, reversed(lead), strict=False)):
+        raise InputError(f"{name}: expected a number or shape {lead}, found shape {tuple(tensor.shape)}")
+    validate_finite(name, tensor)
+    return tensor
+
+
+def validate_positive(name: str, value: float, *, allow_zero: bool = False) -> float:
+    """A finite positive number, or an `InputError` that names the argument."""
+    try:
+        if isinstance(value, (str, bool, np.bool_)):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise InputError(f"{name}: expected a number, found {_describe(value)}") from None
+    if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
+        raise InputError(f"{name}: expected a {'non-negative' if allow_zero else 'positive'} number, found {value}")
+    return number
+
+
+def validate_count(name: str, value: int, *, least: int = 1) -> int:
+    """A whole number of at least `least` and of 64 bits, or an `InputError` that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < 2**63:
+        raise InputError(f"{name}: expected a whole number of at least {least}, found {_describe(value)}")
+    return int(value)
+
+
+def validate_flag(name: str, value: bool) -> bool:
+    """True or False, or an `InputError` that names the argument."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name}: expected True or False, found {_describe(value)}")
+    return bool(value)
+
+
+def validate_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise unless `value` is one of the words `choices`."""
+    known = tuple(choices)
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name}: expected one of {', '.join(known)}, found {_describe(value)}")
+
+
+def _describe(value: object) -> str:
+    """The value and, unless it speaks for itself, its type; never longer than a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python prints
+        text = "a number of very many digits"
+    text = " ".join(text.split())
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return text if isinstance(value, (str, int, float, type(None))) else f"{type(value).__name__} {text}"

@@ -1,0 +1,84 @@
+"""What a window of returns says about the next step: two forecasts with their errors, and second-order statistics.
+
+Everything is per asset and indifferent to the order of the assets; scale and level of an asset are kept apart from
+its standardised values, as TimePFN does, so that a model knows them only if it is given them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.core.validation import InputError
+from time2decide.forecasting.kernel_bank import kernel_bank
+from time2decide.forecasting.lag_regression import LAGS, lag_forecast
+
+EXPERTS = 2  # kernel bank, lag regression
+LEAST_WINDOW = LAGS + 4
+VERSION = 1  # of the numbers: raise it when the same window has other features, so that caches are not mixed
+
+
+@dataclass(frozen=True)
+class WindowFeatures:
+    """Statistics of n windows of m assets, float32.
+
+    Attributes
+    ----------
+    level, scale : (n, m)
+        Mean and standard deviation of each asset's window.
+    forecasts, deviations : (n, m, experts)
+        Next value and its standard error in units of `scale`, relative to `level`.
+    ahead : (n, m)
+        Mean of the next `AHEAD` values in the same units.
+    recent : (n, m, 2)
+        The last value and the one before, in the same units.
+    correlation, innovation : (n, m, m)
+        Correlations of the returns, and of the one-step forecast errors, inside the window.
+    """
+
+    level: Tensor
+    scale: Tensor
+    forecasts: Tensor
+    deviations: Tensor
+    ahead: Tensor
+    recent: Tensor
+    correlation: Tensor
+    innovation: Tensor
+
+    def __getitem__(self, index: Tensor) -> WindowFeatures:
+        return WindowFeatures(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+def window_features(windows: np.ndarray | Tensor) -> WindowFeatures:
+    """Features of windows of returns (n, T, m), T ≥ 20; of a tensor it can be differentiated."""
+    if windows.ndim != 3 or windows.shape[1] < LEAST_WINDOW:
+        raise InputError(f"windows: expected (n, at least {LEAST_WINDOW} steps, m), found {tuple(windows.shape)}")
+    n, steps, m = windows.shape
+    tensor = windows if isinstance(windows, Tensor) else torch.from_numpy(np.ascontiguousarray(windows))
+    x = tensor.double().transpose(1, 2).contiguous()  # (n, m, T)
+    level = x.mean(-1)
+    centred = x - level[..., None]
+    scale = centred.square().mean(-1).clamp_min(1e-300).sqrt()  # has a derivative at 0
+    tiny = 1e-6 * scale.amax(-1, keepdim=True) + 1e-300  # an asset that does not move stays at 0
+    z = centred / scale.clamp_min(tiny)[..., None]
+    bank_mean, bank_deviation, ahead = kernel_bank(steps).forecast(z.reshape(n * m, steps))
+    lag = lag_forecast(z)
+    return WindowFeatures(
+        level=level.float(),
+        scale=scale.clamp_min(tiny).float(),
+        forecasts=torch.stack([bank_mean.view(n, m), lag.mean.float()], dim=-1),
+        deviations=torch.stack([bank_deviation.view(n, m), lag.deviation.float()], dim=-1),
+        ahead=ahead.view(n, m),
+        recent=z[..., -2:].flip(-1).float(),
+        correlation=(z @ z.mT / steps).float(),
+        innovation=_correlation(lag.residuals).float(),
+    )
+
+
+def _correlation(errors: Tensor) -> Tensor:
+    """Correlation about zero of errors (n, m, rows), (n, m, m)."""
+    unit = errors / errors.square().sum(-1, keepdim=True).clamp_min(1e-24).sqrt()
+    return unit @ unit.mT

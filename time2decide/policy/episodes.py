@@ -1,0 +1,176 @@
+"""Training examples of the decision network: short episodes of synthetic markets with the oracle's path on them.
+
+A episode has its own noise level, number of assets, risk aversion and turnover budgets, so that one network sees
+them all. It begins with a window and some steps in which the oracle forgets its uniform start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.core.cache import cache_directory
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
+from time2decide.markets.allocation import best_allocations
+from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.lmc import lmc_set
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
+from time2decide.markets.synthetic import MARKETS, SPLITS, to_returns
+
+_SEEN_MARKETS = (0.4, 0.15, 0.15)  # shares of the clean, noisy and noisy-matched market; the rest has other noise
+_MOST_NOISE = 0.015
+_USUAL_RISK = 0.75  # share of episodes with the paper's risk aversion; the rest is log-uniform
+SEEN_RISKS = (0.01, 30.0)
+_LEAST_BUDGET = 0.05
+_VERSION = 1  # of the numbers
+_BLOCK = 64  # windows per call of `window_features`
+
+
+@dataclass(frozen=True)
+class EpisodeConfig:
+    """How many episodes of which shape."""
+
+    assets: int = 16
+    count: int = 1500
+    steps: int = 48  # decisions per episode
+    burn_in: int = 24  # steps before them in which the oracle already trades
+    budgets: int = 4  # turnover budgets per episode, half of them the paper's
+    series: int = 300  # of the training split that episodes are cut from
+    split: str = "train"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """n episodes with S decisions, k budgets and m assets each.
+
+    features : WindowFeatures of n·S windows, episode by episode
+    returns : (n, S, m) that followed the windows
+    covariance : (n, S, m, m)
+    oracle : (n, k, 3 + S, m), beginning three steps before the first decision
+    turnover_l1 : (n, k)
+    risk_aversion : (n,)
+    noise : (n,)
+    """
+
+    features: WindowFeatures
+    returns: Tensor
+    covariance: Tensor
+    oracle: Tensor
+    turnover_l1: Tensor
+    risk_aversion: Tensor
+    noise: Tensor
+
+
+def episodes(config: EpisodeConfig) -> Episodes:
+    """Stretches of the configuration, kept on disk; the same configuration gives the same numbers."""
+    key = hashlib.sha256(json.dumps({"version": [_VERSION, VERSION], **asdict(config)}).encode()).hexdigest()[:32]
+    path = cache_directory() / f"stretches-{key}.safetensors"
+    if path.exists():
+        tensors, _ = load_tensors(path)
+        parts = {name.removeprefix("features/"): tensors.pop(name) for name in list(tensors) if "/" in name}
+        return Episodes(features=WindowFeatures(**parts), **tensors)
+    made = _make(config)
+    plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name != "features"}
+    plain |= {f"features/{f.name}": getattr(made.features, f.name) for f in fields(WindowFeatures)}
+    save_tensors(path, plain, asdict(config))
+    return made
+
+
+def signals(config: EpisodeConfig) -> Tensor:
+    """`Episodes.returns` of the configuration without their noise, (n, S, m).
+
+    Noise is independent of the past, so that both have the same conditional mean, and this one has less variance.
+    """
+    _, cut = _draw(config, _generator(config))
+    return _tensor(to_returns(cut)[:, WINDOW + config.burn_in :])
+
+
+def _generator(config: EpisodeConfig) -> np.random.Generator:
+    return np.random.default_rng([config.seed, config.assets, SPLITS[config.split][0]])
+
+
+def _draw(config: EpisodeConfig, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Noise levels (n,) and pieces of series (n, length, m)."""
+    series = lmc_set(config.series, None, seed=0, first=SPLITS[config.split][0])
+    length = WINDOW + config.burn_in + config.steps
+    noise = _noise_levels(config.count, rng)
+    return noise, np.stack([_cut(series, config.assets, length, rng) for _ in range(config.count)])
+
+
+def _make(config: EpisodeConfig) -> Episodes:
+    rng = _generator(config)
+    noise, cut = _draw(config, rng)
+    returns = to_returns(cut, noise[:, None, None] * rng.standard_normal(cut.shape))
+    low, high = np.log(SEEN_RISKS)
+    usual = rng.random(config.count) < _USUAL_RISK
+    risk = np.where(usual, RISK_AVERSION, np.exp(rng.uniform(low, high, config.count)))
+    free = rng.uniform(_LEAST_BUDGET, 2.0, (config.count, config.budgets))
+    paper = rng.choice(BUDGETS, (config.count, config.budgets))
+    budgets = np.where(np.arange(config.budgets) % 2 == 0, paper, free)
+    return episodes_of(returns, budgets, risk, noise, config.burn_in)
+
+
+def episodes_of(
+    returns: np.ndarray, budgets: np.ndarray, risk: np.ndarray, noise: np.ndarray, burn_in: int
+) -> Episodes:
+    """Stretches from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
+    length = returns.shape[1]
+    covariance = np.stack([empirical_covariance(returns[:, t - WINDOW : t]) for t in range(WINDOW, length)], axis=1)
+    path = _oracle(returns[:, WINDOW:], covariance, budgets, risk)
+    first = WINDOW + burn_in
+    return Episodes(
+        features=_outlooks(returns, first),
+        returns=_tensor(returns[:, first:]),
+        covariance=_tensor(covariance[:, burn_in:]),
+        oracle=_tensor(path[:, :, burn_in - 3 :]),
+        turnover_l1=_tensor(budgets),
+        risk_aversion=_tensor(risk),
+        noise=_tensor(noise),
+    )
+
+
+def _noise_levels(count: int, rng: np.random.Generator) -> np.ndarray:
+    shares = [*_SEEN_MARKETS, 1 - sum(_SEEN_MARKETS)]
+    kind = rng.choice(len(shares), count, p=shares)
+    known = np.array([*MARKETS.values(), 0.0])[kind]
+    return np.where(kind == len(MARKETS), rng.uniform(0.0, _MOST_NOISE, count), known)
+
+
+def _cut(series: np.ndarray, assets: int, length: int, rng: np.random.Generator) -> np.ndarray:
+    """A random place of a random series with random assets, (length, m); more assets than it has come from others."""
+    start = int(rng.integers(0, series.shape[1] - length + 1))
+    needed = -(-assets // series.shape[2])
+    chosen = rng.choice(len(series), needed, replace=False)
+    channels = np.concatenate([series[i, start : start + length] for i in chosen], axis=-1)
+    return channels[:, rng.permutation(channels.shape[1])[:assets]]
+
+
+def _oracle(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray) -> np.ndarray:
+    """The oracle's path from uniform, (n, k, steps, m)."""
+    n, steps, m = returns.shape
+    path = np.empty((n, budgets.shape[1], steps, m))
+    held = np.full((n, budgets.shape[1], m), 1.0 / m)
+    for t in range(steps):
+        held = best_allocations(returns[:, None, t], 2 * risk[:, None, None] * covariance[:, t], held, budgets / 2)
+        path[:, :, t] = held
+    return path
+
+
+def _outlooks(returns: np.ndarray, first: int) -> WindowFeatures:
+    length = returns.shape[1]
+    windows = np.lib.stride_tricks.sliding_window_view(returns, WINDOW, axis=1)  # (n, starts, m, T)
+    chosen = windows[:, first - WINDOW : length - WINDOW].swapaxes(-1, -2)  # (n, S, T, m)
+    flat = chosen.reshape(-1, *chosen.shape[2:])
+    parts = [window_features(flat[i : i + _BLOCK]) for i in range(0, len(flat), _BLOCK)]
+    return WindowFeatures(**{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(WindowFeatures)})
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).float()

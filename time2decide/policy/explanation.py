@@ -1,0 +1,113 @@
+"""Why this change: derivatives of the wanted trade with respect to every asset's returns and covariances.
+
+What the network wants to trade in the direction that was taken is φ = ½ Σ_i sign(s_i − p_i) ŝ_i, with ŝ its answer
+before the budget is imposed (afterwards the amount is γ/2 wherever the budget binds, whatever the returns). It is
+differentiated through the network and the forecasts, back to the window of returns. The oracle's past allocations,
+which the network also reads, are held fixed: they are a step function of the returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.forecasting.features import WindowFeatures, window_features
+from time2decide.markets.oracle import RISK_AVERSION
+from time2decide.policy.histories import observe
+from time2decide.policy.network import Policy, PolicyInput
+from time2decide.qp.projections import project_portfolio
+from time2decide.simulation.engine import Observation
+
+if TYPE_CHECKING:
+    from time2decide.policy.model import Decision, Time2Decide
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What each asset contributed to a change, in units of weight; arrays are (m,).
+
+    pull : Σ_t ∂φ/∂r_tj · (r_tj − r̄_j)
+        To first order, what asset j's returns of the window argue for (+) or against (−) the change made.
+    sensitivity : σ_j · (Σ_t (∂φ/∂r_tj)²)^½
+        How far the wanted amount would move, if asset j's returns had come out differently by their own noise.
+    covariance : Σ_j |∂φ/∂C_ij · C_ij| + |∂φ/∂ log σ_i|
+        How much rests on row i of the covariance: its correlations, those of its forecast errors, and its scale.
+    hindsight : float
+        ℓ1 change of the decision if the network were not told what would have been best before, and read the weights
+        held instead; 0 for a network that reads those anyway.
+    """
+
+    pull: np.ndarray
+    sensitivity: np.ndarray
+    covariance: np.ndarray
+    hindsight: float
+
+
+def explain(
+    model: Time2Decide, returns: np.ndarray, decision: Decision, *, risk_aversion: float = RISK_AVERSION
+) -> Explanation:
+    """The explanation of a decision about returns (time, m)."""
+    past = observe(returns[None], decision.previous, decision.turnover_l1, risk_aversion)
+    window = torch.from_numpy(_stirred(past.returns)).requires_grad_()  # (1, T, m)
+    strategy = model.strategy()
+    situation = strategy.situation(past, strategy.history_of(past))
+    direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
+
+    def amount(seen: WindowFeatures) -> Tensor:
+        return direction @ _wanted(model.policy, replace(situation, features=seen))
+
+    (by_return,) = torch.autograd.grad(amount(window_features(window)), window)
+    slope = by_return[0].numpy()  # (T, m)
+    centred = past.returns[0] - past.returns[0].mean(axis=0)
+    return Explanation(
+        pull=(slope * centred).sum(axis=0),
+        sensitivity=centred.std(axis=0) * np.sqrt((slope**2).sum(axis=0)),
+        covariance=_covariance_rows(situation.features, amount),
+        hindsight=_resting_on_hindsight(model, past, decision),
+    )
+
+
+def _resting_on_hindsight(model: Time2Decide, past: Observation, decision: Decision) -> float:
+    if not model.strategy().wants_hindsight:
+        return 0.0
+    blind = model.strategy("own")
+    wanted = blind.wanted(blind.answer(past, past.allocations), past)[0, 0]
+    weights = np.asarray(project_portfolio(wanted, decision.previous, decision.turnover_l1))
+    return float(np.abs(weights - decision.weights).sum())
+
+
+def _stirred(returns: np.ndarray) -> np.ndarray:
+    """Returns (1, T, m) in which an asset that stands still moves imperceptibly: a standstill has no slopes."""
+    deviation = returns.std(axis=1, keepdims=True)
+    noise = 1e-8 * deviation.max() * np.random.default_rng(0).standard_normal(returns.shape)
+    return np.where(deviation > 0, returns, returns + noise)
+
+
+def _covariance_rows(seen: WindowFeatures, amount: Callable[[WindowFeatures], Tensor]) -> np.ndarray:
+    """How much rests on each row of the covariance, with the forecasts held fixed."""
+    parts = [part.detach().clone().requires_grad_() for part in (seen.scale, seen.correlation, seen.innovation)]
+    changed = replace(seen, scale=parts[0], correlation=parts[1], innovation=parts[2])
+    slopes = torch.autograd.grad(amount(changed), parts, allow_unused=True)
+    scale, *rows = (
+        (torch.zeros_like(part) if slope is None else slope * part)[0].abs().double().detach()
+        for slope, part in zip(slopes, parts, strict=True)
+    )
+    return np.asarray(scale + sum(row.sum(-1) for row in rows))
+
+
+def _wanted(policy: Policy, situation: PolicyInput) -> Tensor:
+    """The answer as a differentiable function of the situation, (m,).
+
+    Of a network trained on utility, which goes to the best asset, the softmax of its scores is taken, in units of
+    forecast error.
+    """
+    answer = policy(situation)
+    if policy.config.objective != "utility":
+        return answer.weights[0].double()
+    scores, unit = answer.scores[0].double(), answer.deviation[0].double().square().mean().sqrt().detach()
+    return torch.softmax(scores / unit, dim=-1)

@@ -1,0 +1,264 @@
+"""Time2Decide: returns in, the next allocation out.
+
+The decision network of `policy.py` as a strategy for the rollout engine, and as an object that decides for a table of
+returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.files import write_text
+from time2decide.core.validation import ArrayLike, InputError
+from time2decide.forecasting.features import WindowFeatures, window_features
+from time2decide.markets.allocation import best_allocations
+from time2decide.markets.oracle import RISK_AVERSION
+from time2decide.policy.histories import observe
+from time2decide.policy.inputs import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
+from time2decide.policy.network import HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
+from time2decide.qp.projections import project_portfolio
+from time2decide.simulation.engine import Observation
+
+#: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
+#: trained on realised utility.
+PRETRAINED = {
+    name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
+}
+HISTORIES = ("hindsight", "own")
+
+
+@dataclass(frozen=True)
+class PolicyStrategy:
+    """A decision network as a strategy; `history` says whose past allocations it reads."""
+
+    policy: Policy
+    history: str = "hindsight"
+    name: str = "time2decide"
+    features_of: Callable[[np.ndarray], WindowFeatures] = window_features
+
+    def __post_init__(self) -> None:
+        if self.history not in HISTORIES:
+            raise InputError(f"history: expected one of {', '.join(HISTORIES)}, found {self.history!r}")
+
+    @property
+    def wants_hindsight(self) -> bool:
+        return self.history == "hindsight"
+
+    def decide(self, past: Observation) -> np.ndarray:
+        return self.wanted(self.answer(past, self.history_of(past)), past)
+
+    def history_of(self, past: Observation) -> np.ndarray:
+        """The past allocations that the network reads, (series, budgets, window, m)."""
+        history = past.hindsight if self.wants_hindsight else past.allocations
+        if history is None:
+            raise InputError("past: expected the oracle's past allocations, found none (wants_hindsight is off)")
+        return history
+
+    def wanted(self, answer: PolicyOutput, past: Observation) -> np.ndarray:
+        """The weights that an answer asks for, (series, budgets, m)."""
+        n, k, m = past.previous.shape
+        if self.policy.config.objective == "oracle":
+            return answer.weights.double().numpy().reshape(n, k, m)
+        scores, spread = answer.scores.double().numpy(), answer.spread.double().numpy()
+        curvature = 2 * past.risk_aversion * past.covariance.repeat(k, axis=0) + spread[:, None, None] * np.eye(m)
+        half = np.tile(past.turnover_l1 / 2, n).clip(max=1.0)  # every decision has its own curvature: a row each
+        previous = past.previous.reshape(n * k, 1, m)
+        return best_allocations(scores[:, None], curvature, previous, half[:, None]).reshape(n, k, m)
+
+    @torch.no_grad()
+    def answer(self, past: Observation, history: np.ndarray) -> PolicyOutput:
+        """The network's answer for all series and budgets, (series · budgets, m)."""
+        return self.policy(self.situation(past, history))
+
+    def situation(self, past: Observation, history: np.ndarray) -> PolicyInput:
+        """What the network is shown."""
+        n, k = history.shape[:2]
+        return PolicyInput(
+            self.features_of(past.returns)[torch.arange(n).repeat_interleave(k)],
+            latest(history.reshape(n * k, *history.shape[2:])),
+            torch.full((n * k,), float(self.wants_hindsight)),
+            torch.from_numpy(np.tile(np.minimum(past.turnover_l1, 2.0), n)).float(),
+            torch.full((n * k,), past.risk_aversion),
+        )
+
+
+@dataclass(frozen=True)
+class NetworkForecast:
+    """The network's forecast of the next returns as a forecaster for predict-then-optimise."""
+
+    policy: Policy
+    features_of: Callable[[np.ndarray], WindowFeatures] = window_features
+
+    @torch.no_grad()
+    def __call__(self, returns: np.ndarray) -> np.ndarray:
+        n, _, m = returns.shape
+        flat = torch.full((n, m, HISTORY), 1.0 / m)
+        situation = PolicyInput(
+            self.features_of(returns), flat, torch.ones(n), torch.ones(n), torch.full((n,), RISK_AVERSION)
+        )
+        return self.policy.expect(situation)[0].double().numpy()
+
+
+def default_history(policy: Policy, notes: Mapping[str, Any]) -> str:
+    """The history that a network was trained to read."""
+    return str(notes.get("history", "own" if policy.config.objective == "utility" else "hindsight"))
+
+
+def latest(history: np.ndarray) -> Tensor:
+    """The last HISTORY allocations of histories (n, window, m), latest first, (n, m, HISTORY)."""
+    return torch.from_numpy(np.ascontiguousarray(history[:, : -HISTORY - 1 : -1].swapaxes(1, 2))).float()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision and what led to it; arrays are (m,).
+
+    weights : feasible: non-negative, of sum 1, within the turnover budget of `previous`
+    wanted : the network's answer before the budget was imposed
+    expected, deviation : forecast of the next returns and its standard error
+    covariance : (m, m) empirical, of the window
+    """
+
+    weights: np.ndarray
+    previous: np.ndarray
+    wanted: np.ndarray
+    expected: np.ndarray
+    deviation: np.ndarray
+    covariance: np.ndarray
+    turnover_l1: float
+    window: int
+
+    @property
+    def turnover(self) -> float:
+        """‖weights − previous‖₁, what is traded."""
+        return float(np.abs(self.weights - self.previous).sum())
+
+
+class Time2Decide:
+    """A trained decision network for any number of assets, turnover budget and unit of returns.
+
+    >>> model = Time2Decide.from_pretrained()
+    >>> weights = model.decide(returns, previous_weights=held, turnover_l1=0.5)
+    """
+
+    def __init__(self, policy: Policy, notes: Mapping[str, Any] | None = None) -> None:
+        self.policy = policy.eval()
+        self.notes = dict(notes or {})
+
+    @classmethod
+    def from_pretrained(cls, name_or_dir: str | Path = "decide") -> Time2Decide:
+        """The model of a bundled checkpoint (``decide``, ``decide-utility``) or of a folder made by training."""
+        return cls(*load_policy(name_or_dir))
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write ``model.safetensors`` and ``config.json`` to a folder."""
+        return save_policy(self.policy, folder, self.notes)
+
+    def strategy(self, history: str | None = None, name: str = "time2decide") -> PolicyStrategy:
+        """The model as a strategy for `backtest` and `rollout`.
+
+        `history` is the one it was trained for unless told: ``own`` for a fine-tuned network and for one trained on
+        utility, else ``hindsight``.
+        """
+        return PolicyStrategy(self.policy, history or default_history(self.policy, self.notes), name)
+
+    def decide(
+        self,
+        returns: ArrayLike | pd.DataFrame,
+        previous_weights: ArrayLike | pd.Series | None = None,
+        turnover_l1: float = 1.0,
+        *,
+        risk_aversion: float = RISK_AVERSION,
+    ) -> ArrayLike | pd.Series:
+        """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
+
+        Parameters
+        ----------
+        returns : DataFrame (dates × assets), or array (time, assets)
+            Past returns, oldest first, at least 20 rows; 96 and more are better. The last 96 are what the forecasts
+            are made of; earlier ones tell what the oracle would have held.
+        previous_weights : (assets,), optional
+            What is held now; uniform if not given.
+        turnover_l1 : float
+            Budget γ in (0, 2] on ‖new − previous‖₁; 2 allows any change.
+        risk_aversion : float
+            λ of the utility sᵀr − λ sᵀΣs.
+
+        Returns
+        -------
+        (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
+        """
+        result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion)
+        if isinstance(returns, pd.DataFrame):
+            return pd.Series(result.weights, index=returns.columns, name="weight")
+        return torch.from_numpy(result.weights) if isinstance(returns, Tensor) else result.weights
+
+    def decision(
+        self,
+        returns: ArrayLike | pd.DataFrame,
+        previous_weights: ArrayLike | pd.Series | None = None,
+        turnover_l1: float = 1.0,
+        *,
+        risk_aversion: float = RISK_AVERSION,
+    ) -> Decision:
+        """`decide` with everything that led to the answer."""
+        array = validate_returns(returns)
+        names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
+        previous = validate_weights(previous_weights, array.shape[1], names)
+        gamma = validate_turnover(turnover_l1)
+        risk = validate_risk_aversion(risk_aversion)
+        past = observe(array[None], previous, gamma, risk)
+        strategy = self.strategy()
+        answer = strategy.answer(past, strategy.history_of(past))
+        expected, deviation = (part[0].double().numpy() for part in (answer.forecast, answer.deviation))
+        wanted = strategy.wanted(answer, past)[0, 0]
+        weights = np.asarray(project_portfolio(wanted, previous, gamma))
+        return Decision(
+            weights, previous, wanted, expected, deviation, past.covariance[0], gamma, past.returns.shape[1]
+        )
+
+
+def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
+    """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
+    folder = Path(folder)
+    facts = {"architecture": type(policy).__name__, "config": asdict(policy.config), "notes": dict(notes or {})}
+    save_tensors(folder / "model.safetensors", policy.state_dict(), facts)
+    write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
+    return folder
+
+
+def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
+    """The network of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
+    if not isinstance(name_or_dir, str | Path):
+        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_dir).__name__}")
+    folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
+    path = folder / "model.safetensors"
+    if not os.path.isfile(path):  # a name that no file can have is none, not an error
+        names = ", ".join(PRETRAINED)
+        raise InputError(f"checkpoint: expected {names} or a folder with model.safetensors, found {name_or_dir}")
+    tensors, facts = load_tensors(path)
+    if facts.get("architecture") != Policy.__name__:
+        raise InputError(f"checkpoint: expected a decision network, found {facts.get('architecture')!r} in {folder}")
+    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
+        raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {folder}")
+    notes = facts.get("notes", {})
+    if not isinstance(notes, dict):
+        raise InputError(f"checkpoint: expected notes that are an object, found {type(notes).__name__} in {folder}")
+    try:
+        policy = Policy(PolicyConfig(**facts["config"]))
+        policy.load_state_dict(tensors)
+    except (KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise InputError(f"checkpoint: expected weights that fit their configuration, found {found}") from None
+    return policy.eval(), notes

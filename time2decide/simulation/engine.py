@@ -1,0 +1,191 @@
+"""One engine for every strategy: it alone holds the future and hands out copies of the past.
+
+A strategy is anything with a `name` and `decide(past) -> raw allocations`. It is asked once per step for all series
+and all turnover budgets together; its raw answer is projected onto the feasible set, and the projected weights are
+what it holds, and what it is told it held, from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from time2decide.core.validation import ArrayLike, InputError, as_tensor
+from time2decide.markets.allocation import validate_budgets
+from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
+from time2decide.markets.tables import looks_like_prices
+from time2decide.policy.inputs import validate_risk_aversion
+from time2decide.qp.projections import project_portfolio
+
+_LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a projection but rounding
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything that is known when the weights of step t are chosen; the arrays are copies that end at t − 1.
+
+    Attributes
+    ----------
+    returns : (series, window, m)
+        Returns of the steps t − window … t − 1, oldest first.
+    allocations : (series, budgets, window, m)
+        The strategy's own projected weights of the same steps; uniform before its first decision.
+    hindsight : (series, budgets, window, m), or None
+        The oracle's weights of the same steps, which depend on returns up to t − 1 only; for strategies that ask.
+    turnover_l1 : (budgets,)
+        γ
+    risk_aversion : float
+        λ
+    step : int, or None
+        t, where the past is one of a rollout.
+    """
+
+    returns: np.ndarray
+    allocations: np.ndarray
+    hindsight: np.ndarray | None
+    turnover_l1: np.ndarray
+    risk_aversion: float
+    step: int | None = None
+
+    @property
+    def previous(self) -> np.ndarray:
+        """The weights held now, (series, budgets, m)."""
+        return self.allocations[:, :, -1]
+
+    @cached_property
+    def covariance(self) -> np.ndarray:
+        """Empirical covariance of `returns`, (series, m, m)."""
+        return empirical_covariance(self.returns)
+
+
+class Strategy(Protocol):
+    """What the engine needs of a strategy. A strategy is a function of the past: it keeps no state between steps."""
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+
+    @property
+    def wants_hindsight(self) -> bool:
+        """Whether `past.hindsight` is to be filled."""
+
+    def decide(self, past: Observation) -> np.ndarray:
+        """Raw weights of step t, of a shape that broadcasts to (series, budgets, m); they need not be feasible."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a strategy said and what it held, both (series, budgets, time, m); uniform before step `window`."""
+
+    name: str
+    raw: np.ndarray
+    allocations: np.ndarray
+    turnover_l1: np.ndarray
+    window: int
+    risk_aversion: float
+
+
+def rollout(
+    returns: ArrayLike,
+    strategy: Strategy,
+    turnover_l1: float | Sequence[float],
+    *,
+    risk_aversion: float = RISK_AVERSION,
+    window: int = WINDOW,
+    oracle: np.ndarray | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Rollout:
+    """Run a strategy through every step from `window` on, for all series and budgets at once.
+
+    Parameters
+    ----------
+    returns : (series, time, m), or (time, m)
+    strategy : Strategy
+    turnover_l1 : number or sequence
+        Budgets γ on ‖s_t − s_{t−1}‖₁.
+    oracle : (series, budgets, time, m), optional
+        The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
+    progress : function of (step, steps), optional
+        Called before every decision.
+    """
+    validate_strategy(strategy)
+    array = validate_simulation_returns(returns, window)
+    budgets = validate_budgets(turnover_l1)
+    risk = validate_risk_aversion(risk_aversion)
+    series, time, m = array.shape
+    shape = (series, len(budgets), time, m)
+    if strategy.wants_hindsight:
+        oracle = oracle_path(array, budgets.tolist(), risk, window) if oracle is None else oracle
+        if getattr(oracle, "shape", None) != shape or not np.isfinite(oracle).all():
+            found = getattr(oracle, "shape", type(oracle).__name__)
+            raise InputError(f"oracle: expected finite numbers of shape {shape}, found {found}")
+    raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
+    for t in range(window, time):
+        steps = slice(t - window, t)
+        if progress is not None:
+            progress(t - window, time - window)
+        hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
+        past = Observation(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t)
+        raw[:, :, t] = _answer(strategy, past, shape)
+        held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
+    return Rollout(strategy.name, raw, held, budgets, window, risk)
+
+
+def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
+    """`validate_return_array`, and what it leaves to its callers: no flags, and nobody loses more than everything."""
+    kind = str(getattr(returns, "dtype", ""))
+    if kind in ("bool", "torch.bool"):
+        raise InputError(f"returns: expected real numbers, found dtype {kind}")
+    array = validate_return_array(returns, window)
+    if looks_like_prices(array):
+        raise InputError(f"returns: expected returns, found what look like prices (median {np.median(array):g})")
+    if array.min() < -1:
+        place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
+        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
+    return array
+
+
+def validate_strategy(strategy: object) -> None:
+    """Raise unless `strategy` has what the engine asks of one."""
+    fits = {
+        "name (text)": isinstance(getattr(strategy, "name", None), str),
+        "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), (bool, np.bool_)),
+        "decide(past)": callable(getattr(strategy, "decide", None)),
+    }
+    missing = [what for what, fit in fits.items() if not fit]
+    if isinstance(strategy, type):
+        name = strategy.__name__
+        raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")
+    if missing:
+        raise InputError(f"strategy: expected {', '.join(missing)}, found none in {type(strategy).__name__}")
+
+
+def _answer(strategy: Strategy, past: Observation, shape: tuple[int, int, int, int]) -> np.ndarray:
+    series, budgets, _, m = shape
+    said = strategy.decide(past)
+    try:
+        answer = as_tensor(strategy.name, said).detach().cpu().double().numpy()
+    except InputError as error:
+        raise InputError(f"{strategy.name}: expected an array of weights ({error})") from None
+    try:
+        answer = np.broadcast_to(answer, (series, budgets, m))
+    except ValueError:
+        expected = f"({series}, {budgets}, {m})"
+        raise InputError(f"{strategy.name}: expected weights of shape {expected}, found {answer.shape}") from None
+    if not np.isfinite(answer).all():
+        raise InputError(f"{strategy.name}: expected finite weights, found {answer[~np.isfinite(answer)][0]}")
+    if np.abs(answer).max() > _LARGEST:
+        raise InputError(f"{strategy.name}: expected weights within {_LARGEST:g}, found {np.abs(answer).max():g}")
+    return answer
+
+
+def _project(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+    """The nearest feasible weights, (series, budgets, m)."""
+    gamma = torch.from_numpy(budgets.copy()).expand(raw.shape[:-1])
+    return np.asarray(project_portfolio(torch.from_numpy(raw.copy()), torch.from_numpy(previous.copy()), gamma))

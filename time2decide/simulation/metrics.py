@@ -1,0 +1,97 @@
+"""How good were the decisions: distance to the oracle, utility, regret, turnover; with costs, what an investor sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from time2decide.simulation.engine import Rollout
+
+
+@dataclass(frozen=True)
+class Score:
+    """Scores of a rollout, each (series, budgets): means over the steps from `window` on.
+
+    mse : of the raw output to the oracle, mean over steps **and assets**, as in the paper's tables
+    mse_projected : the same for the weights held
+    utility : sᵀr_t − λ sᵀΣ̂_t s of the weights held
+    regret : the oracle's utility minus this one
+    turnover : ‖s_t − s_{t−1}‖₁
+    """
+
+    mse: np.ndarray
+    mse_projected: np.ndarray
+    utility: np.ndarray
+    regret: np.ndarray
+    turnover: np.ndarray
+
+    def rows(self) -> list[dict[str, float]]:
+        """One row per budget: the mean over series of every score, and `mse_error`, its standard error."""
+        count = len(self.mse)
+        means = {key: value.mean(axis=0) for key, value in vars(self).items()}
+        if count > 1:
+            means["mse_error"] = self.mse.std(axis=0, ddof=1) / np.sqrt(count)
+        return [{key: float(value[k]) for key, value in means.items()} for k in range(self.mse.shape[1])]
+
+
+def score(result: Rollout, returns: np.ndarray, oracle: np.ndarray) -> Score:
+    """Score a rollout on returns (series, time, m) against the oracle's path (series, budgets, time, m)."""
+    start = result.window
+    best = utility_path(returns, oracle, result.risk_aversion, start).mean(-1)
+    own = utility_path(returns, result.allocations, result.risk_aversion, start).mean(-1)
+    steps = np.diff(result.allocations[:, :, start - 1 :], axis=2)
+    return Score(
+        mse=squared_distance(result.raw, oracle, start),
+        mse_projected=squared_distance(result.allocations, oracle, start),
+        utility=own,
+        regret=best - own,
+        turnover=np.abs(steps).sum(-1).mean(-1),
+    )
+
+
+def squared_distance(allocations: np.ndarray, oracle: np.ndarray, window: int) -> np.ndarray:
+    """Mean over steps from `window` on and over assets, (series, budgets)."""
+    return np.asarray(((allocations[:, :, window:] - oracle[:, :, window:]) ** 2).mean(axis=(2, 3)))
+
+
+def utility_path(returns: np.ndarray, allocations: np.ndarray, risk_aversion: float, window: int) -> np.ndarray:
+    """sᵀr_t − λ sᵀΣ̂_t s for t = window …, (series, budgets, time − window).
+
+    sᵀΣ̂_t s is the variance that these weights would have had over the `window` steps before t.
+    """
+    series, budgets, time, _ = allocations.shape
+    utility = np.empty((series, budgets, time - window))
+    for t in range(window, time):
+        weights = allocations[:, :, t]
+        path = returns[:, t - window : t] @ weights.swapaxes(-1, -2)  # (series, window, budgets)
+        earned = np.einsum("nkm,nm->nk", weights, returns[:, t])
+        utility[:, :, t - window] = earned - risk_aversion * path.var(axis=1, ddof=1)
+    return utility
+
+
+def traded(allocations: np.ndarray, returns: np.ndarray, window: int) -> np.ndarray:
+    """‖s_t − drifted s_{t−1}‖₁, the share of wealth that really changes hands, (series, budgets, time − window).
+
+    Between two decisions weights drift with the returns: s ⊙ (1 + r) / (1 + sᵀr).
+    """
+    before = allocations[:, :, window - 1 : -1]
+    grown = before * (1 + returns[:, None, window - 1 : -1])
+    total = grown.sum(-1, keepdims=True)
+    drifted = np.divide(grown, total, out=before.copy(), where=total > 0)
+    drifted[:, :, 0] = before[:, :, 0]  # the first decision starts from the uniform portfolio itself
+    return np.asarray(np.abs(allocations[:, :, window:] - drifted).sum(-1))
+
+
+def performance(net: np.ndarray, periods_per_year: float) -> dict[str, float]:
+    """What an investor sees of a path of simple net returns (time,)."""
+    wealth = np.cumprod(1 + net)
+    peak = np.maximum.accumulate(np.maximum(wealth, 1.0))
+    volatility = float(net.std(ddof=1) * np.sqrt(periods_per_year)) if len(net) > 1 else float("nan")
+    mean = float(net.mean() * periods_per_year)
+    return {
+        "annual_return": float(wealth[-1] ** (periods_per_year / len(net)) - 1) if wealth[-1] > 0 else -1.0,
+        "annual_volatility": volatility,
+        "sharpe": mean / volatility if volatility > 0 else float("nan"),
+        "max_drawdown": float((1 - wealth / peak).max()),
+    }
