@@ -27,7 +27,7 @@ PAGES = {
     "time2decide.backtesting": ("Backtest", "with_intervals"),
     "time2decide.policy.decision_facts": ("decision_facts",),
     "time2decide.policy.explanation": ("Explanation", "explain"),
-    "time2decide.policy.uncertainty": ("Uncertainty", "spread", "noise_curve"),
+    "time2decide.policy.uncertainty": ("Uncertainty", "uncertainty", "noise_curve"),
     "time2decide.policy.fine_tuning": ("FineTuning", "fine_tune", "fine_tune_to"),
     "time2decide.backtesting.skfolio_estimator": ("Time2DecidePortfolio",),
     "time2decide.markets.weights": ("read_weights", "write_weights"),

@@ -1,44 +1,37 @@
 """Transformers that solve quadratic programs and make covariance-aware decisions."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from time2decide.core.validation import InputError
-from time2decide.qp import QP, Solution, kkt, project_portfolio, random_qp
-from time2decide.solving import METHODS, solve, solve_qp
+from time2decide.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from time2decide.backtesting.walk_forward import backtest
-    from time2decide.markets import load_returns, oracle_path
-    from time2decide.policy.model import Time2Decide
+    from time2decide.backtesting.walk_forward import backtest as backtest
+    from time2decide.core.validation import InputError as InputError
+    from time2decide.markets.oracle import oracle_path as oracle_path
+    from time2decide.markets.tables import load_returns as load_returns
+    from time2decide.policy.model import Time2Decide as Time2Decide
+    from time2decide.qp.generators import random_qp as random_qp
+    from time2decide.qp.problem import QP as QP
+    from time2decide.qp.projections import project_portfolio as project_portfolio
+    from time2decide.qp.solution import Solution as Solution
+    from time2decide.qp.solution import kkt as kkt
+    from time2decide.solving import METHODS as METHODS
+    from time2decide.solving import solve as solve
+    from time2decide.solving import solve_qp as solve_qp
 
 __version__ = "0.1.0"
-__all__ = [
-    "METHODS",
-    "QP",
-    "InputError",
-    "Solution",
-    "Time2Decide",
-    "backtest",
-    "kkt",
-    "load_returns",
-    "oracle_path",
-    "project_portfolio",
-    "random_qp",
-    "solve",
-    "solve_qp",
-]
-
-#: Names whose folders need pandas and more; they are imported when first used.
-_LATER = {
-    "Time2Decide": "time2decide.policy",
-    "backtest": "time2decide.backtesting",
-    "load_returns": "time2decide.markets",
-    "oracle_path": "time2decide.markets",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'time2decide' has no attribute {name!r}")
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "backtesting.walk_forward": "backtest",
+        "core.validation": "InputError",
+        "markets.oracle": "oracle_path",
+        "markets.tables": "load_returns",
+        "policy.model": "Time2Decide",
+        "qp.generators": "random_qp",
+        "qp.problem": "QP",
+        "qp.projections": "project_portfolio",
+        "qp.solution": "Solution kkt",
+        "solving": "METHODS solve solve_qp",
+    },
+)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skfolio.optimization import InverseVolatility
 
-from time2decide.backtesting.registry import REGISTRY, learned
+from time2decide.backtesting.registry import REGISTRY, network
 from time2decide.backtesting.skfolio_baselines import inverse_volatility, minimum_variance
 from time2decide.forecasting.feature_cache import CachedFeatures
 from time2decide.forecasting.features import window_features
@@ -41,7 +41,7 @@ def test_the_budget_is_imposed_step_by_step(returns):
 
 def test_every_entry_says_what_it_is_and_carries_its_name():
     for name, entry in REGISTRY.items():
-        assert len(entry.what) > 10
+        assert len(entry.description) > 10
         assert entry.make().name == name
 
 
@@ -53,4 +53,4 @@ def test_networks_share_their_outlooks(returns):
     first = memory(window)
     memory(window + 1e-3), memory(window + 2e-3)
     assert memory(window) is not first
-    assert learned("decide", "own", "a").features_of is learned("decide", "hindsight", "b").features_of
+    assert network("decide", "own", "a").features_of is network("decide", "hindsight", "b").features_of

@@ -52,7 +52,7 @@ def test_grid_search_finds_a_budget(returns):
     [
         ({"turnover_l1": 0}, "turnover_l1"),
         ({"turnover_l1": 2.5}, "turnover_l1"),
-        ({"previous_weights": [1.0, 1.0, 0, 0, 0]}, "sum of 1"),
+        ({"previous_weights": [1.0, 1.0, 0, 0, 0]}, "sum 1"),
         ({"model": "nothing"}, "checkpoint"),
         ({"risk_aversion": -1}, "risk_aversion"),
     ],

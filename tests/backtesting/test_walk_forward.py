@@ -6,12 +6,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from time2decide.backtesting.baselines import STRATEGIES, SoftForecast
+from time2decide.backtesting.baselines import SoftForecast
 from time2decide.backtesting.figures import write_figures
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.cli.backtest import backtest as command
 from time2decide.core.validation import InputError
 from time2decide.policy.model import Time2Decide
+
+PLAIN = ("uniform", "lag1-oracle", "soft-persistence", "pto-persistence", "pto-ar1", "pto-ridge", "averaged-oracle")
 
 
 class Silent:
@@ -28,17 +30,17 @@ def table():
 
 @pytest.fixture(scope="module")
 def outcome(table):
-    return backtest(table, [*STRATEGIES, "oracle"], [0.2, 1.0], cost_bps=20)
+    return backtest(table, [*PLAIN, "oracle"], [0.2, 1.0], cost_bps=20)
 
 
 def test_the_frame_is_tidy_and_complete(outcome, table):
     frame = outcome.frame
-    assert len(frame) == (len(STRATEGIES) + 1) * 2 * 34
+    assert len(frame) == (len(PLAIN) + 1) * 2 * 34
     assert not frame.isna().any().any()
     assert not frame.duplicated(["strategy", "turnover_l1", "series", "time"]).any()
     assert frame["time"].min() == table.index[96]
     assert frame["time"].max() == table.index[-1]
-    assert len(outcome.summary) == (len(STRATEGIES) + 1) * 2
+    assert len(outcome.summary) == (len(PLAIN) + 1) * 2
 
 
 def test_wealth_is_gross_return_less_cost_of_what_was_traded(outcome, table):
@@ -83,12 +85,12 @@ def test_arrays_and_several_series(table):
         ({"strategies": ["uniform", "uniform"]}, "twice"),
         ({"cost_bps": -1}, "cost_bps"),
         ({"cost_bps": float("nan")}, "cost_bps"),
-        ({"cost_bps": 5000}, "cost_bps: expected less than 5000"),
+        ({"cost_bps": 5000}, r"cost_bps: expected a number in \[0, 4999\]"),
         (
             {"strategies": [object()]},
-            r"strategy: expected name .* wants_hindsight .* decide\(past\), found none in object",
+            r"strategy: expected name .* wants_hindsight .* decide\(observation\), found none in object",
         ),
-        ({"strategies": [Silent()]}, r"strategy: expected decide\(past\), found none in Silent"),
+        ({"strategies": [Silent()]}, r"strategy: expected decide\(observation\), found none in Silent"),
         ({"strategies": ["pto-ridge"], "window": 2}, "window: expected more than the 16 lags .* found 2"),
         ({"strategies": ["averaged-oracle"], "window": 16}, "window: expected more than the 16 lags .* found 16"),
         ({"returns": np.full((130, 4), True)}, "returns: expected real numbers, found dtype bool"),
@@ -106,7 +108,7 @@ def test_bad_arguments_are_named(table, change, message):
 def test_nobody_loses_more_than_everything(table):
     array = table.to_numpy().copy()
     array[50, 2] = -1.5
-    with pytest.raises(InputError, match=r"returns: expected returns of at least -1, found -1.5 at index \(0, 50, 2\)"):
+    with pytest.raises(InputError, match=r"returns: expected returns of at least -1, found -1.5 at index \(50, 2\)"):
         backtest(array, ["uniform"])
     array[50, 2] = -1.0
     assert len(backtest(array, ["uniform"]).summary) == 1

@@ -101,7 +101,7 @@ def test_bad_files(run, tmp_path, kind, command):
 
 
 WEIGHTS = {
-    "do not sum to 1": ("asset,weight\nA0,0.5\nA1,0.2\nA2,0.2\n", "sum of 1"),
+    "do not sum to 1": ("asset,weight\nA0,0.5\nA1,0.2\nA2,0.2\n", "sum 1"),
     "negative": ("asset,weight\nA0,1.2\nA1,-0.4\nA2,0.2\n", "non-negative"),
     "unknown asset": ("asset,weight\nA0,0.5\nA1,0.3\nZ,0.2\n", "unknown"),
     "missing asset": ("asset,weight\nA0,0.5\nA1,0.5\n", "without"),

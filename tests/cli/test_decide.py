@@ -1,6 +1,8 @@
 """`decide`, `backtest` and fine-tuning as a user meets them."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -23,9 +25,8 @@ def folder(tmp_path):
 
 
 def test_decide_says_everything_and_is_the_model(run, folder):
-    done = run(
-        "decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", "--out", "new.csv", cwd=folder
-    )
+    asked = ("decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", "--explain")
+    done = run(*asked, "--uncertainty", "--out", "new.csv", cwd=folder)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     table = load_returns(folder / "returns.csv")
@@ -37,28 +38,35 @@ def test_decide_says_everything_and_is_the_model(run, folder):
     assert facts["input"] | {"last": "2024-06-28"} == facts["input"]
     assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "hindsight", "noise"}
     assert read_weights(folder / "new.csv").to_dict() == facts["weights"]
-    again = run("decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--json", cwd=folder)
-    assert json.loads(again.stdout) == facts
+    assert json.loads(run(*asked, "--uncertainty", cwd=folder).stdout) == facts
+    assert "uncertainty" not in json.loads(run(*asked, cwd=folder).stdout)
 
 
 def test_prices_are_recognised_and_the_table_says_so(run, folder):
-    done = run("decide", "prices.csv", cwd=folder)
+    done = run("decide", "prices.csv", "--explain", "--uncertainty", cwd=folder)
     assert done.returncode == 0, done.stderr
-    for text in ("from prices (guessed", "all constraints hold", "equal weights were assumed", "Turnover used", "Why"):
+    for text in (
+        "from prices (guessed",
+        "all constraints hold",
+        "equal weights were assumed",
+        "Turnover",
+        "Why",
+        "± s.d.",
+    ):
         assert text in done.stdout
-    assert "The network decide reads the best allocations of the past" in " ".join(done.stdout.split())
+    assert "The network decide reads the oracle's past allocations" in " ".join(done.stdout.split())
     short = pd.read_csv(folder / "returns.csv").iloc[:40]
     short.to_csv(folder / "short.csv", index=False)
     assert "shorter than the 96 rows" in run("decide", "short.csv", "--returns", cwd=folder).stdout
 
 
-def test_the_network_for_utility_reads_the_weights_held_and_says_so(run, folder):
-    done = run("decide", "prices.csv", "--model", "decide-utility", "--risk-aversion", "100", cwd=folder)
+def test_the_network_for_utility_reads_its_own_weights_and_says_so(run, folder):
+    done = run("decide", "prices.csv", "--model", "decide-utility", "--risk-aversion", "100", "--explain", cwd=folder)
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
-    assert "The network decide-utility reads the weights held" in text
+    assert "The network decide-utility reads its own past weights" in text
     assert "trained for a risk aversion from 0.01 to 30, not for 100" in text
-    assert "without the best past allocations" not in text
+    assert "without the oracle's past allocations" not in text
 
 
 def test_backtest_takes_a_file_and_writes_a_page(run, folder):
@@ -67,7 +75,7 @@ def test_backtest_takes_a_file_and_writes_a_page(run, folder):
         "--turnover", "0.2,1", "--report", "page.html", cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    for text in ("minimum-variance", "Sharpe − 1/m", "the oracle's weights", "written: page.html"):
+    for text in ("minimum-variance", "Sharpe − 1/N", "the oracle's weights", "written: page.html"):
         assert text in done.stdout
     assert (folder / "page.html").stat().st_size > 1_000_000
 
@@ -96,7 +104,7 @@ def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
     assert done.returncode == 0, done.stderr
     assert "[/red]" in done.stdout
     assert "[bold]" in done.stdout
-    facts = json.loads(run("decide", "odd.csv", "--json", cwd=folder).stdout)
+    facts = json.loads(run("decide", "odd.csv", "--json", "--explain", cwd=folder).stdout)
     assert np.isfinite(list(facts["explanation"]["pull"].values())).all()
 
 
@@ -113,9 +121,24 @@ def test_help_has_an_example(run, tmp_path, command):
     assert f"Example: time2decide {command}" in " ".join(done.stdout.split())
 
 
-def test_help_names_every_strategy():
+def test_every_strategy_is_listed_with_what_it_does(run, tmp_path):
     from time2decide.backtesting.registry import REGISTRY
-    from time2decide.cli.backtest import _DEFAULT, _NAMES
+    from time2decide.cli.backtest import _DEFAULT
 
-    assert set(_NAMES.split(", ")) == {*REGISTRY, "oracle"}
+    done = run("backtest", "--strategies", "list", "--json", cwd=tmp_path)
+    assert set(json.loads(done.stdout)) == {*REGISTRY, "oracle"}
     assert set(_DEFAULT.split(",")) <= set(REGISTRY)
+
+
+@pytest.mark.parametrize("command", ["decide", "backtest", "solve"])
+def test_a_missing_file_is_reported_before_torch_is_loaded(command, tmp_path):
+    code = (
+        "import sys; from time2decide.cli import main\n"
+        "try:\n    main()\nfinally:\n    print(sorted({'torch', 'pandas', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, "nowhere.csv"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == "time2decide: nowhere.csv: expected a file, found none"
+    assert done.stdout.strip() == "[]"

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from time2decide.backtesting.baselines import backbone_pto
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig
 from time2decide.forecasting.timepfn import normalise
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, backbone_pto, pretrained_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from time2decide.backtesting.intervals import with_intervals
-from time2decide.backtesting.walk_forward import backtest
+from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.cli.backtest import COLUMNS, latest_decision
 from time2decide.reports.backtest_page import page_data, write_page
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.backtesting.baselines import STRATEGIES, SoftForecast, Uniform, make_strategy
+from time2decide.backtesting.baselines import SoftForecast, Uniform
+from time2decide.backtesting.registry import REGISTRY, make_strategy
+from time2decide.core.validation import InputError
 from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
-from time2decide.qp import InputError, project_portfolio
+from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation, rollout
 
 GAMMAS = (0.5, 2.0)
@@ -40,7 +42,7 @@ class Probe:
         return past.turnover_l1.copy(), past.risk_aversion
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", REGISTRY)
 def test_the_future_cannot_change_a_decision(returns, name):
     step = 115
     changed = returns.copy()
@@ -130,7 +132,7 @@ def test_bad_answers_and_arguments_are_named(returns):
         rollout(returns, Uniform(), [-1.0])
     with pytest.raises(InputError, match="oracle"):
         rollout(returns, make_strategy("lag1-oracle"), 1.0, oracle=np.zeros((1, 1, 1, 1)))
-    with pytest.raises(InputError, match="strategies: expected some of uniform"):
+    with pytest.raises(InputError, match="strategies: expected some of time2decide"):
         make_strategy("magic")
 
 

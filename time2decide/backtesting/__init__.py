@@ -6,8 +6,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "baselines": "AveragedOracle LagOneOracle PredictThenOptimise SoftForecast Uniform oracle_rollout",
-        "intervals": "with_intervals",
-        "registry": "REGISTRY",
-        "walk_forward": "Backtest backtest",
+        "registry": "REGISTRY make_strategy",
+        "walk_forward": "Backtest backtest with_intervals",
     },
 )

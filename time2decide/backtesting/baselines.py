@@ -1,22 +1,22 @@
-"""The strategies that need no training: what a learned one has to beat.
+"""Baselines: the strategies that need no training.
 
-All are frozen dataclasses with `decide(past)`. A parameter that is tuned per turnover budget may be a tuple with one
-entry per budget of the rollout. The oracle itself is not here, because it is not a function of the past: see
-`oracle_rollout`.
+All are frozen dataclasses with `decide(observation)`. A parameter that is tuned per turnover budget may be a tuple with
+one entry per budget of the rollout. The oracle is not here, because it knows the future: see `oracle_rollout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from time2decide.core.validation import InputError
-from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
+from time2decide.forecasting.forecaster import TimePFNForecaster
+from time2decide.forecasting.simple import Forecaster, persistence, ridge
+from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
-from time2decide.simulation.engine import Observation, Rollout, Strategy
+from time2decide.simulation.engine import Observation, Rollout
 
 PerBudget = float | tuple[float, ...]
 
@@ -28,8 +28,8 @@ class Uniform:
     name: str = "uniform"
     wants_hindsight: bool = False
 
-    def decide(self, past: Observation) -> np.ndarray:
-        m = past.returns.shape[-1]
+    def decide(self, observation: Observation) -> np.ndarray:
+        m = observation.returns.shape[-1]
         return np.full(m, 1.0 / m)
 
 
@@ -40,8 +40,8 @@ class LagOneOracle:
     name: str = "lag1-oracle"
     wants_hindsight: bool = True
 
-    def decide(self, past: Observation) -> np.ndarray:
-        return _hindsight(past)[:, :, -1]
+    def decide(self, observation: Observation) -> np.ndarray:
+        return _hindsight(observation)[:, :, -1]
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,12 @@ class SoftForecast:
     name: str = "soft-persistence"
     wants_hindsight: bool = False
 
-    def decide(self, past: Observation) -> np.ndarray:
-        change = np.diff(past.returns, axis=1)
+    def decide(self, observation: Observation) -> np.ndarray:
+        change = np.diff(observation.returns, axis=1)
         scale = np.sqrt((change**2).mean(axis=(1, 2))) + np.finfo(float).tiny
-        score = (self.forecaster(past.returns) / scale[:, None])[:, None] / _per_budget(self.temperature, past)
+        score = (self.forecaster(observation.returns) / scale[:, None])[:, None] / _per_budget(
+            self.temperature, observation
+        )
         weights = np.exp(score - score.max(-1, keepdims=True))  # (series, budgets, m)
         return np.asarray(weights / weights.sum(-1, keepdims=True))
 
@@ -79,18 +81,18 @@ class PredictThenOptimise:
     name: str = "pto-persistence"
     wants_hindsight: bool = False
 
-    def decide(self, past: Observation) -> np.ndarray:
-        forecast = self.forecaster(past.returns)[:, None]  # (series, 1, m)
+    def decide(self, observation: Observation) -> np.ndarray:
+        forecast = self.forecaster(observation.returns)[:, None]  # (series, 1, m)
         mean = forecast.mean(-1, keepdims=True)
-        shrunk = mean + _per_budget(self.shrinkage, past) * (forecast - mean)
-        sigma = past.covariance if self.covariance is None else self.covariance(past.returns)
-        half = np.broadcast_to(past.turnover_l1 / 2, past.previous.shape[:-1]).clip(max=1.0)
-        return best_allocations(shrunk, 2 * past.risk_aversion * sigma, past.previous, half)
+        shrunk = mean + _per_budget(self.shrinkage, observation) * (forecast - mean)
+        sigma = observation.covariance if self.covariance is None else self.covariance(observation.returns)
+        half = np.broadcast_to(observation.turnover_l1 / 2, observation.previous.shape[:-1]).clip(max=1.0)
+        return best_allocations(shrunk, 2 * observation.risk_aversion * sigma, observation.previous, half)
 
 
 @dataclass(frozen=True)
 class AveragedOracle:
-    """E[s*_t | past], estimated: the oracle's greedy step from s*_{t−1}, averaged over scenarios of r_t.
+    """E[s*_t | observation], estimated: the oracle's greedy step from s*_{t−1}, averaged over scenarios of r_t.
 
     Scenario j is the forecast plus `spread` times a one-step change r_j − r_{j−1} seen in the window (their mean
     removed). The MSE to the oracle is least at the conditional mean, so this is the shape of a calibrated answer.
@@ -102,17 +104,17 @@ class AveragedOracle:
     name: str = "averaged-oracle"
     wants_hindsight: bool = True
 
-    def decide(self, past: Observation) -> np.ndarray:
-        anchor = _hindsight(past)[:, :, -1]  # (series, budgets, m)
-        change = np.diff(past.returns, axis=1)
+    def decide(self, observation: Observation) -> np.ndarray:
+        anchor = _hindsight(observation)[:, :, -1]  # (series, budgets, m)
+        change = np.diff(observation.returns, axis=1)
         chosen = np.linspace(0, change.shape[1] - 1, min(self.scenarios, change.shape[1])).round().astype(int)
         change = change[:, chosen] - change[:, chosen].mean(axis=1, keepdims=True)  # (series, scenarios, m)
-        spread = _per_budget(self.spread, past)[..., None]  # (budgets or 1, 1, 1)
-        scenario = self.forecaster(past.returns)[:, None, None] + spread * change[:, None]
-        risk = 2 * past.risk_aversion * (anchor @ past.covariance)
+        spread = _per_budget(self.spread, observation)[..., None]  # (budgets or 1, 1, 1)
+        scenario = self.forecaster(observation.returns)[:, None, None] + spread * change[:, None]
+        risk = 2 * observation.risk_aversion * (anchor @ observation.covariance)
         gradient = scenario - risk[:, :, None]  # (series, budgets, scenarios, m)
         start = np.broadcast_to(anchor[:, :, None], gradient.shape)
-        half = np.broadcast_to(past.turnover_l1[:, None] / 2, gradient.shape[:-1]).clip(max=1.0)
+        half = np.broadcast_to(observation.turnover_l1[:, None] / 2, gradient.shape[:-1]).clip(max=1.0)
         return np.asarray(greedy_allocations(gradient, start, half).mean(axis=2))
 
 
@@ -121,34 +123,24 @@ def oracle_rollout(oracle: np.ndarray, turnover_l1: np.ndarray, window: int, ris
     return Rollout("oracle", oracle, oracle, turnover_l1, window, risk_aversion)
 
 
-#: Names on the command line and in tables -> strategies with default parameters.
-STRATEGIES: dict[str, Callable[[], Strategy]] = {
-    "uniform": Uniform,
-    "lag1-oracle": LagOneOracle,
-    "soft-persistence": SoftForecast,
-    "pto-persistence": PredictThenOptimise,
-    "pto-ar1": lambda: PredictThenOptimise(ar1, name="pto-ar1"),
-    "pto-ridge": lambda: PredictThenOptimise(ridge, name="pto-ridge"),
-    "averaged-oracle": AveragedOracle,
-}
+def backbone_pto(
+    backbone: TimePFN, returns_scale: float = 1.0, shrinkage: PerBudget = 1.0, name: str = "pto-timepfn"
+) -> PredictThenOptimise:
+    """Predict-then-optimise with the backbone's forecast of returns."""
+    return PredictThenOptimise(TimePFNForecaster(backbone, returns_scale), shrinkage, name=name)
 
 
-def make_strategy(name: str) -> Strategy:
-    """The strategy of that name with its default parameters."""
-    if name not in STRATEGIES:
-        raise InputError(f"strategies: expected some of {', '.join(STRATEGIES)}, found {name!r}")
-    return STRATEGIES[name]()
-
-
-def _per_budget(value: PerBudget, past: Observation) -> np.ndarray:
+def _per_budget(value: PerBudget, observation: Observation) -> np.ndarray:
     """(budgets, 1), or (1, 1) for a number that is the same for all."""
     array = np.atleast_1d(np.asarray(value, dtype=float))[:, None]
-    if len(array) not in (1, len(past.turnover_l1)):
-        raise InputError(f"strategy: expected 1 or {len(past.turnover_l1)} values per parameter, found {len(array)}")
+    if len(array) not in (1, len(observation.turnover_l1)):
+        raise InputError(
+            f"strategy: expected 1 or {len(observation.turnover_l1)} values per parameter, found {len(array)}"
+        )
     return array
 
 
-def _hindsight(past: Observation) -> np.ndarray:
-    if past.hindsight is None:
-        raise InputError("past: expected the oracle's past allocations, found none (wants_hindsight is off)")
-    return past.hindsight
+def _hindsight(observation: Observation) -> np.ndarray:
+    if observation.hindsight is None:
+        raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
+    return observation.hindsight

@@ -1,97 +1,141 @@
-"""Every strategy that has a name on the command line, with one line on what it does."""
+"""The registry of strategies: one name each, used by the command line, experiments, reports and tests."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from time2decide.backtesting import skfolio_baselines as peers
-from time2decide.backtesting.baselines import STRATEGIES
+from time2decide.backtesting import baselines as rules
+from time2decide.backtesting import skfolio_baselines as skfolio
 from time2decide.core.validation import InputError
 from time2decide.forecasting.feature_cache import CachedFeatures
-from time2decide.policy.model import PolicyStrategy, default_history, load_policy
+from time2decide.forecasting.simple import ar1, ridge
+from time2decide.forecasting.timepfn import TimePFN
+from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_history, load_policy
+from time2decide.policy.paper_model import pretrained_strategy
 from time2decide.simulation.engine import Strategy, validate_strategy
 
 ORACLE = "oracle"  # knows each next return: a measure, not a strategy
+_RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
+_VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """How to make a strategy and what it is."""
+    """How to make a strategy, and one line on what it does."""
 
     make: Callable[[], Strategy]
-    what: str
+    description: str
 
 
 @cache
 def shared_features() -> CachedFeatures:
-    """One memory for all networks of this process: they walk over the same windows."""
+    """One cache for all networks of this process: they walk over the same windows."""
     return CachedFeatures()
 
 
-def learned(checkpoint: str, history: str, name: str) -> PolicyStrategy:
+def network(checkpoint: str, history: str, name: str) -> PolicyStrategy:
     """A network of a bundled name or a folder as a strategy."""
     return PolicyStrategy(load_policy(checkpoint)[0], history, name, shared_features())
 
 
-_WHAT = {
-    "uniform": "1/m of every asset, always",
-    "lag1-oracle": "what would have been best one step ago",
-    "soft-persistence": "more of what rose last, softly",
-    "pto-persistence": "predict then optimise: tomorrow is like today",
-    "pto-ar1": "predict then optimise, forecasts by AR(1)",
-    "pto-ridge": "predict then optimise, forecasts by ridge regression",
-    "averaged-oracle": "the oracle's step averaged over scenarios",
-}
+def _network_forecast() -> NetworkForecast:
+    return NetworkForecast(load_policy("decide")[0], shared_features())
+
+
+def _pretrained() -> Strategy:
+    return pretrained_strategy(TimePFN.from_pretrained(), _RETURNS_SCALE)
+
+
+def _pto_timepfn() -> Strategy:
+    return rules.backbone_pto(TimePFN.from_pretrained(), _RETURNS_SCALE)
+
+
 REGISTRY: dict[str, Entry] = {
     "time2decide": Entry(
-        lambda: learned("decide", "hindsight", "time2decide"),
-        "the decision network; it reads what would have been best at past steps",
+        lambda: network("decide", "hindsight", "time2decide"),
+        "the decision network; it reads the oracle's past allocations",
     ),
     "time2decide-own": Entry(
-        lambda: learned("decide", "own", "time2decide-own"), "the same network; it reads its own past weights"
+        lambda: network("decide", "own", "time2decide-own"), "the same network; it reads its own past weights"
     ),
     "time2decide-utility": Entry(
-        lambda: learned("decide-utility", "own", "time2decide-utility"),
+        lambda: network("decide-utility", "own", "time2decide-utility"),
         "the network trained on realised utility; it reads its own past weights",
     ),
-    **{name: Entry(make, _WHAT.get(name, name)) for name, make in STRATEGIES.items()},
-    "inverse-volatility": Entry(peers.inverse_volatility, "skfolio: 1/volatility, refitted every 21 steps"),
+    "sft": Entry(
+        lambda: network("decide-blind", "hindsight", "sft"),
+        "the decision network without covariance tokens; it reads the oracle's past allocations",
+    ),
+    "sft-own": Entry(
+        lambda: network("decide-blind", "own", "sft-own"), "the same without covariance tokens, on its own past weights"
+    ),
+    "pto-network": Entry(
+        lambda: rules.PredictThenOptimise(_network_forecast(), name="pto-network"),
+        "predict then optimise, forecasts of the decision network",
+    ),
+    "soft-network": Entry(
+        lambda: rules.SoftForecast(_network_forecast(), name="soft-network"),
+        "softmax of the decision network's forecasts",
+    ),
+    "pretrained": Entry(_pretrained, "TimePFN forecasts returns and allocations alike, without fine-tuning"),
+    "pto-timepfn": Entry(_pto_timepfn, "predict then optimise, forecasts of TimePFN"),
+    "uniform": Entry(rules.Uniform, "1/N of every asset, always"),
+    "lag1-oracle": Entry(rules.LagOneOracle, "the oracle's allocation of the step before"),
+    "soft-persistence": Entry(rules.SoftForecast, "softmax of the last returns"),
+    "pto-persistence": Entry(rules.PredictThenOptimise, "predict then optimise: the next return is the last one"),
+    "pto-ar1": Entry(
+        lambda: rules.PredictThenOptimise(ar1, name="pto-ar1"), "predict then optimise, forecasts by AR(1)"
+    ),
+    "pto-ridge": Entry(
+        lambda: rules.PredictThenOptimise(ridge, name="pto-ridge"),
+        "predict then optimise, forecasts by ridge regression",
+    ),
+    "averaged-oracle": Entry(rules.AveragedOracle, "the oracle's step averaged over scenarios"),
+    "inverse-volatility": Entry(skfolio.inverse_volatility, "skfolio: 1/volatility, refitted every 21 steps"),
     "minimum-variance": Entry(
-        peers.minimum_variance, "skfolio: least variance, Ledoit–Wolf covariance, refitted every 21 steps"
+        skfolio.minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
     ),
     "mean-variance-shrunk": Entry(
-        peers.mean_variance_shrunk, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
+        skfolio.mean_variance_shrunk, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
     ),
 }
 
 
-def choose(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
-    """Strategy objects for names, and the word "oracle" for itself; names must be known and distinct."""
+def make_strategy(name: str) -> Strategy:
+    """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``."""
+    if name in REGISTRY:
+        return REGISTRY[name].make()
+    variant = _VARIANT.fullmatch(name)
+    if variant and variant[1] in REGISTRY:
+        return _variant(REGISTRY[variant[1]].make(), variant[2], variant[3], name)
+    if not (Path(name) / "model.safetensors").is_file():
+        known = ", ".join((*REGISTRY, ORACLE))
+        raise InputError(f"strategies: expected some of {known} or folders of networks, found {name!r}")
+    policy, notes = load_policy(name)
+    return PolicyStrategy(policy, default_history(policy, notes), name, shared_features())
+
+
+def _variant(strategy: Any, parameter: str, value: str, name: str) -> Strategy:
+    try:
+        return replace(strategy, **{parameter: float(value)}, name=name)
+    except (TypeError, ValueError):
+        raise InputError(f"strategies: expected a number for a parameter of the strategy, found {name!r}") from None
+
+
+def make_strategies(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
+    """Strategies for names, which must be known and distinct, and the word "oracle" for itself."""
     if not isinstance(strategies, (list, tuple)) or not strategies:
         raise InputError(f"strategies: expected a list of names or strategies, found {strategies!r}")
     for one in strategies:
         if not isinstance(one, str):
             validate_strategy(one)
     names = [s if isinstance(s, str) else s.name for s in strategies]
-    for i, name in enumerate(names):
-        if isinstance(strategies[i], str) and name not in (*REGISTRY, ORACLE) and not _is_folder(name):
-            known = ", ".join((*REGISTRY, ORACLE))
-            raise InputError(f"strategies: expected some of {known} or folders of networks, found {name!r}")
-        if name in names[:i]:
-            raise InputError(f"strategies: expected distinct names, found {name!r} twice")
-    return [_made(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]
-
-
-def _is_folder(name: str) -> bool:
-    return (Path(name) / "model.safetensors").is_file()
-
-
-def _made(name: str) -> Strategy:
-    """The strategy of a name, or the network of a folder with the history that it was trained for."""
-    if name in REGISTRY:
-        return REGISTRY[name].make()
-    policy, notes = load_policy(name)
-    return PolicyStrategy(policy, default_history(policy, notes), name, shared_features())
+    repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if repeated is not None:
+        raise InputError(f"strategies: expected distinct names, found {repeated!r} twice")
+    return [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]

@@ -1,4 +1,4 @@
-"""Portfolios that the field knows, from skfolio, as strategies for the engine."""
+"""Baselines from skfolio, as strategies for the engine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Skfolio:
     _age: int = field(default=0, repr=False, compare=False)
     _target: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
-    def decide(self, past: Observation) -> np.ndarray:
-        window, last = past.returns, self._last
+    def decide(self, observation: Observation) -> np.ndarray:
+        window, last = observation.returns, self._last
         goes_on = last is not None and last.shape == window.shape and np.array_equal(window[:, :-1], last[:, 1:])
         self._age = self._age + 1 if goes_on else 0
         if self._age % self.every == 0:

@@ -13,9 +13,9 @@ from sklearn.utils.validation import validate_data
 from time2decide.core.validation import InputError
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
-from time2decide.policy.histories import MEMORY, decide_many
-from time2decide.policy.inputs import MOST_ASSETS, validate_risk_aversion, validate_turnover, validate_weights
+from time2decide.markets.validation import MOST_ASSETS, validate_risk_aversion, validate_turnover, validate_weights
 from time2decide.policy.model import Time2Decide
+from time2decide.policy.observe import MEMORY
 
 
 class Time2DecidePortfolio(BaseOptimization):
@@ -92,13 +92,13 @@ class Time2DecidePortfolio(BaseOptimization):
             raise InputError(f"X: expected 2 to {MOST_ASSETS} assets, found {returns.shape[1]}")
         gamma = validate_turnover(self.turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion)
-        previous = self._held(returns.shape[1])
+        previous = self._current_weights(returns.shape[1])
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
-        weights, expected = decide_many(model, returns[None, -(MEMORY + WINDOW) :], previous, gamma, risk)
+        weights, expected = model.decide_batch(returns[None, -(MEMORY + WINDOW) :], previous, gamma, risk)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
         return self
 
-    def _held(self, assets: int) -> np.ndarray:
+    def _current_weights(self, assets: int) -> np.ndarray:
         """The previous weights, in the order of the columns where they have names."""
         names = getattr(self, "feature_names_in_", None)
         if isinstance(self.previous_weights, pd.Series) and names is not None:

@@ -1,4 +1,8 @@
-"""Walk-forward comparison of strategies on one table of returns, with costs: a tidy DataFrame and a summary."""
+"""Walk-forward comparison of strategies on one table of returns, with costs: steps, a summary, and intervals.
+
+Intervals are 95 % by the stationary bootstrap with the same draws for every strategy: a paired difference is far more
+certain than either of its parts.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,18 @@ import numpy as np
 import pandas as pd
 
 from time2decide.backtesting.baselines import oracle_rollout
-from time2decide.backtesting.registry import choose
+from time2decide.backtesting.registry import make_strategies
 from time2decide.core.validation import ArrayLike, InputError, validate_positive
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.tables import load_returns
 from time2decide.simulation.engine import Rollout, Strategy, rollout, validate_simulation_returns
-from time2decide.simulation.metrics import performance, score, traded, utility_path
+from time2decide.simulation.metrics import performance, score, sharpe_ratio, stationary_bootstrap, traded, utility_path
 
-_RUIN_BPS = 5000.0  # at this cost a full change of the portfolio, ‖Δ‖₁ = 2, takes all wealth
+_MOST_COST_BPS = 4999.0  # at 5,000 a full change of the portfolio, ‖Δ‖₁ = 2, would take all wealth
+_DRAWS = 1000
+_BLOCK = 20.0  # mean length of the blocks: longer than the memory of volatility within a month
+_QUANTILES = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,16 @@ class Backtest:
         One row per strategy and budget, means over series.
     rollouts : list of Rollout
         The weights of every step.
+    cost_bps, periods_per_year : float
+        The settings that the figures depend on; λ, γ and the window are those of the rollouts.
     """
 
     frame: pd.DataFrame
     summary: pd.DataFrame
     assets: list[str]
     rollouts: list[Rollout] = field(repr=False)
+    cost_bps: float
+    periods_per_year: float
 
     def weights(self, strategy: str, turnover_l1: float, series: int = 0) -> pd.DataFrame:
         """The weights that a strategy held, one row per step and one column per asset."""
@@ -72,7 +83,7 @@ def backtest(
     returns : DataFrame (dates × assets), array (time, assets) or (series, time, assets)
         Simple returns per period. A DataFrame is checked as `load_returns` does.
     strategies : names or Strategy objects
-        Names are those of `REGISTRY`, and "oracle" for the one that knows each next return.
+        Names are those of `registry.REGISTRY`, and "oracle" for the one that knows each next return.
     turnover_l1 : number or several
         Budget γ on ‖s_t − s_{t−1}‖₁ per step.
     cost_bps : float
@@ -86,15 +97,11 @@ def backtest(
     array = validate_simulation_returns(returns if table is None else table.to_numpy(), window)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
-    cost = validate_positive("cost_bps", cost_bps, allow_zero=True)
-    if cost >= _RUIN_BPS:
-        raise InputError(f"cost_bps: expected less than {_RUIN_BPS:g} basis points, found {cost_bps}")
+    cost = validate_positive("cost_bps", cost_bps, allow_zero=True, most=_MOST_COST_BPS)
     validate_positive("periods_per_year", periods_per_year)
-    chosen = choose(strategies)
+    chosen = make_strategies(strategies)
     budgets = validate_budgets(turnover_l1)
-    _wealth(
-        array[:, window:].mean(-1), array, periods_per_year
-    )  # of equal weights: what is hopeless is told before the work
+    _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     oracle = np.asarray(oracle_path(array, budgets.tolist(), risk_aversion, window))
     best = utility_path(array, oracle, risk_aversion, window)
     frames, rows, rollouts = [], [], []
@@ -116,7 +123,9 @@ def backtest(
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
         rollouts.append(result)
-    return Backtest(pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts)
+    return Backtest(
+        pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year)
+    )
 
 
 def _steps_frame(
@@ -178,3 +187,38 @@ def _summary_rows(
             }
         )
     return rows
+
+
+def with_intervals(result: Backtest, *, draws: int = _DRAWS, block: float = _BLOCK, seed: int = 0) -> pd.DataFrame:
+    """The summary of a backtest of one series with intervals beside it.
+
+    Adds `annual_return_low/high`, `sharpe_low/high` of the net returns, and `sharpe_excess(_low/_high)`, the
+    difference in Sharpe ratio from 1/N (`uniform`) on the same draws, if that is among the strategies.
+    """
+    rows, periods = result.summary, result.periods_per_year
+    nets = {
+        key: group["net"].to_numpy()
+        for key, group in result.frame[result.frame["series"] == 0].groupby(["strategy", "turnover_l1"], sort=False)
+    }
+    length = len(next(iter(nets.values())))
+    places = stationary_bootstrap(length, draws, min(block, float(length)), np.random.default_rng(seed))
+    drawn = {key: _statistics(net[places], periods) for key, net in nets.items()}
+    added = []
+    for name, budget in zip(rows["strategy"], rows["turnover_l1"], strict=True):
+        key, base = (name, budget), ("uniform", budget)
+        columns = dict(drawn[key])
+        extra = {}
+        if base in drawn:
+            columns["sharpe_excess"] = drawn[key]["sharpe"] - drawn[base]["sharpe"]
+            extra["sharpe_excess"] = float(sharpe_ratio(nets[key], periods) - sharpe_ratio(nets[base], periods))
+        for column, values in columns.items():
+            low, high = np.quantile(values, _QUANTILES)
+            extra |= {f"{column}_low": float(low), f"{column}_high": float(high)}
+        added.append(extra)
+    return pd.concat([rows, pd.DataFrame(added, index=rows.index)], axis=1)
+
+
+def _statistics(sample: np.ndarray, periods_per_year: float) -> dict[str, np.ndarray]:
+    """Annual growth and Sharpe ratio of net returns (draws, time), (draws,) each."""
+    growth = np.expm1(np.log1p(np.maximum(sample, -1 + 1e-12)).mean(axis=1) * periods_per_year)
+    return {"annual_return": growth, "sharpe": sharpe_ratio(sample, periods_per_year)}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from time2decide.cli.backtest import backtest
+from time2decide.cli.bench import bench
 from time2decide.cli.decide import decide
 from time2decide.cli.reproduce import report, reproduce
+from time2decide.cli.solve import solve
 from time2decide.cli.train import app as train_app
 from time2decide.core.validation import InputError
 
@@ -26,9 +23,6 @@ app = typer.Typer(
 )
 #: What typer raises for a wrong option, argument or command; it keeps its own copy of click.
 _CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
-BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc", "decide")
-_SHOWN = 20  # problems in the table of `solve`
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -43,109 +37,8 @@ def program(
         raise typer.Exit
 
 
-@app.command()
-def solve(
-    file: Annotated[
-        Path, typer.Argument(help="Problem: .npz or .json with A, b and optionally C, d, l1_penalty, l1_radius.")
-    ],
-    method: Annotated[
-        str,
-        typer.Option(
-            help="exact; U: gradient, nesterov; LC: arrow_hurwicz; R: ista; C: projected_gradient; R, C: fista; "
-            "LC, R, C: admm; all: newton_schulz; U, LC: neural, neural+polish."
-        ),
-    ] = "exact",
-    steps: Annotated[int | None, typer.Option(help="Run exactly this many layers.")] = None,
-    tol: Annotated[float | None, typer.Option(help="Stop at this KKT residual; 1e-8 unless told.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write all but the objective to this .npz.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Solve the quadratic programs in a file.
-
-    The column `how` of neural+polish says where an answer comes from: predicted (the network's active set, proven
-    optimal), repaired (that set after a few exchanges) or exact (the exact solver).
-
-    Exit code: 0 when every problem is solved to the tolerance, 1 when one is not_converged, infeasible or unbounded
-    (all that was found is printed and written), 2 for bad input.
-
-    Example: time2decide solve problem.npz --method admm --json
-    """
-    from time2decide.qp.files import read_problem, solution_as_dict, validate_output, write_solution
-    from time2decide.solving import solve as solve_problem
-
-    if out is not None:
-        validate_output(out)
-    solution = solve_problem(read_problem(file), method=method, steps=steps, tol=tol)
-    if out is not None:
-        write_solution(solution, out)
-    answer = solution_as_dict(solution)
-    if as_json:
-        typer.echo(json.dumps(answer))
-    else:
-        _console().print(_solution_table(answer, title=f"{solution.qp!r} by {method}"))
-    if set(answer["status"]) != {"optimal"}:
-        raise typer.Exit(1)
-
-
-def _solution_table(answer: dict[str, Any], title: str) -> Table:
-    """The first problems of an answer, a row each; columns that every problem has."""
-    columns = [name for name in ("status", "how", "kkt_residual", "objective") if name in answer]
-    table = Table("problem", *(name.replace("kkt_", "KKT ") for name in columns), "x", title=title)
-    for i, x in enumerate(answer["x"]):
-        if i == _SHOWN:
-            rest = [f"{len(answer['x']) - i} more", *[""] * (len(columns) - 1)]
-            table.add_row("…", *rest, "(--json or --out gives all)")
-            break
-        shown = " ".join(_number(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
-        table.add_row(str(i), *(_number(answer[name][i]) for name in columns), shown)
-    return table
-
-
-@app.command()
-def bench(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure speed and accuracy against peers in one run.
-
-    Example: time2decide bench constructions --json
-    """
-    if name not in (*BENCHMARKS, "all"):
-        raise InputError(f"name: expected one of {', '.join(BENCHMARKS)} or all, found {name!r}")
-    collected: list[dict[str, Any]] = []
-    for each in BENCHMARKS if name == "all" else (name,):
-        rows = importlib.import_module(f"time2decide.bench.{each}").rows(quick=quick)
-        if not as_json:
-            _console().print(rows_table(rows, title=each))
-        collected += [{"bench": each, **row} for row in rows] if name == "all" else rows
-    if as_json:
-        typer.echo(json.dumps(collected))
-
-
-def rows_table(rows: list[dict[str, Any]], title: str) -> Table:
-    """Rows of equal keys as a table."""
-    table = Table(*rows[0], title=title)
-    for row in rows:
-        table.add_row(*[_number(value) for value in row.values()])
-    return table
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _console() -> Console:
-    """A wide console when output is not a terminal, so that tables in logs are not folded."""
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
-app.command()(decide)
-app.command()(backtest)
-app.command()(reproduce)
-app.command()(report)
+for command in (decide, backtest, solve, reproduce, bench, report):
+    app.command()(command)
 app.add_typer(train_app, name="train")
 
 
@@ -165,7 +58,7 @@ def main() -> None:
     except OSError as error:  # a folder that is a file, no permission, a full disk
         code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
     if code == 130:  # typer has caught the interrupt itself
-        print("time2decide: interrupted; what is stored stays, start the same command again to go on", file=sys.stderr)
+        print("time2decide: interrupted; stored rows are kept, start the same command again to resume", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

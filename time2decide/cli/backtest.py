@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from time2decide.cli.decide import values_flag
+from time2decide.cli.console import AsJson, Prices, Returns, console, step_progress, validate_source, values_flag
 from time2decide.core.validation import InputError
 
 if TYPE_CHECKING:
@@ -24,19 +21,15 @@ _DEFAULT = (
     "time2decide,time2decide-own,time2decide-utility,uniform,inverse-volatility,minimum-variance,"
     "mean-variance-shrunk,pto-ar1"
 )
-_NAMES = (
-    "time2decide, time2decide-own, time2decide-utility, uniform, lag1-oracle, soft-persistence, pto-persistence, "
-    "pto-ar1, pto-ridge, averaged-oracle, inverse-volatility, minimum-variance, mean-variance-shrunk, oracle"
-)
 #: What the columns of the table mean, for the page and for the terminal.
 COLUMNS = {
     "γ": "turnover budget per step: at most this ℓ1 change of the weights",
     "return": "per year, after costs, with its 95 % interval",
     "volatility": "standard deviation of net returns, per year",
     "Sharpe": "mean over standard deviation of net returns, per year, with its 95 % interval",
-    "Sharpe − 1/m": "difference from equal weights on the same days, with its 95 % interval; above 0 is better",
+    "Sharpe − 1/N": "difference from equal weights on the same days, with its 95 % interval; above 0 is better",
     "drawdown": "deepest fall from a peak of wealth",
-    "traded": "amount bought and sold per step, as a share of wealth, after drift",
+    "traded": "turnover per step from the drifted weights, bought plus sold, as a share of wealth",
     "regret": "utility per step given up against the oracle, in basis points; lower is better",
     "MSE": "squared distance of the raw answer from the oracle's weights, ×10⁴; not money, and easier for those who "
     "read the oracle's past weights (time2decide, lag1-oracle)",
@@ -49,13 +42,13 @@ def backtest(
     ] = None,
     data: Annotated[str | None, typer.Option(help="The same as FILE.")] = None,
     strategies: Annotated[
-        str, typer.Option(help=f"Comma-separated names: {_NAMES}; or a folder made by `train decide`.")
+        str, typer.Option(help="Comma-separated names, folders made by `train decide`, or `list` to see all names.")
     ] = _DEFAULT,
     turnover: Annotated[
         str, typer.Option(help="Budget γ in (0, 2] on the l1 change of the weights; several with commas.")
     ] = "1.0",
-    prices: Annotated[bool, typer.Option("--prices", help="The file holds prices; guessed unless told.")] = False,
-    returns: Annotated[bool, typer.Option("--returns", help="The file holds returns; guessed unless told.")] = False,
+    prices: Prices = False,
+    returns: Returns = False,
     cost_bps: Annotated[float, typer.Option(help="Cost in basis points of the amount traded.")] = 10.0,
     risk_aversion: Annotated[float, typer.Option(help="λ")] = 0.1,
     window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
@@ -65,20 +58,24 @@ def backtest(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
     report: Annotated[Path | None, typer.Option(help="Write an interactive page to this .html.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare strategies walk-forward, with costs; each sees only the past.
 
     Example: time2decide backtest sp500 --last 1000 --turnover 0.1,0.5,1 --report report.html
     """
+    if strategies == "list":
+        _list_strategies(as_json)
+        return
+    source = _source(file, data)
+    validate_source(source)
     import torch
 
-    from time2decide.backtesting.intervals import with_intervals
     from time2decide.backtesting.walk_forward import backtest as run
+    from time2decide.backtesting.walk_forward import with_intervals
     from time2decide.markets.tables import usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
-    source = _source(file, data)
     budgets = _budgets(turnover)
     _check_outputs(source, budgets, out, report)
     table, values = _table(source, values_flag(prices, returns), last)
@@ -95,7 +92,7 @@ def backtest(
             periods_per_year=periods,
             progress=progress,
         )
-    summary = with_intervals(result, periods_per_year=periods)
+    summary = with_intervals(result)
     files = _write(result, summary, out)
     if report is not None:
         from time2decide.reports.backtest_page import write_page
@@ -117,6 +114,13 @@ def backtest(
         typer.echo(f"written: {written}")
 
 
+def _list_strategies(as_json: bool) -> None:
+    from time2decide.backtesting.registry import REGISTRY
+
+    names = {name: entry.description for name, entry in REGISTRY.items()} | {"oracle": "knows each next return"}
+    typer.echo(json.dumps(names) if as_json else "\n".join(f"{name:22} {text}" for name, text in names.items()))
+
+
 def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
     """What Time2Decide would do after the last row from what it held then, at the first budget; None without it."""
     from time2decide.policy.decision_facts import decision_facts
@@ -135,7 +139,7 @@ def _source(file: str | None, data: str | None) -> str:
 
 
 def _budgets(text: str) -> list[float]:
-    from time2decide.policy.inputs import validate_turnover
+    from time2decide.markets.validation import validate_turnover
 
     try:
         budgets = [float(part) for part in text.split(",")]
@@ -164,7 +168,7 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
 
 def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFrame, str]:
     from time2decide.markets.tables import load_market
-    from time2decide.policy.inputs import MOST_ASSETS
+    from time2decide.markets.validation import MOST_ASSETS
 
     table, values = load_market(source, told)
     if not 2 <= table.shape[1] <= MOST_ASSETS:
@@ -174,27 +178,6 @@ def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFram
             raise InputError(f"last: expected a positive number of rows, found {last}")
         table = table.iloc[-last:]
     return table, values
-
-
-@contextmanager
-def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar with the time left on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting")
-        done: dict[str, int] = {}
-
-        def show(name: str, step: int, steps: int) -> None:
-            done[name] = step + 1
-            bar.update(task, description=name, completed=sum(done.values()), total=strategies * steps)
-
-        yield show
 
 
 def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
@@ -222,7 +205,6 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
 
 def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
     """The table for people, and what its columns mean."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -230,23 +212,23 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
     title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp"
     table = Table(title=escape(title))
     for name in ("strategy", *COLUMNS):
-        if name != "Sharpe − 1/m" or "sharpe_excess" in summary:
+        if name != "Sharpe − 1/N" or "sharpe_excess" in summary:
             table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
     for budget, rows in summary.groupby("turnover_l1", sort=False):
         for row in rows.sort_values("sharpe", ascending=False).to_dict(orient="records"):
             table.add_row(str(row["strategy"]), f"{budget:g}", *_cells(row))
         table.add_section()
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    console.print(table)
+    screen = console(160)
+    screen.print(table)
     for name, meaning in (COLUMNS | strategy_meanings(result)).items():
-        console.print(f"  {name}: {meaning}", markup=False)
+        screen.print(f"  {name}: {meaning}", markup=False)
 
 
 def strategy_meanings(result: Backtest) -> dict[str, str]:
     """What the strategies of a result do, those that have an entry in the catalogue."""
     from time2decide.backtesting.registry import REGISTRY
 
-    return {one.name: REGISTRY[one.name].what for one in result.rollouts if one.name in REGISTRY}
+    return {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
-from time2decide.backtesting.intervals import with_intervals
-from time2decide.backtesting.walk_forward import backtest
-from time2decide.cli.backtest import COLUMNS, latest_decision, print_summary, step_progress, strategy_meanings
+from time2decide.backtesting.walk_forward import backtest, with_intervals
+from time2decide.cli.backtest import COLUMNS, latest_decision, print_summary, strategy_meanings
+from time2decide.cli.console import console, step_progress
 from time2decide.cli.decide import show_decision
-from time2decide.markets import load_returns
+from time2decide.markets.tables import load_returns
 from time2decide.reports.backtest_page import write_page
 
 ROWS = 1000
@@ -39,9 +37,9 @@ def main(rows: int = ROWS, folder: Path = Path("run")) -> None:
     """Decide after the last day of the bundled prices, compare all strategies on the last days, write the report."""
     torch.set_num_threads(1)
     began = time.monotonic()
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    screen = console(110)
     table = load_returns("sp500").iloc[-rows:]
-    console.print(
+    screen.print(
         f"[bold]20 stocks of the S&P 500, the last {len(table)} trading days of the bundled prices.[/]\n"
         "Every day each strategy picks weights for the next one: none negative, of sum 1, and not further from "
         "today's than a turnover budget γ allows. It sees the past only. Trading costs 10 basis points.\n"
@@ -52,18 +50,18 @@ def main(rows: int = ROWS, folder: Path = Path("run")) -> None:
     decision = latest_decision(result, table, 0.1)
     if decision is not None:
         decision["input"] |= {"source": "sp500", "values": "prices", "values_guessed": False}
-        show_decision(decision, console)
-    console.print()
+        show_decision(decision, screen)
+    screen.print()
     print_summary(result, summary, "sp500", COST_BPS)
-    console.print()
+    screen.print()
     for line in conclusions(summary.to_dict(orient="records")):
-        console.print(line)
+        screen.print(line)
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"source": "sp500", "values": "prices", "cost_bps": COST_BPS, "window": 96}
     facts["columns"] = COLUMNS | strategy_meanings(result)
     page = write_page(result, summary, folder / "report.html", facts, decision)
-    console.print(f"\nOpen {page} in a browser: every curve, what was held, and the latest decision explained.")
-    console.print(
+    screen.print(f"\nOpen {page} in a browser: every curve, what was held, and the latest decision explained.")
+    screen.print(
         f"Done in {time.monotonic() - began:.0f} s. Your own data: time2decide decide returns.csv --turnover 0.5"
     )
 

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from time2decide.cli.decide import values_flag
+from time2decide.cli.console import values_flag
 from time2decide.core.validation import InputError, validate_count
 
 _MOST_THREADS = 256
@@ -82,7 +82,7 @@ def forecast(
     Example: time2decide train forecast --preset cpu --out runs/forecast
     """
     from time2decide.experiments.store import provenance
-    from time2decide.forecasting import PRESETS, pretrain
+    from time2decide.forecasting.pretraining import PRESETS, pretrain
 
     if preset not in PRESETS:
         raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
@@ -181,16 +181,17 @@ def _fine_tune(
         raise InputError(f"--out: expected a folder without a model, found one in {out}")
     _prepare(out, threads)
     from time2decide.experiments.store import provenance
+    from time2decide.forecasting.features import LEAST_WINDOW
     from time2decide.markets.oracle import WINDOW
     from time2decide.markets.tables import load_market
+    from time2decide.markets.validation import validate_returns
     from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
-    from time2decide.policy.inputs import validate_returns
 
     table, values = load_market(data, told)
     recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
     notes = {"data": Path(data).name, "values": values, **provenance()}
     with training("nothing is written yet, start the same command again") as report:
-        fine_tune_to(out, validate_returns(table), start, recipe, report=report, notes=notes)
+        fine_tune_to(out, validate_returns(table, LEAST_WINDOW, WINDOW), start, recipe, report=report, notes=notes)
 
     def summary(made: dict[str, Any]) -> str:
         if made["holds"]:

@@ -48,3 +48,10 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file; readers see the old one or the new one, never a part."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def validate_input_file(path: Path) -> None:
+    """Raise an `InputError` unless `path` is a file that can be read."""
+    if not path.is_file():
+        kind = "none" if not path.exists() else "a folder" if path.is_dir() else "a device"
+        raise InputError(f"{path}: expected a file, found {kind}")

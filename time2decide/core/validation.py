@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ArrayLike = Any  # numpy array, torch tensor, nested list or number
 
@@ -18,7 +19,9 @@ class InputError(ValueError):
 
 def as_tensor(name: str, value: ArrayLike) -> Tensor:
     """A real float tensor (integers become float64), or an `InputError` that names the argument."""
-    if isinstance(value, Tensor):
+    import torch  # here, so that bad file names are refused before torch is loaded
+
+    if isinstance(value, torch.Tensor):
         tensor = value
         if tensor.layout != torch.strided:
             raise InputError(f"{name}: expected a dense tensor, found {str(tensor.layout).removeprefix('torch.')}")
@@ -40,7 +43,7 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
 
 def validate_finite(name: str, tensor: Tensor) -> None:
     """Raise when `tensor` holds NaN or infinity, naming the first place."""
-    finite = torch.isfinite(tensor)
+    finite = tensor.isfinite()
     if not bool(finite.all()):
         where = tuple(int(i) for i in (~finite).nonzero()[0])
         raise InputError(f"{name}: expected finite numbers, found {tensor[where].item()} at index {where}")
@@ -70,16 +73,18 @@ def per_instance(name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...
     return tensor
 
 
-def validate_positive(name: str, value: float, *, allow_zero: bool = False) -> float:
-    """A finite positive number, or an `InputError` that names the argument."""
+def validate_positive(name: str, value: float, *, allow_zero: bool = False, most: float = np.inf) -> float:
+    """A finite positive number of at most `most`, or an `InputError` that names the argument."""
     try:
         if isinstance(value, (str, bool, np.bool_)):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InputError(f"{name}: expected a number, found {_describe(value)}") from None
-    if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero):
-        raise InputError(f"{name}: expected a {'non-negative' if allow_zero else 'positive'} number, found {value}")
+    if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero) or number > most:
+        expected = f"a {'non-negative' if allow_zero else 'positive'} number"
+        expected = f"a number in {'[' if allow_zero else '('}0, {most:g}]" if most < np.inf else expected
+        raise InputError(f"{name}: expected {expected}, found {value}")
     return number
 
 

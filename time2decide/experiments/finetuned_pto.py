@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from time2decide.backtesting.baselines import backbone_pto
 from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.paper import published
 from time2decide.experiments.paper_model_evaluation import SIZES, recipe_of, rollout_data, scored
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN, TimePFNForecaster
 from time2decide.markets import BUDGETS, WINDOW
-from time2decide.policy.paper_model import backbone_pto
 from time2decide.policy.paper_training import fine_tune_forecaster
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import squared_distance

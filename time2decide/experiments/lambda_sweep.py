@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from time2decide.backtesting.baselines import Uniform
+from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.paper import published
 from time2decide.experiments.paper_model_evaluation import SIZES, recipe_of, scored, teacher_forced
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting import TimePFN
 from time2decide.markets import BUDGETS
-from time2decide.policy.paper_model import PaperModelStrategy, backbone_pto, pretrained_strategy
+from time2decide.policy.paper_model import PaperModelStrategy, pretrained_strategy
 from time2decide.policy.paper_training import RETURN_WEIGHTS, train_paper_model
 
 NAMES = {"time2decide": "Time2Decide", "sft": "SFT"}

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from time2decide.backtesting.intervals import with_intervals
-from time2decide.backtesting.walk_forward import backtest
+from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.experiments.portfolio import fingerprint
 from time2decide.experiments.registry import Experiment
 from time2decide.forecasting.feature_cache import CachedFeatures

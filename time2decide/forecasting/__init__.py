@@ -1,7 +1,13 @@
 """Forecasts of the next returns: the TimePFN backbone and its pretraining, and forecasts that need no training."""
 
-from time2decide.forecasting.forecaster import TimePFNForecaster
-from time2decide.forecasting.pretraining import PRESETS, PretrainingConfig, pretrain
-from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
+from time2decide.core.lazy import lazy_names
 
-__all__ = ["PRESETS", "PretrainingConfig", "TimePFN", "TimePFNConfig", "TimePFNForecaster", "pretrain"]
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "forecaster": "TimePFNForecaster",
+        "pretraining": "PRESETS PretrainingConfig pretrain",
+        "simple": "ar1 persistence ridge",
+        "timepfn": "TimePFN TimePFNConfig",
+    },
+)

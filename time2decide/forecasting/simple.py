@@ -50,6 +50,3 @@ def ridge(returns: np.ndarray, lags: int = 16, penalty: float = 0.1) -> np.ndarr
     slopes = np.linalg.solve(gram, X.swapaxes(-1, -2) @ y[..., None])[..., 0]  # (series, m, lags)
     forecast = np.einsum("nml,nml->nm", slopes, history[..., -1, :])
     return np.asarray(mean[:, 0] + forecast)
-
-
-FORECASTERS: dict[str, Forecaster] = {"persistence": persistence, "ar1": ar1, "ridge": ridge}

@@ -1,30 +1,19 @@
-"""Return series and the referee that knows them in advance.
+"""Returns and the problem of deciding on them.
 
-Synthetic markets by the linear model of coregionalisation, real ones from files, DataFrames or skfolio, covariance
-of windows, one exact mean-variance decision in bulk, and the oracle path that every strategy is measured against.
+Synthetic markets by the linear model of coregionalisation, real ones from files, DataFrames or skfolio, covariances of
+windows, the exact mean-variance decision in bulk, and the oracle path that every strategy is measured against.
 """
 
-from time2decide.markets.allocation import mean_variance_step
-from time2decide.markets.covariance import covariance_by, empirical_covariance
-from time2decide.markets.lmc import LMCConfig, lmc_series, lmc_set
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.synthetic import MARKETS, SPLITS, synthetic_oracle, synthetic_returns
-from time2decide.markets.tables import load_returns
+from time2decide.core.lazy import lazy_names
 
-__all__ = [
-    "BUDGETS",
-    "MARKETS",
-    "RISK_AVERSION",
-    "SPLITS",
-    "WINDOW",
-    "LMCConfig",
-    "covariance_by",
-    "empirical_covariance",
-    "lmc_series",
-    "lmc_set",
-    "load_returns",
-    "mean_variance_step",
-    "oracle_path",
-    "synthetic_oracle",
-    "synthetic_returns",
-]
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "allocation": "mean_variance_step",
+        "covariance": "covariance_by empirical_covariance",
+        "lmc": "LMCConfig lmc_series lmc_set",
+        "oracle": "BUDGETS RISK_AVERSION WINDOW oracle_path",
+        "synthetic": "MARKETS SPLITS synthetic_oracle synthetic_returns",
+        "tables": "load_returns",
+    },
+)

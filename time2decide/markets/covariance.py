@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.base import clone
 
 from time2decide.core.validation import InputError
 
@@ -34,6 +33,8 @@ def covariance_by(estimator: object) -> Covariance:
         raise InputError(f"estimator: expected one of scikit-learn or skfolio, found {type(estimator).__name__}")
 
     def estimate(windows: np.ndarray) -> np.ndarray:
+        from sklearn.base import clone  # takes a second to import, and few need it
+
         fitted = (clone(estimator).fit(window) for window in windows.reshape(-1, *windows.shape[-2:]))
         flat = np.stack([np.asarray(one.covariance_) for one in fitted])
         return flat.reshape(*windows.shape[:-2], *flat.shape[-2:])  # (..., m, m)

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from time2decide.core.files import validate_input_file
 from time2decide.core.validation import InputError, validate_positive
+from time2decide.markets.validation import looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
 _MOST_BYTES = 256 * 2**20  # of a file: a hundred years of daily returns of 100 assets are 60 MB
 _TELLING = 20  # rows that are all positive are hardly returns
-_PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
 def load_returns(
@@ -83,11 +84,6 @@ def _guess(array: np.ndarray, name: str) -> str:
     return "returns"
 
 
-def looks_like_prices(array: np.ndarray) -> bool:
-    """All positive and typically above 0.5."""
-    return bool((array > 0).all() and np.median(array) > _PRICE_LIKE)
-
-
 def usual_periods(index: pd.Index) -> float:
     """Steps of a table per year: 252 for days, 52, 12, 4 or 1 for rarer dates, 252 for numbered steps."""
     if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
@@ -106,8 +102,7 @@ def sp500_prices() -> pd.DataFrame:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError(f"{path}: expected a file, found {'a folder' if path.is_dir() else 'none'}")
+    validate_input_file(path)
     if path.stat().st_size > _MOST_BYTES:
         megabytes = path.stat().st_size >> 20
         raise InputError(f"{path.name}: expected at most {_MOST_BYTES >> 20} MB, found {megabytes} MB")

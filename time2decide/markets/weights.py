@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from time2decide.core.files import write_text
+from time2decide.core.files import validate_input_file, write_text
 from time2decide.core.validation import InputError
 
 _HEADER = ["asset", "weight"]
@@ -16,8 +16,7 @@ _HEADER = ["asset", "weight"]
 def read_weights(path: str | Path) -> pd.Series:
     """The weights of a CSV file with the columns `asset,weight`, by asset; refused with the row in question."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: expected a file, found {'a folder' if path.is_dir() else 'none'}")
+    validate_input_file(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file, strict=True) if row]

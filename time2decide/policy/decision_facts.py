@@ -9,87 +9,105 @@ import pandas as pd
 from time2decide.markets.oracle import RISK_AVERSION
 from time2decide.policy.episodes import SEEN_RISKS
 from time2decide.policy.explanation import explain
-from time2decide.policy.inputs import validate_returns
-from time2decide.policy.model import Time2Decide
-from time2decide.policy.uncertainty import noise_curve, spread
+from time2decide.policy.model import Decision, Time2Decide
+from time2decide.policy.uncertainty import noise_curve, uncertainty
 
 _TOLERANCE = 1e-9  # of the constraints
 
 
 def decision_facts(
     table: pd.DataFrame,
-    held: pd.Series | None = None,
+    previous: pd.Series | None = None,
     turnover_l1: float = 1.0,
     *,
     risk_aversion: float = RISK_AVERSION,
     model: str = "decide",
+    with_uncertainty: bool = True,
+    with_explanation: bool = True,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The decision about a table of returns (dates × assets) with its spread, its reasons and its checks, for JSON.
+    """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
 
     Parameters
     ----------
     table : DataFrame
         As `load_returns` gives it.
-    held : Series by asset, optional
-        What is held now; equal weights if not given.
+    previous : Series by asset, optional
+        Current weights; equal weights if not given.
     model : str
         A bundled checkpoint or a folder.
+    with_uncertainty, with_explanation : bool
+        Whether to ask the same question about perturbed histories, and for the reasons: each takes as long as many
+        decisions.
     seed : int
         Of the ensembles.
     """
-    array = validate_returns(table)
     network = Time2Decide.from_pretrained(model)
-    decision = network.decision(table, held, turnover_l1, risk_aversion=risk_aversion)
-    sure = spread(network, array, decision, risk_aversion=risk_aversion, seed=seed)
-    why = explain(network, array, decision, risk_aversion=risk_aversion)
+    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion)
     names = [str(column) for column in table.columns]
+    facts = _decision(decision, names)
+    if with_uncertainty:
+        facts["uncertainty"] = _uncertainty(network, decision, names, seed)
+    if with_explanation:
+        facts["explanation"] = _explanation(network, decision, names, seed)
+    facts["input"] = {
+        "rows": len(table),
+        "window": decision.window,
+        "last": str(table.index[-1])[:10],
+        "previous_given": previous is not None,
+        "model": model,
+        "history": network.strategy().history,
+        "risk_aversion_trained": list(SEEN_RISKS),
+    }
+    return facts
 
-    def by_asset(numbers: Any) -> dict[str, float]:
-        return dict(zip(names, map(float, numbers), strict=True))
 
-    weights, excess = decision.weights, decision.turnover - decision.turnover_l1
+def _decision(decision: Decision, names: list[str]) -> dict[str, Any]:
+    weights, before, excess = decision.weights, decision.previous, decision.turnover - decision.turnover_l1
     return {
-        "weights": by_asset(weights),
-        "previous": by_asset(decision.previous),
-        "change": by_asset(weights - decision.previous),
-        "wanted": by_asset(decision.wanted),
+        "weights": _by_asset(names, weights),
+        "previous": _by_asset(names, before),
+        "change": _by_asset(names, weights - before),
+        "target": _by_asset(names, decision.target),
         "turnover": decision.turnover,
         "turnover_l1": decision.turnover_l1,
-        "risk_aversion": risk_aversion,
-        "expected_return": float(weights @ decision.expected),
-        "expected_return_previous": float(decision.previous @ decision.expected),
+        "risk_aversion": decision.risk_aversion,
+        "forecast_return": float(weights @ decision.forecast),
+        "forecast_return_previous": float(before @ decision.forecast),
         "risk": float((weights @ decision.covariance @ weights) ** 0.5),
-        "risk_previous": float((decision.previous @ decision.covariance @ decision.previous) ** 0.5),
-        "forecast": by_asset(decision.expected),
-        "forecast_error": by_asset(decision.deviation),
+        "risk_previous": float((before @ decision.covariance @ before) ** 0.5),
+        "forecast": _by_asset(names, decision.forecast),
+        "forecast_error": _by_asset(names, decision.forecast_error),
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
             "turnover_within_budget": bool(excess <= _TOLERANCE),
             "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
         },
-        "spread": {
-            "weights": by_asset(sure.weights),
-            "forecast": by_asset(sure.expected),
-            "expected_return": sure.portfolio,
-            "members": sure.members,
-            "seed": seed,
-        },
-        "explanation": {
-            "pull": by_asset(why.pull),
-            "sensitivity": by_asset(why.sensitivity),
-            "covariance": by_asset(why.covariance),
-            "hindsight": why.hindsight,
-            "noise": noise_curve(network, array, decision, risk_aversion=risk_aversion, seed=seed),
-        },
-        "input": {
-            "rows": len(array),
-            "window": decision.window,
-            "last": str(table.index[-1])[:10],
-            "previous_given": held is not None,
-            "model": model,
-            "history": network.strategy().history,
-            "risk_aversion_trained": list(SEEN_RISKS),
-        },
     }
+
+
+def _uncertainty(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
+    found = uncertainty(network, decision, seed=seed)
+    return {
+        "weights": _by_asset(names, found.weights),
+        "forecast": _by_asset(names, found.forecast),
+        "forecast_return": found.portfolio,
+        "members": found.members,
+        "seed": seed,
+    }
+
+
+def _explanation(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
+    why = explain(network, decision)
+    return {
+        "pull": _by_asset(names, why.pull),
+        "sensitivity": _by_asset(names, why.sensitivity),
+        "covariance": _by_asset(names, why.covariance),
+        "hindsight": why.hindsight,
+        "noise": noise_curve(network, decision, seed=seed),
+    }
+
+
+def _by_asset(names: list[str], numbers: Any) -> dict[str, float]:
+    return dict(zip(names, map(float, numbers), strict=True))

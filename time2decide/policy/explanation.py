@@ -10,21 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from time2decide.forecasting.features import WindowFeatures, window_features
-from time2decide.markets.oracle import RISK_AVERSION
-from time2decide.policy.histories import observe
+from time2decide.policy.model import Decision, Time2Decide
 from time2decide.policy.network import Policy, PolicyInput
 from time2decide.qp.projections import project_portfolio
-from time2decide.simulation.engine import Observation
-
-if TYPE_CHECKING:
-    from time2decide.policy.model import Decision, Time2Decide
 
 
 @dataclass(frozen=True)
@@ -48,36 +42,31 @@ class Explanation:
     hindsight: float
 
 
-def explain(
-    model: Time2Decide, returns: np.ndarray, decision: Decision, *, risk_aversion: float = RISK_AVERSION
-) -> Explanation:
-    """The explanation of a decision about returns (time, m)."""
-    past = observe(returns[None], decision.previous, decision.turnover_l1, risk_aversion)
-    window = torch.from_numpy(_stirred(past.returns)).requires_grad_()  # (1, T, m)
-    strategy = model.strategy()
-    situation = strategy.situation(past, strategy.history_of(past))
+def explain(model: Time2Decide, decision: Decision) -> Explanation:
+    """The explanation of a decision of this model."""
+    window = decision.observation.returns
+    moving = torch.from_numpy(_stirred(window)).requires_grad_()  # (1, T, m)
     direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
 
     def amount(seen: WindowFeatures) -> Tensor:
-        return direction @ _wanted(model.policy, replace(situation, features=seen))
+        return direction @ _target(model.policy, replace(decision.inputs, features=seen))
 
-    (by_return,) = torch.autograd.grad(amount(window_features(window)), window)
+    (by_return,) = torch.autograd.grad(amount(window_features(moving)), moving)
     slope = by_return[0].numpy()  # (T, m)
-    centred = past.returns[0] - past.returns[0].mean(axis=0)
+    centred = window[0] - window[0].mean(axis=0)
     return Explanation(
         pull=(slope * centred).sum(axis=0),
         sensitivity=centred.std(axis=0) * np.sqrt((slope**2).sum(axis=0)),
-        covariance=_covariance_rows(situation.features, amount),
-        hindsight=_resting_on_hindsight(model, past, decision),
+        covariance=_covariance_rows(decision.inputs.features, amount),
+        hindsight=_resting_on_hindsight(model, decision),
     )
 
 
-def _resting_on_hindsight(model: Time2Decide, past: Observation, decision: Decision) -> float:
+def _resting_on_hindsight(model: Time2Decide, decision: Decision) -> float:
     if not model.strategy().wants_hindsight:
         return 0.0
-    blind = model.strategy("own")
-    wanted = blind.wanted(blind.answer(past, past.allocations), past)[0, 0]
-    weights = np.asarray(project_portfolio(wanted, decision.previous, decision.turnover_l1))
+    target = model.strategy("own").decide(decision.observation)[0, 0]
+    weights = np.asarray(project_portfolio(target, decision.previous, decision.turnover_l1))
     return float(np.abs(weights - decision.weights).sum())
 
 
@@ -100,14 +89,14 @@ def _covariance_rows(seen: WindowFeatures, amount: Callable[[WindowFeatures], Te
     return np.asarray(scale + sum(row.sum(-1) for row in rows))
 
 
-def _wanted(policy: Policy, situation: PolicyInput) -> Tensor:
+def _target(policy: Policy, inputs: PolicyInput) -> Tensor:
     """The answer as a differentiable function of the situation, (m,).
 
     Of a network trained on utility, which goes to the best asset, the softmax of its scores is taken, in units of
     forecast error.
     """
-    answer = policy(situation)
+    output = policy(inputs)
     if policy.config.objective != "utility":
-        return answer.weights[0].double()
-    scores, unit = answer.scores[0].double(), answer.deviation[0].double().square().mean().sqrt().detach()
+        return output.weights[0].double()
+    scores, unit = output.scores[0].double(), output.deviation[0].double().square().mean().sqrt().detach()
     return torch.softmax(scores / unit, dim=-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from torch import Tensor
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.files import write_text
 from time2decide.core.validation import ArrayLike, InputError
-from time2decide.forecasting.features import WindowFeatures, window_features
+from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.markets.allocation import best_allocations
-from time2decide.markets.oracle import RISK_AVERSION
-from time2decide.policy.histories import observe
-from time2decide.policy.inputs import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW
+from time2decide.markets.validation import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
 from time2decide.policy.network import HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
+from time2decide.policy.observe import observe
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
 
@@ -55,42 +55,39 @@ class PolicyStrategy:
     def wants_hindsight(self) -> bool:
         return self.history == "hindsight"
 
-    def decide(self, past: Observation) -> np.ndarray:
-        return self.wanted(self.answer(past, self.history_of(past)), past)
+    def decide(self, observation: Observation) -> np.ndarray:
+        return self.target(self.output(self.inputs(observation)), observation)
 
-    def history_of(self, past: Observation) -> np.ndarray:
-        """The past allocations that the network reads, (series, budgets, window, m)."""
-        history = past.hindsight if self.wants_hindsight else past.allocations
+    def inputs(self, observation: Observation) -> PolicyInput:
+        """What the network is given, (series · budgets) decisions."""
+        history = observation.hindsight if self.wants_hindsight else observation.allocations
         if history is None:
-            raise InputError("past: expected the oracle's past allocations, found none (wants_hindsight is off)")
-        return history
-
-    def wanted(self, answer: PolicyOutput, past: Observation) -> np.ndarray:
-        """The weights that an answer asks for, (series, budgets, m)."""
-        n, k, m = past.previous.shape
-        if self.policy.config.objective == "oracle":
-            return answer.weights.double().numpy().reshape(n, k, m)
-        scores, spread = answer.scores.double().numpy(), answer.spread.double().numpy()
-        curvature = 2 * past.risk_aversion * past.covariance.repeat(k, axis=0) + spread[:, None, None] * np.eye(m)
-        half = np.tile(past.turnover_l1 / 2, n).clip(max=1.0)  # every decision has its own curvature: a row each
-        previous = past.previous.reshape(n * k, 1, m)
-        return best_allocations(scores[:, None], curvature, previous, half[:, None]).reshape(n, k, m)
-
-    @torch.no_grad()
-    def answer(self, past: Observation, history: np.ndarray) -> PolicyOutput:
-        """The network's answer for all series and budgets, (series · budgets, m)."""
-        return self.policy(self.situation(past, history))
-
-    def situation(self, past: Observation, history: np.ndarray) -> PolicyInput:
-        """What the network is shown."""
+            raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
         n, k = history.shape[:2]
         return PolicyInput(
-            self.features_of(past.returns)[torch.arange(n).repeat_interleave(k)],
+            self.features_of(observation.returns)[torch.arange(n).repeat_interleave(k)],
             latest(history.reshape(n * k, *history.shape[2:])),
             torch.full((n * k,), float(self.wants_hindsight)),
-            torch.from_numpy(np.tile(np.minimum(past.turnover_l1, 2.0), n)).float(),
-            torch.full((n * k,), past.risk_aversion),
+            torch.from_numpy(np.tile(np.minimum(observation.turnover_l1, 2.0), n)).float(),
+            torch.full((n * k,), observation.risk_aversion),
         )
+
+    @torch.no_grad()
+    def output(self, inputs: PolicyInput) -> PolicyOutput:
+        """The network's answer, (series · budgets, m)."""
+        return self.policy(inputs)
+
+    def target(self, output: PolicyOutput, observation: Observation) -> np.ndarray:
+        """The weights that an output asks for, (series, budgets, m)."""
+        n, k, m = observation.previous.shape
+        if self.policy.config.objective == "oracle":
+            return output.weights.double().numpy().reshape(n, k, m)
+        scores, spread = output.scores.double().numpy(), output.spread.double().numpy()
+        sigma = observation.covariance.repeat(k, axis=0)
+        curvature = 2 * observation.risk_aversion * sigma + spread[:, None, None] * np.eye(m)
+        half = np.tile(observation.turnover_l1 / 2, n).clip(max=1.0)  # every decision has its own curvature: a row each
+        previous = observation.previous.reshape(n * k, 1, m)
+        return best_allocations(scores[:, None], curvature, previous, half[:, None]).reshape(n, k, m)
 
 
 @dataclass(frozen=True)
@@ -125,24 +122,34 @@ class Decision:
     """One decision and what led to it; arrays are (m,).
 
     weights : feasible: non-negative, of sum 1, within the turnover budget of `previous`
-    wanted : the network's answer before the budget was imposed
-    expected, deviation : forecast of the next returns and its standard error
+    target : the network's answer before the budget is imposed
+    forecast, forecast_error : of the next returns, and its standard error
     covariance : (m, m) empirical, of the window
+    returns : (time, m) the history
+    observation, inputs : what the strategy saw, and what the network was given
     """
 
     weights: np.ndarray
     previous: np.ndarray
-    wanted: np.ndarray
-    expected: np.ndarray
-    deviation: np.ndarray
+    target: np.ndarray
+    forecast: np.ndarray
+    forecast_error: np.ndarray
     covariance: np.ndarray
     turnover_l1: float
-    window: int
+    risk_aversion: float
+    returns: np.ndarray = field(repr=False)
+    observation: Observation = field(repr=False)
+    inputs: PolicyInput = field(repr=False)
 
     @property
     def turnover(self) -> float:
-        """‖weights − previous‖₁, what is traded."""
+        """‖weights − previous‖₁"""
         return float(np.abs(self.weights - self.previous).sum())
+
+    @property
+    def window(self) -> int:
+        """Rows that the forecasts are made of."""
+        return int(self.observation.returns.shape[1])
 
 
 class Time2Decide:
@@ -213,20 +220,37 @@ class Time2Decide:
         risk_aversion: float = RISK_AVERSION,
     ) -> Decision:
         """`decide` with everything that led to the answer."""
-        array = validate_returns(returns)
+        array = validate_returns(returns, LEAST_WINDOW, WINDOW)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
         previous = validate_weights(previous_weights, array.shape[1], names)
-        gamma = validate_turnover(turnover_l1)
-        risk = validate_risk_aversion(risk_aversion)
-        past = observe(array[None], previous, gamma, risk)
-        strategy = self.strategy()
-        answer = strategy.answer(past, strategy.history_of(past))
-        expected, deviation = (part[0].double().numpy() for part in (answer.forecast, answer.deviation))
-        wanted = strategy.wanted(answer, past)[0, 0]
-        weights = np.asarray(project_portfolio(wanted, previous, gamma))
+        gamma, risk = validate_turnover(turnover_l1), validate_risk_aversion(risk_aversion)
+        strategy, observation = self.strategy(), observe(array[None], previous, gamma, risk)
+        inputs = strategy.inputs(observation)
+        output = strategy.output(inputs)
+        target = strategy.target(output, observation)[0, 0]
         return Decision(
-            weights, previous, wanted, expected, deviation, past.covariance[0], gamma, past.returns.shape[1]
+            weights=np.asarray(project_portfolio(target, previous, gamma)),
+            previous=previous,
+            target=target,
+            forecast=output.forecast[0].double().numpy(),
+            forecast_error=output.deviation[0].double().numpy(),
+            covariance=observation.covariance[0],
+            turnover_l1=gamma,
+            risk_aversion=risk,
+            returns=array,
+            observation=observation,
+            inputs=inputs,
         )
+
+    def decide_batch(
+        self, histories: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Feasible weights and forecasts of the next returns for validated histories (n, time, m), each (n, m)."""
+        strategy, observation = self.strategy(), observe(histories, previous, turnover_l1, risk_aversion)
+        output = strategy.output(strategy.inputs(observation))
+        target = strategy.target(output, observation)[:, 0]
+        weights = np.asarray(project_portfolio(target, np.broadcast_to(previous, target.shape), turnover_l1))
+        return weights, output.forecast.double().numpy()
 
 
 def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:

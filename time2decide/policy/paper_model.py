@@ -20,9 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.backtesting.baselines import PerBudget, PredictThenOptimise
 from time2decide.core.validation import InputError, validate_count, validate_positive
-from time2decide.forecasting.forecaster import TimePFNForecaster
 from time2decide.forecasting.storage import load_folder, save_folder
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
 from time2decide.simulation.engine import Observation
@@ -178,10 +176,3 @@ def pretrained_strategy(backbone: TimePFN, returns_scale: float = 1.0) -> PaperM
     """The backbone without fine-tuning: it forecasts the allocation channels as any others."""
     model = PaperModel.from_backbone(backbone, covariance=False, returns_scale=returns_scale)
     return PaperModelStrategy((model,), name="pretrained")
-
-
-def backbone_pto(
-    backbone: TimePFN, returns_scale: float = 1.0, shrinkage: PerBudget = 1.0, name: str = "pto-timepfn"
-) -> PredictThenOptimise:
-    """Predict-then-Optimise with the backbone's forecast of returns, shrunk by ρ if wanted."""
-    return PredictThenOptimise(TimePFNForecaster(backbone, returns_scale), shrinkage, name=name)

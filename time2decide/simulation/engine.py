@@ -1,8 +1,8 @@
 """One engine for every strategy: it alone holds the future and hands out copies of the past.
 
-A strategy is anything with a `name` and `decide(past) -> raw allocations`. It is asked once per step for all series
-and all turnover budgets together; its raw answer is projected onto the feasible set, and the projected weights are
-what it holds, and what it is told it held, from then on.
+A strategy is anything with a `name` and `decide(observation) -> raw allocations`. It is asked once per step for all
+series and all turnover budgets together. Its raw answer is projected onto the feasible set; the projected weights are
+its current weights from then on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from time2decide.core.validation import ArrayLike, InputError, as_tensor
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
-from time2decide.markets.tables import looks_like_prices
-from time2decide.policy.inputs import validate_risk_aversion
+from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
 
 _LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a projection but rounding
@@ -43,7 +42,7 @@ class Observation:
     risk_aversion : float
         λ
     step : int, or None
-        t, where the past is one of a rollout.
+        t, if the observation is one of a rollout.
     """
 
     returns: np.ndarray
@@ -65,7 +64,11 @@ class Observation:
 
 
 class Strategy(Protocol):
-    """What the engine needs of a strategy. A strategy is a function of the past: it keeps no state between steps."""
+    """What the engine needs of a strategy: a rule or a policy that answers an observation with weights.
+
+    Whatever a strategy keeps between steps (skfolio baselines keep their last fit) it must have learned from its
+    observations, and it must start anew when an observation does not continue the one before.
+    """
 
     @property
     def name(self) -> str:
@@ -73,9 +76,9 @@ class Strategy(Protocol):
 
     @property
     def wants_hindsight(self) -> bool:
-        """Whether `past.hindsight` is to be filled."""
+        """Whether `observation.hindsight` is to be filled."""
 
-    def decide(self, past: Observation) -> np.ndarray:
+    def decide(self, observation: Observation) -> np.ndarray:
         """Raw weights of step t, of a shape that broadcasts to (series, budgets, m); they need not be feasible."""
 
 
@@ -131,24 +134,15 @@ def rollout(
         if progress is not None:
             progress(t - window, time - window)
         hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
-        past = Observation(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t)
-        raw[:, :, t] = _answer(strategy, past, shape)
+        seen = Observation(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t)
+        raw[:, :, t] = _answer(strategy, seen, shape)
         held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
     return Rollout(strategy.name, raw, held, budgets, window, risk)
 
 
 def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
-    """`validate_return_array`, and what it leaves to its callers: no flags, and nobody loses more than everything."""
-    kind = str(getattr(returns, "dtype", ""))
-    if kind in ("bool", "torch.bool"):
-        raise InputError(f"returns: expected real numbers, found dtype {kind}")
-    array = validate_return_array(returns, window)
-    if looks_like_prices(array):
-        raise InputError(f"returns: expected returns, found what look like prices (median {np.median(array):g})")
-    if array.min() < -1:
-        place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
-        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
-    return array
+    """Real returns as an array (series, time, m) with more than `window` steps, or an `InputError`."""
+    return validate_return_array(validate_real_returns(returns), window)
 
 
 def validate_strategy(strategy: object) -> None:
@@ -156,7 +150,7 @@ def validate_strategy(strategy: object) -> None:
     fits = {
         "name (text)": isinstance(getattr(strategy, "name", None), str),
         "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), (bool, np.bool_)),
-        "decide(past)": callable(getattr(strategy, "decide", None)),
+        "decide(observation)": callable(getattr(strategy, "decide", None)),
     }
     missing = [what for what, fit in fits.items() if not fit]
     if isinstance(strategy, type):
@@ -166,9 +160,9 @@ def validate_strategy(strategy: object) -> None:
         raise InputError(f"strategy: expected {', '.join(missing)}, found none in {type(strategy).__name__}")
 
 
-def _answer(strategy: Strategy, past: Observation, shape: tuple[int, int, int, int]) -> np.ndarray:
+def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int, int, int]) -> np.ndarray:
     series, budgets, _, m = shape
-    said = strategy.decide(past)
+    said = strategy.decide(observation)
     try:
         answer = as_tensor(strategy.name, said).detach().cpu().double().numpy()
     except InputError as error:

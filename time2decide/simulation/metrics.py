@@ -88,10 +88,27 @@ def performance(net: np.ndarray, periods_per_year: float) -> dict[str, float]:
     wealth = np.cumprod(1 + net)
     peak = np.maximum.accumulate(np.maximum(wealth, 1.0))
     volatility = float(net.std(ddof=1) * np.sqrt(periods_per_year)) if len(net) > 1 else float("nan")
-    mean = float(net.mean() * periods_per_year)
     return {
         "annual_return": float(wealth[-1] ** (periods_per_year / len(net)) - 1) if wealth[-1] > 0 else -1.0,
         "annual_volatility": volatility,
-        "sharpe": mean / volatility if volatility > 0 else float("nan"),
+        "sharpe": float(sharpe_ratio(net, periods_per_year)),
         "max_drawdown": float((1 - wealth / peak).max()),
     }
+
+
+def sharpe_ratio(net: np.ndarray, periods_per_year: float) -> np.ndarray:
+    """Annual mean over annual standard deviation of net returns (…, time); NaN where nothing moves."""
+    deviation = net.std(axis=-1, ddof=1) if net.shape[-1] > 1 else np.zeros(net.shape[:-1])
+    volatility = deviation * np.sqrt(periods_per_year)
+    mean = net.mean(axis=-1) * periods_per_year
+    return np.divide(mean, volatility, out=np.full(net.shape[:-1], np.nan), where=volatility > 0)
+
+
+def stationary_bootstrap(length: int, draws: int, block: float, rng: np.random.Generator) -> np.ndarray:
+    """Indices of the stationary bootstrap, (draws, length): blocks of geometric length, wrapped around the end."""
+    fresh = rng.random((draws, length)) < 1.0 / block
+    fresh[:, 0] = True
+    starts = rng.integers(0, length, (draws, length))
+    steps = np.arange(length)
+    last = np.maximum.accumulate(np.where(fresh, steps, 0), axis=1)  # where the current block began
+    return np.asarray((np.take_along_axis(starts, last, axis=1) + steps - last) % length)

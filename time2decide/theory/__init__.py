@@ -4,7 +4,8 @@
 that linear attention over data tokens alone cannot form a covariance, and what has to be added so that it can.
 """
 
-from time2decide.theory.parity import ParityConfig, ParityTransformer, covariance_series
-from time2decide.theory.toy import ToyModel
+from time2decide.core.lazy import lazy_names
 
-__all__ = ["ParityConfig", "ParityTransformer", "ToyModel", "covariance_series"]
+__getattr__, __all__ = lazy_names(
+    __name__, {"parity": "ParityConfig ParityTransformer covariance_series", "toy": "ToyModel"}
+)

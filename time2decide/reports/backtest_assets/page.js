@@ -123,18 +123,18 @@ function decisionTable() {
   const now = D.decision, assets = Object.keys(now.weights);
   at("latest").hidden = false;
   at("decided").textContent = `After ${now.input.last}, with at most ${now.turnover_l1} of ℓ1 turnover: ${number(now.turnover, 3)} is used; ` +
-    `forecast return ${percent(now.expected_return, 3)} ± ${percent(now.spread.expected_return, 3)} for the next step, risk ${percent(now.risk, 2)}. ` +
+    `forecast return ${percent(now.forecast_return, 3)} ± ${percent(now.uncertainty.forecast_return, 3)} for the next step, risk ${percent(now.risk, 2)}. ` +
     (now.constraints.satisfied ? "All constraints hold." : "A constraint is violated.");
   at("hindsight").textContent = now.input.history === "own" ? "" :
     `Without knowing the best past allocations the weights would differ by ${number(now.explanation.hindsight, 3)} (ℓ1).`;
   const rows = assets.map((asset) => ({
-    asset, previous: now.previous[asset], weight: now.weights[asset], change: now.change[asset], spread: now.spread.weights[asset],
-    forecast: now.forecast[asset], error: now.spread.forecast[asset], tone: now.change[asset] > 5e-5 ? "up" : now.change[asset] < -5e-5 ? "down" : "",
+    asset, previous: now.previous[asset], weight: now.weights[asset], change: now.change[asset], spread: now.uncertainty.weights[asset],
+    forecast: now.forecast[asset], error: now.uncertainty.forecast[asset], tone: now.change[asset] > 5e-5 ? "up" : now.change[asset] < -5e-5 ? "down" : "",
   }));
   sortable(at("allocation"), [
     ["asset", "asset", (r) => r.asset], ["previous", "previous", (r) => percent(r.previous, 2)], ["weight", "new", (r) => percent(r.weight, 2)],
-    ["change", "change", (r) => signed(100 * r.change, 2) + " %"], ["spread", "± spread", (r) => percent(r.spread, 2)],
-    ["forecast", "forecast return", (r) => signed(100 * r.forecast, 3) + " %"], ["error", "± spread of forecast", (r) => percent(r.error, 3)],
+    ["change", "change", (r) => signed(100 * r.change, 2) + " %"], ["spread", "± s.d.", (r) => percent(r.spread, 2)],
+    ["forecast", "forecast return", (r) => signed(100 * r.forecast, 3) + " %"], ["error", "± s.d. of forecast", (r) => percent(r.error, 3)],
   ], rows, ["weight", -1]);
 }
 function drawDecision() {
@@ -143,7 +143,7 @@ function drawDecision() {
   const values = (from, names) => names.map((name) => 100 * from[name]);
   draw("change", [{
     type: "bar", x: order, y: values(now.change, order), marker: { color: order.map((a) => (now.change[a] >= 0 ? "#009E73" : "#D55E00")) },
-    error_y: { type: "data", array: values(now.spread.weights, order), thickness: 1, width: 2, color: dark() ? "#9aa5b1" : "#5b6570" },
+    error_y: { type: "data", array: values(now.uncertainty.weights, order), thickness: 1, width: 2, color: dark() ? "#9aa5b1" : "#5b6570" },
   }], { hovermode: "closest" });
   const why = now.explanation, first = [...assets].sort((a, b) => Math.abs(why.pull[b]) - Math.abs(why.pull[a]));
   draw("pull", [

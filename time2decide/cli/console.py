@@ -1,0 +1,66 @@
+"""What several commands share: consoles, options, the progress of a backtest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from time2decide.core.files import validate_input_file
+from time2decide.core.validation import InputError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; guessed unless told.")]
+Returns = Annotated[bool, typer.Option("--returns", help="The file holds returns; guessed unless told.")]
+
+
+def console(width: int = 140) -> Any:
+    """A rich console, of fixed width when output is not a terminal, so that tables in logs are not folded."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False)
+
+
+def number(value: object) -> str:
+    """A cell of a table: four digits of a float, a dash for nothing."""
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def values_flag(prices: bool, returns: bool) -> str | None:
+    """What the two flags say a file holds; None if they say nothing."""
+    if prices and returns:
+        raise InputError("prices, returns: expected at most one of --prices and --returns, found both")
+    return "prices" if prices else "returns" if returns else None
+
+
+def validate_source(source: str) -> None:
+    """Raise unless `source` is sp500 or an existing file: before torch and pandas are loaded."""
+    if source != "sp500":
+        validate_input_file(Path(source))
+
+
+@contextmanager
+def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar with the time left on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting")
+        done: dict[str, int] = {}
+
+        def show(name: str, step: int, steps: int) -> None:
+            done[name] = step + 1
+            bar.update(task, description=name, completed=sum(done.values()), total=strategies * steps)
+
+        yield show
