@@ -1,36 +1,69 @@
-"""The house plan: imports go up only, files stay readable, the README runs."""
+"""The house plan: imports go up only, one home per mechanism, files stay readable, the README runs."""
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FLOORS = ["qp", "attention", "neural", "markets", "forecasting", "decisions", "theory", "experiments", "reports"]
+#: Folders and top-level files from the top of the house to its bottom; each imports only from itself and those above.
+ROOMS = (
+    "core qp attention neural solving markets forecasting simulation policy backtesting theory bench experiments "
+    "reports cli"
+).split()
 SOURCES = sorted((ROOT / "time2decide").rglob("*.py"))
 
 
-def imported_floors(path):
+def room_of(path):
+    return path.relative_to(ROOT / "time2decide").parts[0].removesuffix(".py")
+
+
+def imported_rooms(path):
+    """Rooms that a file imports from, anywhere in it: functions and TYPE_CHECKING blocks included."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        if names == ["time2decide"]:
+            names = [f"time2decide.{alias.name}" for alias in node.names]
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
             parts = name.split(".")
-            if parts[0] == "time2decide" and len(parts) > 1 and parts[1] in FLOORS:
+            if parts[0] == "time2decide" and len(parts) > 1:
                 yield parts[1]
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_a_folder_imports_only_from_those_above(floor):
-    for path in (ROOT / "time2decide" / floor).glob("*.py"):
-        for other in imported_floors(path):
-            assert FLOORS.index(other) <= FLOORS.index(floor), f"{path.name} imports {other}"
+def test_every_folder_and_file_has_its_place():
+    found = {room_of(path) for path in SOURCES} - {"__init__"}
+    assert found == set(ROOMS)
 
 
-def test_files_hold_one_idea_each():
-    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
-    assert {name: lines for name, lines in long.items() if lines > 400} == {}
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_from_those_above(room):
+    for path in (path for path in SOURCES if room_of(path) == room):
+        for other in imported_rooms(path):
+            if other != "__version__":
+                assert other in ROOMS, f"{path.name} imports time2decide.{other}: import from the room that has it"
+                assert ROOMS.index(other) <= ROOMS.index(room), f"{path.name} imports {other}"
+
+
+def test_functions_and_files_stay_readable():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
+    functions = [
+        (path.name, node.name, node.end_lineno - node.lineno)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert sum(lines > 60 for *_, lines in functions) / len(functions) < 0.03
+
+
+def test_help_loads_neither_torch_nor_pandas_nor_scipy():
+    code = "import sys, time2decide.cli; print(sorted({'torch', 'pandas', 'scipy', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def blocks(page):
