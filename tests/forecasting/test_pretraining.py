@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from time2decide.forecasting.loop import Schedule, fit, one_cycle
 from typer.testing import CliRunner
 
 from time2decide.cli.train import app
 from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
-from time2decide.forecasting.loop import Schedule, fit, one_cycle
 from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
 from time2decide.markets.lmc import LMCConfig, lmc_series
 

@@ -4,8 +4,17 @@ from sklearn.gaussian_process import kernels as sk
 
 from time2decide.core.validation import InputError
 from time2decide.markets import LMCConfig, lmc_series, lmc_set
-from time2decide.markets.kernels import LINEAR_OFFSETS, MIXTURES, NOISE_LEVELS, PERIODS, SMOOTH_SCALES, kernel_bank
-from time2decide.markets.lmc import Term, _gram, draw
+from time2decide.markets.lmc import (
+    LINEAR_OFFSETS,
+    MIXTURES,
+    NOISE_LEVELS,
+    PERIODS,
+    SMOOTH_SCALES,
+    Term,
+    _gram,
+    draw,
+    kernel_bank,
+)
 
 SMALL = LMCConfig(channels=5, length=60)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from time2decide.neural.averaged_run import learning_rate
 from typer.testing import CliRunner
 
 from time2decide.cli.train import app
-from time2decide.neural.averaged_run import learning_rate
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver, load_pretrained
 from time2decide.neural.equivariant_training import (
     PRESETS,

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from time2decide.neural.transformers import Layer, linear_attention, softmax_attention
 from torch import nn
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
@@ -20,7 +21,6 @@ from time2decide.neural import (
     matched_width,
     save_model,
 )
-from time2decide.neural.transformers import Layer, linear_attention, softmax_attention
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:

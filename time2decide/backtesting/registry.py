@@ -10,7 +10,7 @@ from pathlib import Path
 from time2decide.backtesting import skfolio_baselines as peers
 from time2decide.backtesting.baselines import STRATEGIES
 from time2decide.core.validation import InputError
-from time2decide.forecasting.feature_cache import CachedFeatures
+from time2decide.forecasting.features import CachedFeatures
 from time2decide.policy.model import PolicyStrategy, default_history, load_policy
 from time2decide.simulation.engine import Strategy, validate_strategy
 
