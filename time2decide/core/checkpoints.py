@@ -88,7 +88,7 @@ def load_checkpoint(
     if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
         raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {path}")
     kind = models[architecture]
-    config = config_from(kind.CONFIG, facts.get("config"))
+    config: Any = config_from(kind.CONFIG, facts.get("config"))
     try:
         with torch.device("meta"):  # sizes first: a damaged configuration may ask for any amount of memory
             kind(config).load_state_dict(tensors, assign=True)
@@ -183,7 +183,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     content = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):
         content.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()
 
 

@@ -99,6 +99,8 @@ class TrainingRun:
         What the run belongs to; a state with other settings is refused.
     kept : tensors by name, optional
         What else must survive an interrupt; written in place on resume.
+    tuned : prefixes of names, optional
+        Of the weights to train; all with `requires_grad` by default. Freezing the others instead changes the rounding.
     """
 
     def __init__(
@@ -111,14 +113,16 @@ class TrainingRun:
         state: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
         kept: Mapping[str, Tensor] | None = None,
+        tuned: tuple[str, ...] = ("",),
     ) -> None:
         self.model, self.loss, self.config, self.evaluate = model, loss, config, evaluate
         self.path = None if state is None else Path(state)
         self.settings = json.loads(json.dumps({**(settings or {}), "loop": asdict(config)}))
         self.kept = dict(kept or {})
-        self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        named = dict(model.named_parameters())
+        self.weights = {name: w for name, w in named.items() if w.requires_grad and name.startswith(tuned)}
         self.optimiser = make_optimiser(self.weights.values(), config)
-        self.average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        self.average = {name: weight.detach().clone() for name, weight in named.items()}
         self.best = _copy(model) if evaluate else {}
         self.progress = Progress(config.evaluate_every or config.steps)
 
@@ -155,7 +159,7 @@ class TrainingRun:
         torch.manual_seed(stream(config.seed, _DROPOUT, progress.step))  # of the forked generator
         self.model.train()
         loss = self.loss(progress.step)
-        self.optimiser.zero_grad()
+        self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self.weights.values(), config.clip_norm or math.inf)
         rate, momentum = learning_rate(config, progress.step, progress.history)

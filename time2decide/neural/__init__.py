@@ -1,8 +1,9 @@
 """Learned QP solvers.
 
-The paper's system: a problem as a sequence of tokens, transformers with softmax and with linear attention, an MLP
-and an LSTM to compare with, data sets with exact answers, their training, and the measures of the paper plus the optimality conditions. Beyond the paper: one network for every size
-(`EquivariantSolver`), whose answers the module `polish` certifies; `solve_neural` is the way to it.
+The paper's system: a problem as a sequence of tokens, transformers with softmax and with linear attention, an MLP and
+an LSTM to compare with, data sets with exact answers, their training, and the measures of the paper plus the
+optimality conditions. Beyond the paper: one network for every size (`EquivariantSolver`), whose answers the module
+`polish` certifies; `solve_neural` is the way to it.
 """
 
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts

@@ -79,7 +79,7 @@ def train(
         Show a bar with the time left; by default when standard error is a terminal.
     """
     _check_data(training, validation)
-    examples = _Examples(*(part.to(device) for part in training), config)
+    examples = _Examples(training[0].to(device), training[1].to(device), config)
     tokens, answers = (part.to(device) for part in validation)
     settings = {"config": asdict(config), "data": [_summary(part) for part in (*training, *validation)]}
     model.to(device)

@@ -115,8 +115,6 @@ def fine_tune(
     validation = Group(_walk(returns[split.validation], config))
     validation.own[:, :, :HISTORY] = 1.0 / returns.shape[1]
     model = copy.deepcopy(start)
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(name.startswith(_TUNED))
     draws = [_draw(training, config, rng) for _ in range(config.steps)]  # all at once: step t needs no generator
 
     def loss(step: int) -> Tensor:
@@ -134,6 +132,7 @@ def fine_tune(
         state=state,
         settings=settings,
         kept={"own": training.own},
+        tuned=_TUNED,
         save_every=save_every,
         report=report,
     )
@@ -142,7 +141,7 @@ def fine_tune(
     holds = bool(gain.mean() <= gain.std() / len(gain) ** 0.5)
     if holds:
         model.load_state_dict(still.state_dict())
-    return model.requires_grad_(True), _notes(config, split, done, holds)
+    return model, _notes(config, split, done, holds)
 
 
 def _loop(config: FineTuning) -> LoopConfig:

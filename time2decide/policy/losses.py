@@ -82,10 +82,10 @@ def utility_loss(
     """Minus the utility of consecutive decisions, differentiated through the projection that makes them feasible.
 
     A network for utility with scores q and spread κ moves the weights p to argmax qᵀs − 2λ pᵀΣs − κ/2 ‖s‖² −
-    ω/2 ‖s − p‖², that is Π((q − 2λΣp + ωp)/(κ + ω)), with a random ω (`inertia`): small ones act like the exact optimum that is
-    used later, large ones have gradients everywhere. Any other network is taken at its word, s = Π(ŝ). Utility is that
-    above equal weights less `cost` times what is traded, in units of the volatility of the assets and of what a budget
-    can move.
+    ω/2 ‖s − p‖², that is Π((q − 2λΣp + ωp)/(κ + ω)), with a random ω (`inertia`): small ones act like the exact
+    optimum that is used later, large ones have gradients everywhere. Any other network is taken at its word, s = Π(ŝ).
+    Utility is that above equal weights less `cost` times what is traded, in units of the volatility of the assets and
+    of what a budget can move.
     """
     data, (episode, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))

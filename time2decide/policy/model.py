@@ -23,10 +23,11 @@ from time2decide.markets.allocation import best_allocations
 from time2decide.markets.oracle import RISK_AVERSION
 from time2decide.policy.histories import observe
 from time2decide.policy.inputs import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
-from time2decide.policy.network import HISTORY, PRETRAINED, Policy, PolicyInput, PolicyOutput
+from time2decide.policy.network import HISTORY, Policy, PolicyInput, PolicyOutput
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
 
+PRETRAINED = Policy.BUNDLED  # checkpoints by name
 HISTORIES = ("hindsight", "own")
 
 

@@ -5,9 +5,9 @@ the assets permutes the answer. Each asset is one token. Three things are writte
 
 - Units. All returns are put on one scale by the covariance; what is left has no unit.
 - Comparisons. The oracle sells the worst holdings and buys the best asset, so all that matters is who beats whom:
-  σ(k (g_i − g_j) / s_ij) for a few sharpnesses k, with σ the sigmoid, which stands for P(r_i > r_j), g the forecast
-  utility gradient and s_ij² = v_i² + v_j² − 2 c_ij v_i v_j from the covariance of forecast errors. Token i reads row i of that matrix: holdings worse than i, rank, chance
-  to be best; and attention is biased by it.
+  sigmoid(k (g_i − g_j) / s_ij) for a few learned sharpnesses k, in place of P(r_i > r_j), with g the forecast utility
+  gradient and s_ij² = v_i² + v_j² − 2 c_ij v_i v_j from the covariance of forecast errors. Token i reads row i of that
+  matrix: holdings worse than i, rank, chance to be best; and attention is biased by it.
 - The answer is a trade: the share f_i of each holding that is sold, and the distribution b of what is bought,
   ŝ = a ⊙ (1 − f) + b · aᵀf. It is on the simplex by construction.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +30,6 @@ from time2decide.forecasting.features import EXPERTS, WindowFeatures
 #: means, standard deviations and correlations, all three.
 COVARIANCES = ("none", "correlation", "scale", "covariance", "full")
 OBJECTIVES = ("oracle", "utility")
-#: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
-#: trained on realised utility.
-PRETRAINED = {
-    name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
-}
 HISTORY = 3  # past allocations that are read
 _CHOICE = 0.4  # in units of forecast error: κ of `PolicyOutput` where nothing can be sold; chosen on validation series
 
@@ -97,7 +93,10 @@ class Policy(PretrainedModel):
     """The decision network of `PolicyConfig`."""
 
     CONFIG = PolicyConfig
-    BUNDLED = PRETRAINED
+    # the calibrated network, the same without knowledge of the covariance (SFT), and the one trained on realised utility
+    BUNDLED: ClassVar = {
+        name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
+    }
 
     def __init__(self, config: PolicyConfig | None = None, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
