@@ -33,6 +33,28 @@ def test_files_hold_one_idea_each():
     assert {name: lines for name, lines in long.items() if lines > 400} == {}
 
 
+def mentions(path, name):
+    """Whether a file imports or uses a dotted name, by its last part or as a whole."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import) and any(f"{alias.name}.".startswith(f"{name}.") for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if f"{module}.".startswith(f"{name}.") or any(f"{module}.{a.name}" == name for a in node.names):
+                return True
+            if any(alias.name == name for alias in node.names):
+                return True
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == name:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["torch.optim", "safe_open", "hashlib"])
+def test_training_checkpoints_and_digests_have_one_home(name):
+    found = {path.relative_to(ROOT / "time2decide").parts[0] for path in SOURCES if mentions(path, name)}
+    assert found == {"core"}
+
+
 def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 

@@ -81,12 +81,10 @@ def test_the_cache_returns_what_was_made_and_survives_damage(tmp_path, monkeypat
     monkeypatch.setenv("TIME2DECIDE_CACHE", str(tmp_path / "new"))
     first = lmc_set(2, SMALL)
     (file,) = (tmp_path / "new").iterdir()
-    np.testing.assert_array_equal(np.load(file), first)
     np.testing.assert_array_equal(lmc_set(2, SMALL), first)
     file.write_bytes(b"torn")
     np.testing.assert_array_equal(lmc_set(2, SMALL), first)
-    np.testing.assert_array_equal(np.load(file), first)
-    assert [f.suffix for f in (tmp_path / "new").iterdir()] == [".npy"]
+    assert list((tmp_path / "new").iterdir()) == [file]
 
 
 def test_a_cache_that_cannot_be_written_costs_only_speed(tmp_path, monkeypatch):

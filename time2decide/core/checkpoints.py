@@ -204,8 +204,8 @@ def _find(name_or_path: str | Path, bundled: Mapping[str, Path]) -> Path:
         found = _from_hub(str(name_or_path))
         if found is not None:
             return found
-    known = ", ".join([*bundled, f"a folder with {WEIGHTS}"])
-    raise InputError(f"checkpoint: expected {known} or such a file, found {name_or_path}")
+    known = f"{', '.join(bundled)} or " if bundled else ""
+    raise InputError(f"checkpoint: expected {known}a folder with {WEIGHTS}, found {name_or_path}")
 
 
 def _from_hub(name: str) -> Path | None:

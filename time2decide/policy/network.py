@@ -93,7 +93,7 @@ class Policy(PretrainedModel):
     """The decision network of `PolicyConfig`."""
 
     CONFIG = PolicyConfig
-    # the calibrated network, the same without knowledge of the covariance (SFT), and the one trained on realised utility
+    # the calibrated network, the same without knowledge of the covariance (SFT), the one trained on realised utility
     BUNDLED: ClassVar = {
         name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
     }
