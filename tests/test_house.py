@@ -10,10 +10,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 #: Folders and top-level files from the top of the house to its bottom; each imports only from itself and those above.
-ROOMS = (
-    "core qp attention neural solving markets forecasting simulation policy backtesting theory bench experiments "
-    "reports cli"
-).split()
+ROOMS = [
+    "core",
+    "qp",
+    "attention",
+    "neural",
+    "solving",
+    "markets",
+    "forecasting",
+    "simulation",
+    "policy",
+    "backtesting",
+    "theory",
+    "bench",
+    "experiments",
+    "reports",
+    "cli",
+]
 SOURCES = sorted((ROOT / "time2decide").rglob("*.py"))
 
 
@@ -64,6 +77,28 @@ def test_help_loads_neither_torch_nor_pandas_nor_scipy():
     code = "import sys, time2decide.cli; print(sorted({'torch', 'pandas', 'scipy', 'sklearn'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def mentions(path, name):
+    """Whether a file imports or uses a dotted name, by its last part or as a whole."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import) and any(f"{alias.name}.".startswith(f"{name}.") for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if f"{module}.".startswith(f"{name}.") or any(f"{module}.{a.name}" == name for a in node.names):
+                return True
+            if any(alias.name == name for alias in node.names):
+                return True
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == name:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["torch.optim", "safe_open", "hashlib"])
+def test_training_checkpoints_and_digests_have_one_home(name):
+    found = {path.relative_to(ROOT / "time2decide").parts[0] for path in SOURCES if mentions(path, name)}
+    assert found == {"core"}
 
 
 def blocks(page):

@@ -6,8 +6,7 @@ from skfolio.optimization import InverseVolatility
 
 from time2decide.backtesting.registry import REGISTRY, network
 from time2decide.backtesting.skfolio_baselines import inverse_volatility, minimum_variance
-from time2decide.forecasting.feature_cache import CachedFeatures
-from time2decide.forecasting.features import window_features
+from time2decide.forecasting.features import CachedFeatures, window_features
 from time2decide.simulation.engine import rollout
 
 

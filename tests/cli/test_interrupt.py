@@ -1,46 +1,50 @@
-"""Ctrl-C in the middle of a training step: the step is finished and saved, and going on loses nothing."""
+"""Ctrl-C or SIGTERM in the middle of a training step: the step is finished and saved, and going on loses nothing."""
 
 import signal
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from time2decide.core import training
 from time2decide.core.checkpoints import load_tensors
-from time2decide.forecasting import loop
-from time2decide.neural import averaged_run
 
 AT = 3
-#: command -> module and function that is called in the middle of every step, and the argument that is the step
 COMMANDS = {
-    "qp": (averaged_run, "learning_rate", 1),
-    "forecast": (loop, "one_cycle", 0),
-    "decide": (averaged_run, "learning_rate", 1),
+    "qp": ["qp", "--preset", "smoke"],
+    "forecast": ["forecast", "--preset", "smoke"],
+    "decide": ["decide", "--preset", "smoke"],
+    "fine-tune": ["decide", "--data", "table.csv", "--returns", "--steps", "6"],
 }
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_ctrl_c_saves_and_says_how_to_go_on(run, tmp_path, monkeypatch, command):
-    module, name, place = COMMANDS[command]
-    arguments = ["train", command, "--preset", "smoke", "--out"]
+def test_an_interrupt_saves_and_says_how_to_go_on(run, tmp_path, monkeypatch, command, number, code):
+    if number == signal.SIGTERM and command in ("qp", "forecast"):
+        pytest.skip("the same loop")
+    table = pd.DataFrame(0.01 * np.random.default_rng(0).standard_normal((900, 3)), columns=list("abc"))
+    table.to_csv(tmp_path / "table.csv")
+    arguments = ["train", *COMMANDS[command], "--out"]
     assert run(*arguments, "whole", cwd=tmp_path).returncode == 0
-    original = getattr(module, name)
+    original = training.learning_rate  # called in the middle of every step
 
-    def pressed(*given):
-        if given[place] == AT:
-            signal.raise_signal(signal.SIGINT)
-        return original(*given)
+    def pressed(config, step, history):
+        if step == AT:
+            signal.raise_signal(number)
+        return original(config, step, history)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, pressed)
+        patch.setattr(training, "learning_rate", pressed)
         done = run(*arguments, "parts", cwd=tmp_path)
-    assert done.returncode == 130
+    assert done.returncode == code
     assert done.stdout == ""
     expected = f"time2decide: interrupted after step {AT + 1}; all is saved, start the same command again to go on\n"
     assert done.stderr == expected
-    assert signal.getsignal(signal.SIGINT) is before
-    facts = load_tensors(tmp_path / "parts/state.safetensors")[1]
-    assert facts.get("progress", facts)["step"] == AT + 1
+    assert signal.getsignal(number) is before
+    assert load_tensors(tmp_path / "parts/state.safetensors")[1]["progress"]["step"] == AT + 1
     assert not (tmp_path / "parts/model.safetensors").exists()
     assert run(*arguments, "parts", cwd=tmp_path).returncode == 0
     whole, parts = (load_tensors(tmp_path / folder / "model.safetensors")[0] for folder in ("whole", "parts"))
@@ -50,7 +54,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(run, tmp_path, monkeypatch, command)
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(run, tmp_path):
     (tmp_path / "file").write_text("x")
-    for command in COMMANDS:
+    for command in ("qp", "forecast", "decide"):
         done = run("train", command, "--preset", "smoke", "--out", "file/sub", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == "time2decide: --out: expected a folder that can be written, found file\n"
+        expected = "time2decide: --out: expected a folder that can be written to, found file/sub (Not a directory)\n"
+        assert done.stderr == expected

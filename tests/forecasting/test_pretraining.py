@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from time2decide.cli.train import app
 from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
-from time2decide.forecasting.loop import Schedule, fit, one_cycle
 from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
 from time2decide.markets.lmc import LMCConfig, lmc_series
 
@@ -35,7 +34,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path):
         assert torch.equal(weight, parts.state_dict()[name]), name
     loaded = TimePFN.from_pretrained(tmp_path / "parts")
     assert torch.equal(loaded.norm.weight, whole.norm.weight)
-    with pytest.raises(InputError, match="same recipe"):
+    with pytest.raises(InputError, match="same config"):
         pretrain(replace(SMOKE, lr=1e-3), tmp_path / "parts")
 
 
@@ -66,33 +65,6 @@ def test_corruptions():
     multiplied = replace(clean, multiplicative_share=1.0)
     window, _, _ = corrupt(drawn, 96, multiplied, rng)
     assert (window / drawn[:, :96]).std() == pytest.approx(0.1, rel=0.02)
-
-
-def test_the_schedule_is_torchs():
-    schedule = Schedule(steps=40, lr=5e-4, pct_start=0.3)
-    optimiser = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-4, total_steps=40, pct_start=0.3)
-    for step in range(40):
-        group = optimiser.param_groups[0]
-        assert one_cycle(step, schedule) == pytest.approx((group["lr"], group["betas"][0]), rel=1e-9)
-        optimiser.step()
-        if step < 39:
-            cycle.step()
-
-
-def test_patience_stops_and_the_best_weights_are_kept():
-    model = torch.nn.Linear(1, 1, bias=False)
-    errors = iter([3.0, 1.0, 2.0, 2.0, 2.0, 2.0])
-    seen = []
-
-    def evaluate():
-        seen.append(model.weight.detach().clone())
-        return next(errors)
-
-    schedule = Schedule(steps=100, lr=0.1, evaluate_every=2, patience=2)
-    progress = fit(model, lambda step: model.weight.sum(), schedule, evaluate=evaluate)
-    assert (progress.step, progress.best_step, progress.best) == (8, 4, 1.0)
-    assert torch.equal(model.weight, seen[1])
 
 
 def test_training_lowers_the_loss(tmp_path):

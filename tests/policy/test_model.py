@@ -25,7 +25,6 @@ from time2decide.policy.model import (
     PolicyStrategy,
     Time2Decide,
     load_policy,
-    save_policy,
 )
 from time2decide.policy.network import PolicyConfig
 from time2decide.simulation.engine import rollout
@@ -151,8 +150,14 @@ def altered(change: dict[str, object]) -> dict[str, object]:
         ("{", "path: expected JSON in the header"),
         ("[]", "path: expected a JSON object in the header of .* found list"),
         ("null", "path: expected a JSON object in the header of .* found NoneType"),
-        (json.dumps({"architecture": "Policy"}), "checkpoint: expected weights that fit .* found KeyError"),
-        (json.dumps(altered({"config": None})), "checkpoint: expected weights that fit"),
+        (
+            json.dumps({"architecture": "Policy"}),
+            "config: expected an object with the fields of PolicyConfig, found None",
+        ),
+        (json.dumps(altered({"config": 1.5})), "config: expected an object with the fields of PolicyConfig, found 1.5"),
+        (json.dumps(altered({"config": [1]})), "config: expected an object with the fields of PolicyConfig"),
+        (json.dumps(altered({"config": {"width": "8"}})), "config: expected width of type int, found '8'"),
+        (json.dumps(altered({"config": {"depth": 8}})), "config: expected keys among .* found 'depth'"),
         (json.dumps(altered({"config": {"width": -1}})), "checkpoint: expected weights that fit"),
         (json.dumps(altered({"config": {"width": 8}})), "checkpoint: expected weights that fit"),
         (json.dumps(altered({"notes": [1]})), "checkpoint: expected notes that are an object, found list"),
@@ -168,7 +173,7 @@ def test_damaged_headers_are_refused(tmp_path: Path, header: str, words: str) ->
 @pytest.mark.parametrize("damage", [lambda weight: weight * float("nan"), lambda weight: weight.int()])
 def test_weights_that_are_no_finite_reals_are_refused(tmp_path: Path, damage: Callable[[Tensor], Tensor]) -> None:
     policy = load_policy("decide")[0]
-    save_policy(policy, tmp_path)
+    policy.save_pretrained(tmp_path)
     load_policy(tmp_path)
     first, *_ = weights = policy.state_dict()
     save_tensors(tmp_path / "model.safetensors", weights | {first: damage(weights[first])}, altered({}))

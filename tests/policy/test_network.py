@@ -11,7 +11,7 @@ from time2decide.core.validation import InputError
 from time2decide.forecasting.features import window_features
 from time2decide.markets.oracle import oracle_path
 from time2decide.policy.episodes import EpisodeConfig, episodes, signals
-from time2decide.policy.losses import Group, utility_loss
+from time2decide.policy.losses import Group, draw_inertia, utility_loss
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput
 from time2decide.policy.training import PRESETS, _examples, episode_configs, prepare, train_policy
@@ -19,7 +19,7 @@ from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
 
 
-def situation(n: int = 6, m: int = 5, seed: int = 0, scale: float = 0.01) -> tuple[np.ndarray, PolicyInput]:
+def observation(n: int = 6, m: int = 5, seed: int = 0, scale: float = 0.01) -> tuple[np.ndarray, PolicyInput]:
     rng = np.random.default_rng(seed)
     windows = scale * np.cumsum(rng.standard_normal((n, 96, m)), axis=1) / 5
     allocations = torch.from_numpy(rng.dirichlet(np.ones(m), (n, HISTORY)).transpose(0, 2, 1).copy()).float()
@@ -34,13 +34,13 @@ def network(covariance: str = "full", seed: int = 1) -> Policy:
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("m", [2, 5, 40])
 def test_answers_are_on_the_simplex(covariance: str, m: int) -> None:
-    weights = network(covariance)(situation(m=m)[1]).weights
+    weights = network(covariance)(observation(m=m)[1]).weights
     assert weights.min() >= 0
     assert torch.allclose(weights.sum(-1), torch.ones(len(weights)), atol=1e-5)
 
 
 def test_permuting_assets_permutes_the_answer() -> None:
-    windows, plain = situation()
+    windows, plain = observation()
     order = torch.tensor([3, 0, 4, 1, 2])
     moved = replace(
         plain, features=window_features(windows[..., order.numpy()]), allocations=plain.allocations[:, order]
@@ -49,13 +49,13 @@ def test_permuting_assets_permutes_the_answer() -> None:
 
 
 def test_units_of_returns_do_not_matter_without_risk() -> None:
-    (_, small), (_, large) = situation(scale=0.01), situation(scale=1.0)
+    (_, small), (_, large) = observation(scale=0.01), observation(scale=1.0)
     small, large = (replace(s, risk_aversion=torch.zeros(6)) for s in (small, large))
     assert torch.allclose(network()(small).weights, network()(large).weights, atol=1e-4)
 
 
 def test_a_blind_network_does_not_see_scale_level_or_correlation_and_a_full_one_does() -> None:
-    windows, plain = situation()
+    windows, plain = observation()
     stretched = replace(plain, features=window_features(windows * np.array([1.0, 5.0, 1.0, 0.2, 1.0]) + 0.01))
     blind, full = network("none"), network("full")
     assert torch.allclose(blind(stretched).weights, blind(plain).weights, atol=1e-5)
@@ -69,7 +69,7 @@ def test_unknown_configuration_is_refused() -> None:
         PolicyConfig(objective="fame")
 
 
-def test_stretches_hold_the_oracle_and_what_followed() -> None:
+def test_episodes_hold_the_oracle_and_what_followed() -> None:
     config = EpisodeConfig(assets=4, count=5, steps=10, burn_in=8, budgets=2, series=3, seed=7)
     data = episodes(config)
     assert data.oracle.shape == (5, 2, HISTORY + 10, 4)
@@ -91,7 +91,7 @@ def test_signals_are_the_returns_without_their_noise() -> None:
     assert noise[~clean].std(dim=(1, 2)) / data.noise[~clean] == pytest.approx(1.0, abs=0.4)
 
 
-def test_oracle_of_a_stretch_is_the_oracle() -> None:
+def test_oracle_of_an_episode_is_the_oracle() -> None:
     from time2decide.markets.covariance import empirical_covariance
     from time2decide.policy.episodes import _oracle
 
@@ -130,7 +130,7 @@ def test_training_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path: P
 
 def test_another_recipe_does_not_go_on_in_the_same_folder(tmp_path: Path) -> None:
     train_policy(replace(PRESETS["smoke"], steps=2), tmp_path)
-    with pytest.raises(InputError, match="run of the same recipe"):
+    with pytest.raises(InputError, match="run of the same config"):
         train_policy(replace(PRESETS["smoke"], steps=3), tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
     place = episode, budget, torch.full_like(episode, 3)
 
     def earned(model: Policy) -> float:
-        return -utility_loss(model, group, place, 4, np.random.default_rng(0)).item()
+        return -utility_loss(model, group, place, draw_inertia(12, np.random.default_rng(0)), 4).item()
 
     before, gate = earned(run.model), run.model.gate[0].weight.clone()
     assert earned(train_policy(recipe, tmp_path, start=network())) > before
@@ -152,7 +152,7 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
 
 
 def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecast_where_all_can_be_sold() -> None:
-    _, some = situation()
+    _, some = observation()
     model = network()
     model.start_scores()
     half, all_, more = (model(replace(some, turnover_l1=torch.full((6,), gamma))) for gamma in (1.0, 2.0, 3.0))
@@ -194,7 +194,7 @@ def test_a_start_of_another_size_is_refused(tmp_path: Path) -> None:
 def test_a_run_is_not_resumed_from_another_start(tmp_path: Path) -> None:
     recipe = replace(PRESETS["smoke"], steps=2)
     train_policy(recipe, tmp_path, start=network())
-    with pytest.raises(InputError, match="run of the same recipe"):
+    with pytest.raises(InputError, match="run of the same config"):
         train_policy(recipe, tmp_path, start=network(seed=2))
-    with pytest.raises(InputError, match="run of the same recipe"):
+    with pytest.raises(InputError, match="run of the same config"):
         train_policy(recipe, tmp_path)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from time2decide.core.validation import InputError
-from time2decide.forecasting.forecaster import TimePFNForecaster
 from time2decide.forecasting.simple import Forecaster, persistence, ridge
-from time2decide.forecasting.timepfn import TimePFN
+from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
 from time2decide.simulation.engine import Observation, Rollout

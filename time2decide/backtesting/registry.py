@@ -12,7 +12,7 @@ from typing import Any
 from time2decide.backtesting import baselines as rules
 from time2decide.backtesting import skfolio_baselines as skfolio
 from time2decide.core.validation import InputError
-from time2decide.forecasting.feature_cache import CachedFeatures
+from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_history, load_policy

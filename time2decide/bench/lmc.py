@@ -11,8 +11,17 @@ from typing import Any
 import numpy as np
 
 from time2decide.bench.timing import interleaved, one_thread, ratio
-from time2decide.markets.kernels import LINEAR_OFFSETS, MIXTURES, NOISE_LEVELS, PERIODS, SMOOTH_SCALES, kernel_bank
-from time2decide.markets.lmc import LMCConfig, lmc_series, lmc_set
+from time2decide.markets.lmc import (
+    LINEAR_OFFSETS,
+    MIXTURES,
+    NOISE_LEVELS,
+    PERIODS,
+    SMOOTH_SCALES,
+    LMCConfig,
+    kernel_bank,
+    lmc_series,
+    lmc_set,
+)
 
 
 def rows(quick: bool = False) -> list[dict[str, Any]]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,16 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from time2decide.cli.console import values_flag
-from time2decide.core.validation import InputError, validate_count
+from time2decide.core.files import validate_output_folder
+from time2decide.core.validation import InputError, validate_choice, validate_count
 
 _MOST_THREADS = 256
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
-Out = Annotated[Path, typer.Option(help="Folder of the model and of what is needed to go on.")]
+Out = Annotated[Path, typer.Option(help="Output folder (checkpoint and resumable state).")]
 Steps = Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")]
 Seed = Annotated[int | None, typer.Option(help="Another seed than the preset's.")]
 Threads = Annotated[int, typer.Option(help="Threads of torch; more than 2 seldom help.")]
@@ -54,13 +50,11 @@ def qp(
     from time2decide.experiments.store import provenance
     from time2decide.neural.equivariant_training import PRESETS, train_equivariant
 
-    if preset not in PRESETS:
-        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
-    chosen = PRESETS[preset]
-    recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
+    validate_choice("preset", preset, PRESETS)
+    config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
     _prepare(out, threads)
     with training() as report:
-        train_equivariant(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
+        train_equivariant(config, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
     _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
 
 
@@ -84,13 +78,11 @@ def forecast(
     from time2decide.experiments.store import provenance
     from time2decide.forecasting.pretraining import PRESETS, pretrain
 
-    if preset not in PRESETS:
-        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
-    chosen = PRESETS[preset]
-    recipe = replace(chosen, steps=chosen.steps if steps is None else steps, seed=chosen.seed if seed is None else seed)
+    validate_choice("preset", preset, PRESETS)
+    config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
     _prepare(out, threads)
     with training() as report:
-        pretrain(recipe, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
+        pretrain(config, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
     _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
 
 
@@ -111,7 +103,8 @@ def decide(
     steps: Steps = None,
     seed: Seed = None,
     data: Annotated[
-        str | None, typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % rest.")
+        str | None,
+        typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % is held out."),
     ] = None,
     cost_bps: Annotated[
         float | None, typer.Option(help="With --data: cost of what is traded, in basis points; 10 unless told.")
@@ -132,31 +125,29 @@ def decide(
     from time2decide.policy.network import PolicyConfig
     from time2decide.policy.training import PRESETS, UTILITY, train_policy
 
-    if preset not in PRESETS:
-        raise InputError(f"preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
+    validate_choice("preset", preset, PRESETS)
     if data is not None:
         if return_weight is not None:
             raise InputError("return_weight: expected none with --data (forecasts are not tuned), found one")
         if (objective, covariance) != ("oracle", "full"):
             raise InputError("objective, covariance: expected none with --data (they are those of --start), found one")
-        changed = {"steps": steps, "seed": seed, "cost_bps": cost_bps}
+        changed = _told(steps=steps, seed=seed, cost_bps=cost_bps)
         _fine_tune(data, values_flag(prices, returns), out, start or "decide", changed, threads, as_json)
         return
     if cost_bps is not None or prices or returns:
         raise InputError("cost_bps, prices, returns: expected only with --data, found one without")
-    recipe = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
+    config = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
         if return_weight is not None:
             raise InputError("return_weight: expected none with --objective utility (forecasts stay), found one")
-        recipe = replace(recipe, **(UTILITY if preset != "smoke" else {}))
+        config = replace(config, **(UTILITY if preset != "smoke" else {}))
         start = start or "decide"
-    changes: dict[str, Any] = {"steps": steps, "seed": seed, "return_weight": return_weight}
-    recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
+    config = replace(config, **_told(steps=steps, seed=seed, return_weight=return_weight))
     _prepare(out, threads)
     first = load_policy(start)[0] if start else None
     notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
     with training() as report:
-        train_policy(recipe, out, start=first, report=report, notes=notes)
+        train_policy(config, out, start=first, report=report, notes=notes)
     _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
 
 
@@ -169,16 +160,12 @@ def _prepare(out: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     if not (out / "state.safetensors").exists() and (out / "model.safetensors").exists():
         raise InputError(f"--out: expected an empty folder or a run of the same recipe, found another model in {out}")
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InputError(f"--out: expected a folder that can be written, found {there}")
+    validate_output_folder("--out", out)
 
 
 def _fine_tune(
     data: str, told: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
 ) -> None:
-    if (out / "model.safetensors").exists():
-        raise InputError(f"--out: expected a folder without a model, found one in {out}")
     _prepare(out, threads)
     from time2decide.experiments.store import provenance
     from time2decide.forecasting.features import LEAST_WINDOW
@@ -188,10 +175,10 @@ def _fine_tune(
     from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
 
     table, values = load_market(data, told)
-    recipe = FineTuning(**{name: value for name, value in changes.items() if value is not None})
+    config = FineTuning(**changes)
     notes = {"data": Path(data).name, "values": values, **provenance()}
-    with training("nothing is written yet, start the same command again") as report:
-        fine_tune_to(out, validate_returns(table, LEAST_WINDOW, WINDOW), start, recipe, report=report, notes=notes)
+    with training() as report:
+        fine_tune_to(out, validate_returns(table, LEAST_WINDOW, WINDOW), start, config, report=report, notes=notes)
 
     def summary(made: dict[str, Any]) -> str:
         if made["holds"]:
@@ -214,67 +201,28 @@ def _tell(out: Path, as_json: bool, summary: Callable[[dict[str, Any]], str]) ->
     typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)
 
 
+def _told(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 @contextmanager
-def training(go_on: str = "all is saved, start the same command again to go on") -> Iterator[Report]:
-    """A report on the steps that ends a training between two of them after Ctrl-C; a second one ends it at once.
+def training() -> Iterator[Report]:
+    """Report on the steps; after Ctrl-C or SIGTERM say where it stopped and how to go on, and exit with 130 or 143."""
+    from time2decide.core.training import step_report
 
-    Inside a step the weights, the averages and the counter do not belong together, so nothing could be saved there.
-    """
-    pressed, at = False, 0
-
-    def press(signal_number: int, frame: object) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    before = signal.signal(signal.SIGINT, press)
+    at = 0
     try:
-        with step_report() as show:
+        with step_report(lines_every=30.0) as show:
 
             def report(done: int, total: int, loss: float) -> None:
                 nonlocal at
                 at = done
                 show(done, total, loss)
-                if pressed and done < total:
-                    raise KeyboardInterrupt
 
             yield report
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
+        saved = "all is saved, " if at else ""
+        go_on = f"{saved}start the same command again to go on"
         print(f"time2decide: interrupted after step {at}; {go_on}", file=sys.stderr)
-        sys.exit(130)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def step_report(every: float = 30.0) -> Iterator[Report]:
-    """A bar with the time left on a terminal, a line every `every` seconds elsewhere; on standard error."""
-    if not sys.stderr.isatty():
-        yield _lines(every)
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("training")
-        yield lambda done, total, loss: bar.update(task, completed=done, total=total)
-
-
-def _lines(every: float) -> Report:
-    began = last = time.monotonic()
-    first = -1
-    losses: list[float] = []
-
-    def report(done: int, total: int, loss: float) -> None:
-        nonlocal last, first
-        first = done - 1 if first < 0 else first
-        losses.append(loss)
-        now = time.monotonic()
-        if now - last < every and done < total:
-            return
-        left = (now - began) / (done - first) * (total - done)
-        print(
-            f"step {done}/{total} loss {sum(losses) / len(losses):.5f} left {left:.0f} s", file=sys.stderr, flush=True
-        )
-        last = now
-        losses.clear()
-
-    return report
+        sys.exit(error.code if isinstance(error, SystemExit) else 130)

@@ -1,4 +1,7 @@
-"""Generated arrays on disk, keyed by every parameter they depend on, so that equal questions are answered once."""
+"""One cache on disk for what is expensive to make, keyed by every parameter it depends on; and the digests of keys.
+
+A file is used only if it was written under the same key and its checksum is right. Anything else is made again.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from time2decide.core.files import atomic_path
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import InputError
 
 
 def cache_directory() -> Path:
@@ -22,24 +29,40 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "time2decide"
 
 
-def cached_array(key: Mapping[str, object], make: Callable[[], np.ndarray], *, enabled: bool = True) -> np.ndarray:
-    """The array stored under `key`, or `make()`, which is then stored.
+def digest(value: object, length: int = 16) -> str:
+    """Hexadecimal digits that stand for a JSON-able value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
 
-    A file that cannot be read is made again. A directory that cannot be written to costs only the speed.
+
+def fingerprint(path: str | Path, length: int = 16) -> str:
+    """Hexadecimal digits that stand for the content of a file."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:length]
+
+
+def cached_tensors(
+    key: Mapping[str, Any], make: Callable[[], Mapping[str, Tensor]], *, enabled: bool = True
+) -> dict[str, Tensor]:
+    """The named tensors stored under the JSON-able `key`, or `make()`, which is then stored.
+
+    ``key["kind"]`` begins the name of the file. A directory that cannot be written to costs only the speed.
     """
     if not enabled:
-        return make()
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    path = cache_directory() / f"{key.get('kind', 'array')}-{name}.npy"
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError):
-        array = make()
+        return dict(make())
+    path = cache_directory() / f"{key['kind']}-{digest(key, 32)}.safetensors"
+    with contextlib.suppress(InputError):
+        tensors, found = load_tensors(path, need_checksum=True)
+        if found == json.loads(json.dumps({"key": key})):
+            return tensors
+    made = dict(make())
     with contextlib.suppress(OSError):
-        _store(path, array)
-    return array
+        save_tensors(path, made, {"key": key})
+    return made
 
 
-def _store(path: Path, array: np.ndarray) -> None:
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+def cached_array(key: Mapping[str, Any], make: Callable[[], np.ndarray], *, enabled: bool = True) -> np.ndarray:
+    """`cached_tensors` for one array."""
+
+    def tensors() -> dict[str, Tensor]:
+        return {"array": torch.from_numpy(np.ascontiguousarray(make()))}
+
+    return np.asarray(cached_tensors(key, tensors, enabled=enabled)["array"].numpy())

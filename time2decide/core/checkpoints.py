@@ -1,48 +1,238 @@
-"""Tensors and facts about them in one file: safetensors with a JSON header, written atomically, never pickle."""
+"""The checkpoint format: safetensors with a JSON header and a checksum, written atomically, never pickle.
+
+A model is a folder with ``model.safetensors`` and ``config.json``, or one such file. The header of the file says all:
+architecture, configuration and notes on how the model was made; ``config.json`` repeats it for readers.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from time2decide.core.files import atomic_path
+from time2decide.core.files import atomic_path, write_text
 from time2decide.core.validation import InputError
 
-_INFO = "time2decide"  # the key of our JSON in the header
+WEIGHTS = "model.safetensors"
+_INFO, _CHECKSUM = "time2decide", "checksum"  # keys in the header
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+Config = TypeVar("Config")
+
+
+class PretrainedModel(nn.Module):
+    """A model with a configuration dataclass that can be saved to a folder and loaded from one."""
+
+    CONFIG: ClassVar[type]  # of `config`
+    BUNDLED: ClassVar[Mapping[str, Path]] = {}  # checkpoints that come with the package; the first is the default
+    config: Any
+
+    def save_pretrained(self, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
+        """Write ``model.safetensors`` and ``config.json`` (configuration, and `notes` on how it was made)."""
+        folder = Path(folder)
+        facts = describe(self, type(self).__name__, notes)
+        save_tensors(folder / WEIGHTS, self.state_dict(), facts)
+        write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
+        return folder
+
+    @classmethod
+    def from_pretrained(cls, name_or_dir: str | Path | None = None) -> Self:
+        """The model of a bundled checkpoint, a folder made by `save_pretrained` or the hub, in evaluation mode."""
+        name = next(iter(cls.BUNDLED), "") if name_or_dir is None else name_or_dir
+        model = load_checkpoint(name, {cls.__name__: cls}, cls.BUNDLED)[0]
+        assert isinstance(model, cls)
+        return model
+
+
+def describe(model: PretrainedModel, architecture: str, notes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The header of a model, as JSON gives it back."""
+    facts = {"architecture": architecture, "config": asdict(model.config), "notes": dict(notes or {})}
+    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    return plain
+
+
+def load_checkpoint(
+    name_or_path: str | Path,
+    models: Mapping[str, type[PretrainedModel]],
+    bundled: Mapping[str, Path] | None = None,
+    device: str | torch.device = "cpu",
+) -> tuple[PretrainedModel, dict[str, Any]]:
+    """A model in evaluation mode, and the notes on how it was made.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        A name in `bundled`, a folder, a file, or ``owner/name`` on the hub if `huggingface_hub` is installed.
+    models : architecture -> model class
+        What is accepted.
+    """
+    path = _find(name_or_path, bundled or {})
+    tensors, facts = load_tensors(path, device)
+    _match_config_file(path, facts)
+    architecture, notes = facts.get("architecture"), facts.get("notes", {})
+    if not isinstance(architecture, str) or architecture not in models:
+        raise InputError(f"checkpoint: expected a {' or '.join(models)}, found {architecture!r} in {path}")
+    if not isinstance(notes, dict):
+        raise InputError(f"checkpoint: expected notes that are an object, found {type(notes).__name__} in {path}")
+    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
+        raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {path}")
+    kind = models[architecture]
+    config: Any = config_from(kind.CONFIG, facts.get("config"))
+    try:
+        with torch.device("meta"):  # sizes first: a damaged configuration may ask for any amount of memory
+            kind(config).load_state_dict(tensors, assign=True)
+        with torch.random.fork_rng(devices=[]):  # the first weights are drawn in vain
+            model = kind(config).to(device)
+        model.load_state_dict(tensors)
+    except InputError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        found = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"checkpoint: expected weights that fit their configuration, found {found}") from None
+    return model.eval(), notes
+
+
+def config_from(kind: type[Config], values: object) -> Config:
+    """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"config: expected an object with the fields of {kind.__name__}, found {_short(values)}")
+    hints = get_type_hints(kind)
+    unknown = sorted(str(key) for key in set(values) - set(hints))
+    if unknown:
+        raise InputError(f"config: expected keys among {', '.join(hints)}, found {unknown[0]!r}")
+    try:
+        return kind(**{key: _typed(key, hints[key], value) for key, value in values.items()})
+    except TypeError as error:
+        raise InputError(f"config: expected the fields of {kind.__name__}, found {one_line(error)}") from None
+
+
+def _typed(name: str, hint: Any, value: Any) -> Any:
+    """A JSON value as a field of this type: lists become tuples, objects become dataclasses."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return config_from(hint, value)
+    parts = get_args(hint)
+    if get_origin(hint) in (UnionType, Union):
+        if value is None and NoneType in parts:
+            return None
+        return _typed(name, next(part for part in parts if part is not NoneType), value)
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
+        inner = [parts[0]] * len(value) if parts[-1] is Ellipsis else list(parts)
+        if len(inner) == len(value):
+            return tuple(_typed(name, part, item) for part, item in zip(inner, value, strict=True))
+    elif isinstance(hint, type):
+        accepted = (int, float) if hint is float else hint
+        if isinstance(value, accepted) and (hint is bool or not isinstance(value, bool)):
+            return value
+    raise InputError(f"config: expected {name} of type {getattr(hint, '__name__', hint)}, found {_short(value)}")
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:
     """Write `tensors` and the JSON-able `info` to one file; readers see the old file or the new one, never a part."""
     path = Path(path)
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    header = {_INFO: json.dumps(dict(info)), _CHECKSUM: checksum(plain)}
     with atomic_path(path) as temporary:
-        save_file(plain, temporary, metadata={_INFO: json.dumps(dict(info))})
+        try:
+            save_file(plain, temporary, metadata=header)
+        except SafetensorError as error:  # a full disk, say
+            raise OSError(one_line(error)) from None
     return path
 
 
-def load_tensors(path: str | Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the facts of a file made by `save_tensors`."""
+def load_tensors(
+    path: str | Path, device: str | torch.device = "cpu", *, need_checksum: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the facts of a file made by `save_tensors`.
+
+    Its checksum must be right where it has one; older files have none, which `need_checksum` refuses.
+    """
     try:
-        with safe_open(str(path), framework="pt", device=str(device)) as file:
-            info = (file.metadata() or {}).get(_INFO)
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"path: expected a safetensors file, found {path} ({error})") from None
-    if info is None:
+        raise InputError(f"path: expected a safetensors file, found {path} ({one_line(error)})") from None
+    if _INFO not in header:
         raise InputError(f"path: expected a file written by time2decide, found {path} without its header")
     try:
-        facts = json.loads(info)
+        facts = json.loads(header[_INFO])
     except ValueError as error:
-        raise InputError(f"path: expected JSON in the header of {path}, found {error}") from None
+        raise InputError(f"path: expected JSON in the header of {path}, found {one_line(error)}") from None
     if not isinstance(facts, dict):
         raise InputError(f"path: expected a JSON object in the header of {path}, found {type(facts).__name__}")
-    return tensors, facts
+    if (need_checksum or _CHECKSUM in header) and header.get(_CHECKSUM) != checksum(tensors):
+        raise InputError(f"path: expected the numbers that were written, found others in {path} (wrong checksum)")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, facts
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """32 hexadecimal digits that stand for names, types, shapes and every bit of the numbers."""
+    content = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        content.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())
+
+
+def _find(name_or_path: str | Path, bundled: Mapping[str, Path]) -> Path:
+    """The file with the weights."""
+    if not isinstance(name_or_path, str | Path):
+        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_path).__name__}")
+    path = bundled.get(str(name_or_path), Path(name_or_path))
+    for place in (path / WEIGHTS, path):  # os.path: a name that no file can have is none, not an error
+        if os.path.isfile(place):
+            return place
+    if _HUB_NAME.fullmatch(str(name_or_path)) and not os.path.isdir(path):
+        found = _from_hub(str(name_or_path))
+        if found is not None:
+            return found
+    known = f"{', '.join(bundled)} or " if bundled else ""
+    raise InputError(f"checkpoint: expected {known}a folder with {WEIGHTS}, found {name_or_path}")
+
+
+def _from_hub(name: str) -> Path | None:
+    """The file of a model on the hub; None where `huggingface_hub` is not installed."""
+    try:
+        hub = import_module("huggingface_hub")
+    except ImportError:
+        return None
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=[WEIGHTS, "config.json"])) / WEIGHTS
+    except Exception as error:  # whatever the network, the server or the library has to say
+        raise InputError(f"checkpoint: expected {name} as a folder or on the hub, found {one_line(error)}") from None
+
+
+def _match_config_file(path: Path, facts: Mapping[str, Any]) -> None:
+    """Raise where ``config.json`` beside the weights is of another model, as after a kill between the two files."""
+    try:
+        told = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise InputError(f"checkpoint: expected JSON in {path.parent}/config.json, found {one_line(error)}") from None
+    keys = ("architecture", "config")
+    if not isinstance(told, dict) or any(told.get(key) != facts.get(key) for key in keys):
+        raise InputError(f"checkpoint: expected {path.name} and config.json of one model, found two in {path.parent}")
+
+
+def _short(value: object) -> str:
+    text = one_line(ValueError(repr(value)))
+    return text if len(text) <= 60 else text[:57] + "..."

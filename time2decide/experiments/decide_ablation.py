@@ -71,7 +71,7 @@ def _scores(policy: Policy, config: Config, split: str) -> list[Row]:
     errors = np.zeros((count, k))
     for s in range(group.steps):
         step = torch.full_like(place, s)
-        answer = policy(group.situation(place, budget, step, torch.ones(len(place))))
+        answer = policy(group.observation(place, budget, step, torch.ones(len(place))))
         target = group.data.oracle[place, budget, HISTORY + s]
         errors += (answer.weights - target).square().mean(-1).view(count, k).numpy() / group.steps
     noise, gamma = group.data.noise.numpy(), group.data.turnover_l1.numpy()

@@ -17,8 +17,8 @@ from time2decide.experiments.findings import held, show_findings
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
-from time2decide.neural.architectures import count_parameters
 from time2decide.neural.metrics import r2_score
+from time2decide.neural.models import count_parameters
 from time2decide.neural.training import TrainingConfig, predict, train
 from time2decide.theory.parity import ParityConfig, ParityTransformer, covariance_series
 

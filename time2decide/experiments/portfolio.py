@@ -6,8 +6,6 @@ with an interval by bootstrap over series. What is tuned (temperature, shrinkage
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import partial
@@ -17,13 +15,12 @@ import numpy as np
 import torch
 
 from time2decide.backtesting.baselines import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Uniform
-from time2decide.core.cache import cache_directory
-from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.cache import cached_tensors
+from time2decide.core.cache import fingerprint as file_fingerprint
 from time2decide.experiments.portfolio_baselines import tune
 from time2decide.experiments.portfolio_tables import show
 from time2decide.experiments.registry import Experiment
-from time2decide.forecasting.feature_cache import CachedFeatures
-from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
+from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets import BUDGETS, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
@@ -63,7 +60,7 @@ def _needs(name: str) -> Config:
 
 def fingerprint(name: str) -> str:
     """Of the weights of a bundled network."""
-    return hashlib.sha256((PRETRAINED[name] / "model.safetensors").read_bytes()).hexdigest()[:16]
+    return file_fingerprint(PRETRAINED[name] / "model.safetensors")
 
 
 def run(config: Config) -> list[Row]:
@@ -158,23 +155,19 @@ def scored(
 
 
 class Remembered(CachedFeatures):
-    """Outlooks of whole series, kept on disk between tasks, because all networks see the same windows."""
+    """Features of whole series, kept on disk between tasks, because all networks see the same windows."""
 
     def learn(self, returns: np.ndarray, key: Config) -> None:
         """Look at every window of returns (series, time, m), or read what was seen under the same key before."""
-        name = hashlib.sha256(json.dumps(key | {"version": VERSION}, sort_keys=True).encode()).hexdigest()[:32]
-        path = cache_directory() / f"outlooks-{name}.safetensors"
         steps = range(WINDOW, returns.shape[1])
-        if path.exists():
-            tensors, _ = load_tensors(path)
-            looks = [
-                WindowFeatures(**{field: tensor[i] for field, tensor in tensors.items()}) for i in range(len(steps))
-            ]
-        else:
+
+        def make() -> dict[str, torch.Tensor]:
             looks = [window_features(returns[:, t - WINDOW : t]) for t in steps]
-            stacked = {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(WindowFeatures)}
-            save_tensors(path, stacked, key)
-        for t, one in zip(steps, looks, strict=True):
+            return {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(WindowFeatures)}
+
+        tensors = cached_tensors({"kind": "features", "version": VERSION, **key}, make)
+        for i, t in enumerate(steps):
+            one = WindowFeatures(**{field: tensor[i] for field, tensor in tensors.items()})
             self.remember(returns[:, t - WINDOW : t], one)
 
 

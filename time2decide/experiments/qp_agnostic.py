@@ -7,11 +7,11 @@ used.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import replace
 from functools import cache
 
+from time2decide.core.cache import fingerprint
 from time2decide.core.validation import InputError
 from time2decide.experiments.paper import published
 from time2decide.experiments.registry import Experiment
@@ -101,7 +101,7 @@ def _model(name: str) -> EquivariantSolver:
 @cache
 def checkpoint_hash() -> str:
     """The first digits of the SHA-256 of the bundled weights."""
-    return hashlib.sha256((PRETRAINED["qp"] / "model.safetensors").read_bytes()).hexdigest()[:12]
+    return fingerprint(PRETRAINED["qp"] / "model.safetensors", 12)
 
 
 def show(rows: list[Row]) -> str:

@@ -7,17 +7,19 @@ numbers, the ablation and the histograms reuse them.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import nn
 
+from time2decide.core.cache import cache_directory, digest
+from time2decide.core.validation import InputError
 from time2decide.experiments.paper import published
 from time2decide.experiments.store import Config, Row
-from time2decide.neural.architectures import build, count_parameters, matched_width
-from time2decide.neural.checkpoints import load_model, save_model
-from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, cache_dir, fingerprint, labelled_qps, paper_counts
+from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
 from time2decide.neural.metrics import r2_score
+from time2decide.neural.models import build, count_parameters, load_model, matched_width, save_model
 from time2decide.neural.training import TrainingConfig, predict, train
 
 TRANSFORMERS = ("LinearTransformer", "SoftmaxTransformer")
@@ -102,14 +104,14 @@ def best_published(n: int, m: int, architecture: str) -> tuple[int, int]:
 
 def trained(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a cell and how its training went; trained now unless it is on disk. A killed one goes on."""
-    key = fingerprint(config)
-    path = cache_dir() / "models" / f"{key}.safetensors"
-    if path.exists():
+    key = digest(config)
+    path = cache_directory() / "models" / f"{key}.safetensors"
+    with contextlib.suppress(InputError):  # not there, or damaged: trained again
         return load_model(path)
     model = new_model(config)
     examples, held_out = (_pairs(split_of(config, name)) for name in ("train", "validation"))
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    checkpoint = cache_dir() / "runs" / f"{key}.safetensors"
+    checkpoint = cache_directory() / "runs" / f"{key}.safetensors"
     training = TrainingConfig(**config["training"], seed=config["seed"])
     state = train(model, examples, held_out, training, device=place, checkpoint=checkpoint)
     model.to("cpu")

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from time2decide.bench.timing import one_thread
+from time2decide.core.training import LoopConfig, make_optimiser
 from time2decide.experiments.paper import published
 from time2decide.experiments.qp_cells import cell, new_model
 from time2decide.experiments.registry import Experiment
@@ -100,7 +101,7 @@ def _tuning_step(config: Config, generator: torch.Generator) -> tuple[Callable[[
 
 
 def _training_step(model: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimiser = make_optimiser(model.parameters(), LoopConfig(steps=1, lr=1e-4, weight_decay=0.01, fused=True))
 
     def step() -> None:
         optimiser.zero_grad()

@@ -17,7 +17,7 @@ import torch
 from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.experiments.portfolio import fingerprint
 from time2decide.experiments.registry import Experiment
-from time2decide.forecasting.feature_cache import CachedFeatures
+from time2decide.forecasting.features import CachedFeatures
 from time2decide.markets import WINDOW, load_returns
 from time2decide.policy.fine_tuning import FineTuning, fine_tune
 from time2decide.policy.model import PolicyStrategy, load_policy

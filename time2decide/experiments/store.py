@@ -8,7 +8,6 @@ task that is run again appends a line, and the last line of a key counts.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from time2decide.core.cache import digest
 from time2decide.core.validation import InputError
 
 Config = dict[str, Any]
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 def task_key(config: Config) -> str:
     """The same configuration always has the same key."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(config)
 
 
 def results_root(path: str | Path | None = None) -> Path:

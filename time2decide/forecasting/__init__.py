@@ -5,9 +5,8 @@ from time2decide.core.lazy import lazy_names
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "forecaster": "TimePFNForecaster",
         "pretraining": "PRESETS PretrainingConfig pretrain",
         "simple": "ar1 persistence ridge",
-        "timepfn": "TimePFN TimePFNConfig",
+        "timepfn": "TimePFN TimePFNConfig TimePFNForecaster",
     },
 )

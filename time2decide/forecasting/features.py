@@ -6,12 +6,14 @@ its standardised values, as TimePFN does, so that a model knows them only if it 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.checkpoints import checksum
 from time2decide.core.validation import InputError
 from time2decide.forecasting.kernel_bank import kernel_bank
 from time2decide.forecasting.lag_regression import LAGS, lag_forecast
@@ -82,3 +84,28 @@ def _correlation(errors: Tensor) -> Tensor:
     """Correlation about zero of errors (n, m, rows), (n, m, m)."""
     unit = errors / errors.square().sum(-1, keepdim=True).clamp_min(1e-24).sqrt()
     return unit @ unit.mT
+
+
+class CachedFeatures:
+    """`window_features` that keeps its latest answers, by the content of the windows: several networks share them."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self.most = most
+        self._seen: OrderedDict[str, WindowFeatures] = OrderedDict()
+
+    def __call__(self, windows: np.ndarray) -> WindowFeatures:
+        key = _content(windows)
+        if key not in self._seen:
+            self.remember(windows, window_features(windows))
+        self._seen.move_to_end(key)
+        return self._seen[key]
+
+    def remember(self, windows: np.ndarray, answer: WindowFeatures) -> None:
+        """Keep an answer that is known already."""
+        self._seen[_content(windows)] = answer
+        if len(self._seen) > self.most:
+            self._seen.popitem(last=False)
+
+
+def _content(windows: np.ndarray) -> str:
+    return checksum({"windows": torch.from_numpy(np.ascontiguousarray(windows))})

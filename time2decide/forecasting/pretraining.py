@@ -7,7 +7,6 @@ white noise, so some windows are rescaled and some are noisy: at a decision, bot
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.training import STATE, LoopConfig, Report, fit, stream
 from time2decide.core.validation import InputError, validate_count, validate_positive
-from time2decide.forecasting.loop import Report, Schedule, fit, stream
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
 from time2decide.markets.lmc import LMCConfig, lmc_series
 
@@ -51,7 +50,11 @@ class PretrainingConfig:
         for name in ("steps", "batch", "channels", "pool"):
             validate_count(name, getattr(self, name))
         validate_count("positions", self.positions, least=self.channels)
-        validate_positive("fresh_every", self.fresh_every)
+        validate_count("seed", self.seed, least=0)
+        for name in ("lr", "fresh_every"):
+            validate_positive(name, getattr(self, name))
+        if not 0 < self.pct_start < 1:
+            raise InputError(f"pct_start: expected a number in (0, 1), found {self.pct_start}")
         for name in ("multiplicative_share", "rescaled_share", "noisy_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name}: expected a share in [0, 1], found {getattr(self, name)}")
@@ -96,14 +99,25 @@ def pretrain(
         torch.manual_seed(stream(config.seed, _WEIGHTS))
         model = TimePFN(config.model)
     pool = Pool(config)
-    recipe: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    schedule = Schedule(config.steps, config.lr, config.pct_start, config.clip_norm, seed=config.seed)
-
-    def loss_of(step: int) -> Tensor:
-        return forecast_loss(model, pool.batch(step), config)
-
-    state = folder / "state.safetensors"
-    done = fit(model, loss_of, schedule, state=state, recipe=recipe, save_every=save_every, report=report)
+    loop = LoopConfig(
+        steps=config.steps,
+        lr=config.lr,
+        optimiser="adam",
+        schedule="one_cycle",
+        pct_start=config.pct_start,
+        clip_norm=config.clip_norm,
+        seed=config.seed,
+    )
+    recipe = asdict(config)
+    done = fit(
+        model,
+        lambda step: forecast_loss(model, pool.batch(step), config),
+        loop,
+        state=folder / STATE,
+        settings=recipe,
+        save_every=save_every,
+        report=report,
+    )
     model.save_pretrained(folder, {"recipe": recipe, "seconds": round(done.seconds), **(notes or {})})
     return model
 

@@ -4,22 +4,23 @@
     → 11 patches of 16, stride 8 → MLP → + 2-D positions → post-norm softmax encoder over N·11 tokens
     → per-channel MLP of its 11 tokens → (batch, 96, N) in the units of the window
 
-The weights do not depend on N: a model forecasts any number of channels.
+The weights do not depend on N: a model forecasts any number of channels. `TimePFNForecaster` makes it a forecaster of
+returns, a plain function of a window.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import InputError, validate_count, validate_positive
-from time2decide.forecasting.storage import load_folder, save_folder
 
 #: Bundled checkpoints.
 PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
@@ -68,17 +69,6 @@ class TimePFNConfig:
     def patches(self) -> int:
         """Patches per channel."""
         return (self.window - self.patch) // self.stride + 1
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TimePFNConfig:
-        """The configuration of a JSON object; unknown keys raise."""
-        unknown = set(values) - {field.name for field in fields(cls)}
-        if unknown:
-            raise InputError(f"config: expected the fields of TimePFNConfig, found {', '.join(sorted(unknown))}")
-        plain: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-        }
-        return cls(**plain)
 
 
 class CausalFilters(nn.Module):
@@ -138,8 +128,11 @@ class EncoderLayer(nn.Module):
         return answer
 
 
-class TimePFN(nn.Module):
+class TimePFN(PretrainedModel):
     """The model. Its parts are public, because Time2Decide puts more tokens between them."""
+
+    CONFIG = TimePFNConfig
+    BUNDLED = PRETRAINED
 
     def __init__(self, config: TimePFNConfig | None = None) -> None:
         super().__init__()
@@ -182,15 +175,31 @@ class TimePFN(nn.Module):
         encoded: Tensor = self.norm(tokens)
         return encoded
 
-    def save_pretrained(self, folder: str | Path, notes: dict[str, Any] | None = None) -> Path:
-        """Write ``model.safetensors`` and ``config.json`` (sizes, and `notes` on how it was made) to a folder."""
-        return save_folder(self, asdict(self.config), folder, notes)
 
-    @classmethod
-    def from_pretrained(cls, name_or_dir: str | Path = "small") -> TimePFN:
-        """The model of a bundled checkpoint (``small``) or of a folder made by `save_pretrained`, ready to use."""
-        folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
-        return load_folder(folder, "TimePFN", lambda values: cls(TimePFNConfig.from_dict(values)))[0]
+@dataclass(frozen=True)
+class TimePFNForecaster:
+    """(series, window, m) -> (series, m), the first step of the forecast.
+
+    `scale` multiplies returns on the way in and divides forecasts on the way out: the model adds eps to variances,
+    and returns of a per cent have variances below it. 1 is the literal reading, 100 gives back LMC amplitudes.
+    """
+
+    model: TimePFN
+    scale: float = 100.0
+    batch: int = 64  # windows at a time
+
+    def __call__(self, returns: np.ndarray) -> np.ndarray:
+        return self.path(returns)[:, 0]
+
+    def path(self, returns: np.ndarray) -> np.ndarray:
+        """The whole forecast, (series, horizon, m)."""
+        window = torch.from_numpy(np.ascontiguousarray(returns)).float() * self.scale
+        was_training = self.model.training
+        self.model.eval()
+        with torch.inference_mode():
+            parts = [self.model(part) for part in torch.split(window, self.batch)]
+        self.model.train(was_training)
+        return np.asarray(torch.cat(parts).double().numpy()) / self.scale
 
 
 def make_head(config: TimePFNConfig) -> nn.Sequential:

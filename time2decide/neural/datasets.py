@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.cache import cached_tensors
 from time2decide.core.validation import validate_count
 from time2decide.neural.tokens import feasible_start, tokenise
 from time2decide.qp import QP, InputError, random_qp, solve_exact
@@ -73,35 +68,14 @@ def labelled_qps(
     kappa : (low, high), optional
         Shift of the condition number, as in `random_qp`.
     cache : bool
-        Keep the set in `cache_dir()` under a hash of all parameters.
+        Keep the set on disk under a hash of all parameters.
     workers : int, optional
         Processes of the exact solver.
     """
     validate_count("count", count)
     validate_count("seed", seed, least=0)
-    parameters = {"count": count, "n": n, "m": m, "seed": seed, "kappa": kappa and list(kappa), "format": _FORMAT}
-    path = cache_dir() / "qps" / f"n{n}-m{m}-{fingerprint(parameters)}.safetensors"
-    if cache and path.exists():
-        tensors, stored = load_tensors(path)
-        if stored == parameters:
-            return _assemble(tensors)
-    tensors = _draw(count, n, m, seed, kappa, workers)
-    if cache:
-        save_tensors(path, tensors, parameters)
-    return _assemble(tensors)
-
-
-def cache_dir() -> Path:
-    """Where data sets and trained models are kept: $TIME2DECIDE_CACHE, or time2decide in the user's cache."""
-    chosen = os.environ.get("TIME2DECIDE_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "time2decide"
-
-
-def fingerprint(parameters: dict[str, Any]) -> str:
-    """16 hexadecimal digits that stand for JSON-able parameters, whatever the order of the keys."""
-    return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:16]
+    key = {"kind": f"qps-n{n}-m{m}", "count": count, "n": n, "m": m, "seed": seed, "kappa": kappa, "format": _FORMAT}
+    return _assemble(cached_tensors(key, lambda: _draw(count, n, m, seed, kappa, workers), enabled=cache))
 
 
 def _draw(

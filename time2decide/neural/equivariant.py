@@ -26,17 +26,13 @@ Tokens attend to tokens throughout; nothing is inverted, solved or factorised.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.files import write_text
+from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import InputError, validate_count, validate_positive
 
 #: Checkpoints that come with the package, by name.
@@ -69,15 +65,6 @@ class EquivariantConfig:
             validate_count(name, plain)  # the last plain step is the one that carries the gradient
             object.__setattr__(self, name, (accelerated, plain))
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> EquivariantConfig:
-        """The configuration of a JSON object; a key that is not a field raises."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise InputError(f"config: expected keys among {', '.join(sorted(known))}, found {unknown[0]!r}")
-        return cls(**values)
-
 
 @dataclass(frozen=True)
 class DualProblem:
@@ -89,8 +76,11 @@ class DualProblem:
     unit: Tensor  # (batch, m, 1) multiplier = unit · normalised multiplier; 0 for an all-zero row of C
 
 
-class EquivariantSolver(nn.Module):
+class EquivariantSolver(PretrainedModel):
     """Permutation-equivariant looped attention solver for any (n, m), m = 0 included."""
+
+    CONFIG = EquivariantConfig
+    BUNDLED = PRETRAINED
 
     def __init__(self, config: EquivariantConfig | None = None) -> None:
         super().__init__()
@@ -187,47 +177,6 @@ class EquivariantSolver(nn.Module):
             candidate = torch.relu(dual)
             best = torch.where(_violation(problem, candidate) <= _violation(problem, best), candidate, best)
         return best
-
-    def save_pretrained(self, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
-        """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
-        folder = Path(folder)
-        facts = {"architecture": type(self).__name__, "config": asdict(self.config), "notes": dict(notes or {})}
-        save_tensors(folder / "model.safetensors", self.state_dict(), facts)
-        write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
-        return folder
-
-    @classmethod
-    def from_pretrained(cls, name_or_dir: str | Path = "qp") -> EquivariantSolver:
-        """The solver of a bundled checkpoint (``qp``) or of a folder made by `save_pretrained`, ready to use."""
-        return load_pretrained(name_or_dir)[0]
-
-
-def load_pretrained(name_or_dir: str | Path) -> tuple[EquivariantSolver, dict[str, Any]]:
-    """The solver of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
-    if not isinstance(name_or_dir, (str, Path)):
-        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_dir).__name__}")
-    folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
-    try:
-        facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except OSError:
-        names = ", ".join(PRETRAINED)
-        raise InputError(f"checkpoint: expected {names} or a folder with config.json, found {name_or_dir}") from None
-    except ValueError as error:
-        raise InputError(f"checkpoint: expected JSON in {folder / 'config.json'}, found {error}") from None
-    if not isinstance(facts, dict) or set(facts) != {"architecture", "config", "notes"}:
-        found = sorted(facts) if isinstance(facts, dict) else type(facts).__name__
-        raise InputError(f"checkpoint: expected the keys architecture, config, notes in config.json, found {found}")
-    if facts["architecture"] != EquivariantSolver.__name__:
-        raise InputError(f"checkpoint: expected an EquivariantSolver, found {facts['architecture']!r}")
-    model = EquivariantSolver(EquivariantConfig.from_dict(facts["config"]))
-    tensors, header = load_tensors(folder / "model.safetensors")
-    if header.get("config") != facts["config"]:  # a kill between the two files, or a file from elsewhere
-        raise InputError(f"checkpoint: expected model.safetensors and config.json of one model, found two in {folder}")
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise InputError(f"checkpoint: expected weights that fit config.json, found {error}") from None
-    return model.eval(), facts["notes"]
 
 
 def newton_schulz(K: Tensor, floor: float, steps: tuple[int, int]) -> Tensor:

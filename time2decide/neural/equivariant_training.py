@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from time2decide.core.training import STATE, LoopConfig, Report, fit
 from time2decide.core.validation import validate_count, validate_positive
-from time2decide.neural.averaged_run import AveragedRun, Report
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.qp import PAPER_SIZES, InputError, random_qp, solve_exact
 
@@ -83,17 +83,28 @@ def train_equivariant(
         torch.manual_seed(config.seed)  # the first weights; the caller's generator is left as it was
         model = EquivariantSolver(config.model).to(place)
 
-    def loss(rng: np.random.Generator, step: int) -> Tensor:
+    def loss(step: int) -> Tensor:
+        rng = np.random.default_rng([config.seed, step])
         n, m = draw_size(rng, config.largest)
         depth = int(rng.integers(config.depths[0], config.depths[1] + 1))
         problems = {name: tensor.to(place) for name, tensor in draw_problems(rng, config.batch, n, m).items()}
         return solver_loss(model, problems, depth)
 
-    run = AveragedRun(model, config, Path(out_dir), loss)
-    run.resume()
-    run.go(save_every, report)
-    model.cpu().save_pretrained(out_dir, run.finish() | (notes or {}))
-    return model.eval()
+    loop = LoopConfig(
+        steps=config.steps,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        warmup=config.warmup,
+        clip_norm=config.clip_norm,
+        averaging=config.decay,
+        seed=config.seed,
+    )
+    recipe = asdict(config)
+    state = Path(out_dir) / STATE
+    done = fit(model, loss, loop, state=state, settings=recipe, save_every=save_every, report=report)
+    made = {"recipe": recipe, "skipped_steps": done.skipped, "seconds": round(done.seconds)}
+    model.cpu().save_pretrained(out_dir, made | (notes or {}))
+    return model
 
 
 def draw_size(rng: np.random.Generator, largest: int) -> tuple[int, int]:

@@ -1,21 +1,18 @@
 """Training examples of the decision network: short episodes of synthetic markets with the oracle's path on them.
 
-A episode has its own noise level, number of assets, risk aversion and turnover budgets, so that one network sees
+An episode has its own noise level, number of assets, risk aversion and turnover budgets, so that one network sees
 them all. It begins with a window and some steps in which the oracle forgets its uniform start.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.cache import cache_directory
-from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.cache import cached_tensors
 from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.covariance import empirical_covariance
@@ -69,18 +66,16 @@ class Episodes:
 
 
 def episodes(config: EpisodeConfig) -> Episodes:
-    """Stretches of the configuration, kept on disk; the same configuration gives the same numbers."""
-    key = hashlib.sha256(json.dumps({"version": [_VERSION, VERSION], **asdict(config)}).encode()).hexdigest()[:32]
-    path = cache_directory() / f"stretches-{key}.safetensors"
-    if path.exists():
-        tensors, _ = load_tensors(path)
-        parts = {name.removeprefix("features/"): tensors.pop(name) for name in list(tensors) if "/" in name}
-        return Episodes(features=WindowFeatures(**parts), **tensors)
-    made = _make(config)
-    plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name != "features"}
-    plain |= {f"features/{f.name}": getattr(made.features, f.name) for f in fields(WindowFeatures)}
-    save_tensors(path, plain, asdict(config))
-    return made
+    """Episodes of the configuration, kept on disk; the same configuration gives the same numbers."""
+
+    def make() -> dict[str, Tensor]:
+        made = _make(config)
+        plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name != "features"}
+        return plain | {f"features/{f.name}": getattr(made.features, f.name) for f in fields(WindowFeatures)}
+
+    tensors = cached_tensors({"kind": "episodes", "version": [_VERSION, VERSION], **asdict(config)}, make)
+    parts = {name.removeprefix("features/"): tensors.pop(name) for name in list(tensors) if "/" in name}
+    return Episodes(features=WindowFeatures(**parts), **tensors)
 
 
 def signals(config: EpisodeConfig) -> Tensor:
@@ -120,13 +115,13 @@ def _make(config: EpisodeConfig) -> Episodes:
 def episodes_of(
     returns: np.ndarray, budgets: np.ndarray, risk: np.ndarray, noise: np.ndarray, burn_in: int
 ) -> Episodes:
-    """Stretches from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
+    """Episodes from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
     length = returns.shape[1]
     covariance = np.stack([empirical_covariance(returns[:, t - WINDOW : t]) for t in range(WINDOW, length)], axis=1)
     path = _oracle(returns[:, WINDOW:], covariance, budgets, risk)
     first = WINDOW + burn_in
     return Episodes(
-        features=_outlooks(returns, first),
+        features=_window_features(returns, first),
         returns=_tensor(returns[:, first:]),
         covariance=_tensor(covariance[:, burn_in:]),
         oracle=_tensor(path[:, :, burn_in - 3 :]),
@@ -163,7 +158,7 @@ def _oracle(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, ri
     return path
 
 
-def _outlooks(returns: np.ndarray, first: int) -> WindowFeatures:
+def _window_features(returns: np.ndarray, first: int) -> WindowFeatures:
     length = returns.shape[1]
     windows = np.lib.stride_tricks.sliding_window_view(returns, WINDOW, axis=1)  # (n, starts, m, T)
     chosen = windows[:, first - WINDOW : length - WINDOW].swapaxes(-1, -2)  # (n, S, T, m)

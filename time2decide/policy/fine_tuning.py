@@ -16,25 +16,25 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from time2decide.core.checkpoints import checksum
+from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
 from time2decide.core.validation import InputError, validate_count, validate_positive
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, episodes_of
-from time2decide.policy.losses import Group, utility_loss, walk_utility
-from time2decide.policy.model import load_policy, save_policy
+from time2decide.policy.losses import Group, Place, draw_inertia, utility_loss, walk_utility
+from time2decide.policy.model import load_policy
 from time2decide.policy.network import HISTORY, Policy
 
 _VALIDATION = 0.25  # of the rows that may be used
 _TUNED = ("head.", "skip")  # the read-out
-Report = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -93,53 +93,80 @@ def split_rows(rows: int, config: FineTuning) -> Split:
 
 
 def fine_tune(
-    returns: np.ndarray, start: Policy, config: FineTuning | None = None, report: Report | None = None
+    returns: np.ndarray,
+    start: Policy,
+    config: FineTuning | None = None,
+    report: Report | None = None,
+    *,
+    state: str | Path | None = None,
+    save_every: float = 60.0,
 ) -> tuple[Policy, dict[str, Any]]:
     """The network fine-tuned on returns (time, m), and notes on how.
 
-    Only the rows before `share` of them are looked at.
+    Only the rows before `share` of them are looked at. `state` is a file to save to every `save_every` seconds and to
+    go on from after an interrupt.
     """
     config = config or FineTuning()
     if start.config.objective != "oracle":
         raise InputError(f"start: expected a network trained for the oracle, found one for {start.config.objective}")
     split = split_rows(len(returns), config)
     rng = np.random.default_rng(config.seed)
-    training = Group(_stretches(returns[split.training], config, rng))
+    training = Group(_random_episodes(returns[split.training], config, rng))
     validation = Group(_walk(returns[split.validation], config))
     validation.own[:, :, :HISTORY] = 1.0 / returns.shape[1]
-    model = copy.deepcopy(start).train()
-    tuned = [weight for name, weight in model.named_parameters() if name.startswith(_TUNED)]
-    optimiser = torch.optim.AdamW(tuned, config.lr, weight_decay=1e-3)
-    best, earned = copy.deepcopy(start.state_dict()), [_validate(start, validation, config)]
-    kept, waited = 0, 0
-    for step in range(config.steps):
+    model = copy.deepcopy(start)
+    draws = [_draw(training, config, rng) for _ in range(config.steps)]  # all at once: step t needs no generator
+
+    def loss(step: int) -> Tensor:
         if step % config.check_every == 0:
-            training.gather(model.eval(), torch.arange(config.episodes))
-        loss = _one_step(model, optimiser, training, config, step, rng)
-        if report:
-            report(step + 1, config.steps, loss)
-        if (step + 1) % config.check_every == 0:
-            earned.append(_validate(model.eval(), validation, config))
-            if earned[-1].mean() > max(one.mean() for one in earned[:-1]):
-                best, kept, waited = copy.deepcopy(model.state_dict()), step + 1, 0
-            else:
-                waited += 1
-            if waited == config.patience:
-                break
+            training.gather(model, torch.arange(config.episodes))
+        return utility_loss(model, training, *draws[step], config.unroll, config.cost_bps / 1e4)
+
+    rows = torch.from_numpy(np.ascontiguousarray(returns[: split.validation.stop]))
+    settings = {"fine_tuning": asdict(config), "data": checksum({"returns": rows} | start.state_dict())}
+    done = fit(
+        model,
+        loss,
+        _loop(config),
+        evaluate=lambda: -float(_validate(model, validation, config).mean()),
+        state=state,
+        settings=settings,
+        kept={"own": training.own},
+        tuned=_TUNED,
+        save_every=save_every,
+        report=report,
+    )
     still = holding(start)
-    gain = max(earned, key=lambda one: float(one.mean())) - _validate(still, validation, config)
+    gain = _validate(model, validation, config) - _validate(still, validation, config)
     holds = bool(gain.mean() <= gain.std() / len(gain) ** 0.5)
-    model.load_state_dict(still.state_dict() if holds else best)
-    notes = {
+    if holds:
+        model.load_state_dict(still.state_dict())
+    return model, _notes(config, split, done, holds)
+
+
+def _loop(config: FineTuning) -> LoopConfig:
+    return LoopConfig(
+        steps=config.steps,
+        lr=config.lr,
+        weight_decay=1e-3,
+        clip_norm=1.0,
+        evaluate_every=config.check_every,
+        evaluate_first=True,
+        patience=config.patience,
+        seed=config.seed,
+    )
+
+
+def _notes(config: FineTuning, split: Split, done: Progress, holds: bool) -> dict[str, Any]:
+    return {
         "fine_tuning": asdict(config),
         "history": "own",
         "rows": {"training": [0, split.training.stop], "validation": [split.validation.start, split.validation.stop]},
         "untouched_from_row": split.untouched.start,
-        "steps_kept": 0 if holds else kept,
+        "steps_kept": 0 if holds else done.best_step,
         "holds": holds,
-        "validation_utility": [round(float(one.mean()), 6) for one in earned],
+        "validation_utility": [round(-entry["validation"], 6) for entry in done.history],
     }
-    return model.eval(), notes
 
 
 def fine_tune_to(
@@ -148,16 +175,21 @@ def fine_tune_to(
     start: str = "decide",
     config: FineTuning | None = None,
     *,
+    save_every: float = 60.0,
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> Path:
-    """Fine-tune a bundled network or one of a folder and write it for `Time2Decide.from_pretrained`."""
-    policy, made = fine_tune(returns, load_policy(start)[0], config, report)
-    return save_policy(policy, folder, {"start": start, **made, **(notes or {})})
+    """Fine-tune a bundled network or one of a folder and write it for `Time2Decide.from_pretrained`.
+
+    The folder also gets ``state.safetensors``, from which an interrupted run goes on.
+    """
+    state = Path(folder) / STATE
+    policy, made = fine_tune(returns, load_policy(start)[0], config, report, state=state, save_every=save_every)
+    return policy.save_pretrained(folder, {"start": start, **made, **(notes or {})})
 
 
-def _stretches(rows: np.ndarray, config: FineTuning, rng: np.random.Generator) -> Episodes:
-    """Stretches at random places of the rows, all assets."""
+def _random_episodes(rows: np.ndarray, config: FineTuning, rng: np.random.Generator) -> Episodes:
+    """Episodes at random places of the rows, all assets."""
     length = WINDOW + config.burn_in + config.decisions
     starts = rng.integers(0, len(rows) - length + 1, config.episodes)
     return _of(np.stack([rows[s : s + length] for s in starts]), config)  # (n, length, m)
@@ -174,19 +206,11 @@ def _of(cut: np.ndarray, config: FineTuning) -> Episodes:
     return episodes_of(cut, budgets, risks, np.zeros(len(cut)), config.burn_in)
 
 
-def _one_step(
-    model: Policy, optimiser: Any, group: Group, config: FineTuning, step: int, rng: np.random.Generator
-) -> float:
+def _draw(group: Group, config: FineTuning, rng: np.random.Generator) -> tuple[Place, Tensor]:
+    """The decisions that a step learns from, and their inertia."""
     count, k = group.data.turnover_l1.shape
     episode, budget, at = (torch.from_numpy(rng.integers(0, high, config.batch)) for high in (count, k, group.steps))
-    loss = utility_loss(model.train(), group, (episode, budget, at), config.unroll, rng, config.cost_bps / 1e4)
-    optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    for part in optimiser.param_groups:
-        nn.utils.clip_grad_norm_(part["params"], 1.0)
-        part["lr"] = config.lr * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-    optimiser.step()
-    return loss.item()
+    return (episode, budget, at), draw_inertia(config.batch, rng)
 
 
 def _validate(model: Policy, group: Group, config: FineTuning) -> Tensor:

@@ -15,10 +15,11 @@ from time2decide.qp.projections import project_portfolio
 _FAR = 20.0  # in weights: beyond it a score is decided
 _INERTIA = (0.1, 10.0)  # range of ω in `utility_loss`, in units of forecast error
 _ROWS = 2048  # decisions per call while histories are gathered
+Place = tuple[Tensor, Tensor, Tensor]  # episode, budget and step of decisions, each (n,)
 
 
 class Group:
-    """Stretches with the same number of assets, and the network's own allocations on them."""
+    """Episodes with the same number of assets, and the network's own allocations on them."""
 
     def __init__(self, data: Episodes) -> None:
         self.data = data
@@ -28,8 +29,8 @@ class Group:
         stale = 0.5 * self.own[:, :, :1] + 0.5 / m  # nobody knows the oracle's path at the start
         self.own[:, :, :HISTORY] = stale
 
-    def situation(self, episode: Tensor, budget: Tensor, step: Tensor, hindsight: Tensor) -> PolicyInput:
-        """The situations of decisions (episode, budget, step), each (n,)."""
+    def observation(self, episode: Tensor, budget: Tensor, step: Tensor, hindsight: Tensor) -> PolicyInput:
+        """What the network sees at decisions (episode, budget, step), each (n,)."""
         past = step[:, None] + torch.arange(HISTORY - 1, -1, -1)  # row HISTORY + step is the decision itself
         index = episode[:, None], budget[:, None], past
         history = torch.where(hindsight[:, None, None] > 0, self.data.oracle[index], self.own[index])
@@ -49,72 +50,74 @@ class Group:
             episode, budget = part.repeat_interleave(k), torch.arange(k).repeat(len(part))
             for s in range(self.steps):
                 step = torch.full_like(episode, s)
-                situation = self.situation(episode, budget, step, torch.zeros(len(episode)))
-                wanted = _wanted(model, situation, torch.tensor(_INERTIA[0]))
-                held = project_portfolio(wanted, situation.allocations[..., 0], situation.turnover_l1)
+                observation = self.observation(episode, budget, step, torch.zeros(len(episode)))
+                wanted = _wanted(model, observation, torch.tensor(_INERTIA[0]))
+                held = project_portfolio(wanted, observation.allocations[..., 0], observation.turnover_l1)
                 self.own[episode, budget, HISTORY + s] = torch.as_tensor(held)
 
 
-def policy_loss(
-    model: Policy, situation: PolicyInput, data: Episodes, place: tuple[Tensor, Tensor, Tensor], return_weight: float
-) -> Tensor:
+def policy_loss(model: Policy, observation: PolicyInput, data: Episodes, place: Place, return_weight: float) -> Tensor:
     """Weighted ‖ŝ − s*‖² + λ_r·(r̂ − r)²/unit², the latter linear beyond 3 units as Huber has it.
 
     The weights make every γ and noise level count about the same.
     """
     episode, budget, step = place
-    answer = model(situation)
+    answer = model(observation)
     target = data.oracle[episode, budget, HISTORY + step]
-    gamma, noise = situation.turnover_l1.clamp_min(0.25), data.noise[episode]
+    gamma, noise = observation.turnover_l1.clamp_min(0.25), data.noise[episode]
     weight = gamma**-1.5 / (0.5 + (noise / 0.01).clamp(max=1.0))
     decision = (weight * (answer.weights - target).square().sum(-1)).mean()
-    error = (answer.forecast - data.returns[episode, step]) / unit(situation.features)[:, None]
+    error = (answer.forecast - data.returns[episode, step]) / unit(observation.features)[:, None]
     return decision + return_weight * nn.functional.huber_loss(error, torch.zeros_like(error), delta=3.0)
 
 
 def utility_loss(
     model: Policy,
     group: Group,
-    place: tuple[Tensor, Tensor, Tensor],
+    place: Place,
+    inertia: Tensor,
     unroll: int,
-    rng: np.random.Generator,
     cost: float = 0.0,
 ) -> Tensor:
     """Minus the utility of consecutive decisions, differentiated through the projection that makes them feasible.
 
     A network for utility with scores q and spread κ moves the weights p to argmax qᵀs − 2λ pᵀΣs − κ/2 ‖s‖² −
-    ω/2 ‖s − p‖², that is Π((q − 2λΣp + ωp)/(κ + ω)), with a random ω: small ones act like the exact optimum that is
-    used later, large ones have gradients everywhere. Any other network is taken at its word, s = Π(ŝ). Utility is that
-    above equal weights less `cost` times what is traded, in units of the volatility of the assets and of what a budget
-    can move.
+    ω/2 ‖s − p‖², that is Π((q − 2λΣp + ωp)/(κ + ω)), with a random ω (`inertia`): small ones act like the exact
+    optimum that is used later, large ones have gradients everywhere. Any other network is taken at its word, s = Π(ŝ).
+    Utility is that above equal weights less `cost` times what is traded, in units of the volatility of the assets and
+    of what a budget can move.
     """
     data, (episode, budget, step) = group.data, place
     first = step.clamp_max(max(group.steps - unroll, 0))
-    low, high = np.log(_INERTIA)
-    inertia = torch.from_numpy(np.exp(rng.uniform(low, high, (len(episode), 1)))).float()
     history, total = None, torch.zeros(())
     for ahead in range(min(unroll, group.steps)):
         now = first + ahead
-        situation = group.situation(episode, budget, now, torch.zeros(len(episode)))
-        history = situation.allocations if history is None else history
-        situation = replace(situation, allocations=history)
+        observation = group.observation(episode, budget, now, torch.zeros(len(episode)))
+        history = observation.allocations if history is None else history
+        observation = replace(observation, allocations=history)
         held = history[..., 0]
-        weights = project_portfolio(_wanted(model, situation, inertia), held, situation.turnover_l1)
+        weights = project_portfolio(_wanted(model, observation, inertia), held, observation.turnover_l1)
         weights = torch.as_tensor(weights)
-        earned = _utility(weights, data.returns[episode, now], data.covariance[episode, now], situation.risk_aversion)
+        earned = _utility(weights, data.returns[episode, now], data.covariance[episode, now], observation.risk_aversion)
         earned = earned - cost * (weights - held).abs().sum(-1)
-        total = total - (earned / _size(situation.features.scale, situation.turnover_l1)).mean()
+        total = total - (earned / _size(observation.features.scale, observation.turnover_l1)).mean()
         history = torch.cat([weights[..., None], history[..., :-1]], dim=-1)
     return total / unroll
 
 
-def _wanted(model: Policy, situation: PolicyInput, inertia: Tensor) -> Tensor:
+def draw_inertia(count: int, rng: np.random.Generator) -> Tensor:
+    """ω of `utility_loss` in units of forecast error, log-uniform, (count, 1)."""
+    low, high = np.log(_INERTIA)
+    return torch.from_numpy(np.exp(rng.uniform(low, high, (count, 1)))).float()
+
+
+def _wanted(model: Policy, observation: PolicyInput, inertia: Tensor) -> Tensor:
     """What the network asks for before it is made feasible, (n, m)."""
-    answer = model(situation)
+    answer = model(observation)
     if model.config.objective == "oracle":
         return answer.weights
-    o, held = situation.features, situation.allocations[..., 0]
-    risk = 2 * situation.risk_aversion[:, None] * o.scale * torch.einsum("nij,nj->ni", o.correlation, o.scale * held)
+    o, held = observation.features, observation.allocations[..., 0]
+    risk = 2 * observation.risk_aversion[:, None] * o.scale * torch.einsum("nij,nj->ni", o.correlation, o.scale * held)
     gradient = answer.scores - risk
     omega = inertia * unit(o)[:, None]
     pull = (gradient - gradient.mean(-1, keepdim=True)) / (answer.spread[:, None] + omega)

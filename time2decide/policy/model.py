@@ -6,10 +6,8 @@ returns.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +16,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.files import write_text
+from time2decide.core.checkpoints import load_checkpoint
 from time2decide.core.validation import ArrayLike, InputError
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.validation import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
-from time2decide.policy.network import HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
+from time2decide.policy.network import HISTORY, Policy, PolicyInput, PolicyOutput
 from time2decide.policy.observe import observe
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
 
-#: Bundled checkpoints by name: the calibrated network, the same without knowledge of the covariance (SFT), and the one
-#: trained on realised utility.
-PRETRAINED = {
-    name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
-}
+PRETRAINED = Policy.BUNDLED  # checkpoints by name
 HISTORIES = ("hindsight", "own")
 
 
@@ -170,7 +163,7 @@ class Time2Decide:
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write ``model.safetensors`` and ``config.json`` to a folder."""
-        return save_policy(self.policy, folder, self.notes)
+        return self.policy.save_pretrained(folder, self.notes)
 
     def strategy(self, history: str | None = None, name: str = "time2decide") -> PolicyStrategy:
         """The model as a strategy for `backtest` and `rollout`.
@@ -253,36 +246,8 @@ class Time2Decide:
         return weights, output.forecast.double().numpy()
 
 
-def save_policy(policy: Policy, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
-    """Write ``model.safetensors`` and ``config.json`` (shape, and `notes` on how it was made) to a folder."""
-    folder = Path(folder)
-    facts = {"architecture": type(policy).__name__, "config": asdict(policy.config), "notes": dict(notes or {})}
-    save_tensors(folder / "model.safetensors", policy.state_dict(), facts)
-    write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
-    return folder
-
-
 def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
     """The network of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
-    if not isinstance(name_or_dir, str | Path):
-        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_dir).__name__}")
-    folder = PRETRAINED.get(str(name_or_dir), Path(name_or_dir))
-    path = folder / "model.safetensors"
-    if not os.path.isfile(path):  # a name that no file can have is none, not an error
-        names = ", ".join(PRETRAINED)
-        raise InputError(f"checkpoint: expected {names} or a folder with model.safetensors, found {name_or_dir}")
-    tensors, facts = load_tensors(path)
-    if facts.get("architecture") != Policy.__name__:
-        raise InputError(f"checkpoint: expected a decision network, found {facts.get('architecture')!r} in {folder}")
-    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
-        raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {folder}")
-    notes = facts.get("notes", {})
-    if not isinstance(notes, dict):
-        raise InputError(f"checkpoint: expected notes that are an object, found {type(notes).__name__} in {folder}")
-    try:
-        policy = Policy(PolicyConfig(**facts["config"]))
-        policy.load_state_dict(tensors)
-    except (KeyError, TypeError, ZeroDivisionError, RuntimeError) as error:
-        found = f"{type(error).__name__}: {error}"
-        raise InputError(f"checkpoint: expected weights that fit their configuration, found {found}") from None
-    return policy.eval(), notes
+    policy, notes = load_checkpoint(name_or_dir, {"Policy": Policy}, PRETRAINED)
+    assert isinstance(policy, Policy)
+    return policy, notes

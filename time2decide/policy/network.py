@@ -5,9 +5,9 @@ the assets permutes the answer. Each asset is one token. Three things are writte
 
 - Units. All returns are put on one scale by the covariance; what is left has no unit.
 - Comparisons. The oracle sells the worst holdings and buys the best asset, so all that matters is who beats whom:
-  P(r_i > r_j) = Φ((g_i − g_j) / s_ij), with g the forecast utility gradient and s_ij² = v_i² + v_j² − 2 c_ij v_i v_j
-  from the covariance of forecast errors. Token i reads row i of that matrix: holdings worse than i, rank, chance
-  to be best; and attention is biased by it.
+  sigmoid(k (g_i − g_j) / s_ij) for a few learned sharpnesses k, in place of P(r_i > r_j), with g the forecast utility
+  gradient and s_ij² = v_i² + v_j² − 2 c_ij v_i v_j from the covariance of forecast errors. Token i reads row i of that
+  matrix: holdings worse than i, rank, chance to be best; and attention is biased by it.
 - The answer is a trade: the share f_i of each holding that is sold, and the distribution b of what is bought,
   ŝ = a ⊙ (1 − f) + b · aᵀf. It is on the simplex by construction.
 """
@@ -15,15 +15,19 @@ the assets permutes the answer. Each asset is one token. Three things are writte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from time2decide.core.validation import InputError
+from time2decide.core.checkpoints import PretrainedModel
+from time2decide.core.validation import validate_choice
 from time2decide.forecasting.features import EXPERTS, WindowFeatures
 
-#: What the model is told of the covariance: nothing (then it is SFT), correlations, variances too, levels too.
+#: What the model is told beside standardised windows: nothing (then it is SFT), correlations, standard deviations and
+#: means, standard deviations and correlations, all three.
 COVARIANCES = ("none", "correlation", "scale", "covariance", "full")
 OBJECTIVES = ("oracle", "utility")
 HISTORY = 3  # past allocations that are read
@@ -42,15 +46,13 @@ class PolicyConfig:
     objective: str = "oracle"  # what it was trained for: E[s*], or the utility that its scores earn
 
     def __post_init__(self) -> None:
-        if self.covariance not in COVARIANCES:
-            raise InputError(f"covariance: expected one of {', '.join(COVARIANCES)}, found {self.covariance!r}")
-        if self.objective not in OBJECTIVES:
-            raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}, found {self.objective!r}")
+        validate_choice("covariance", self.covariance, COVARIANCES)
+        validate_choice("objective", self.objective, OBJECTIVES)
 
 
 @dataclass(frozen=True)
 class PolicyInput:
-    """What has to be decided about, for n decisions.
+    """What the network sees, for n decisions.
 
     features : WindowFeatures of n windows
     allocations : (n, m, HISTORY), latest first: the oracle's past allocations or the strategy's own
@@ -87,8 +89,14 @@ class PolicyOutput:
     spread: Tensor
 
 
-class Policy(nn.Module):
+class Policy(PretrainedModel):
     """The decision network of `PolicyConfig`."""
+
+    CONFIG = PolicyConfig
+    # the calibrated network, the same without knowledge of the covariance (SFT), the one trained on realised utility
+    BUNDLED: ClassVar = {
+        name: Path(__file__).parent / "pretrained" / name for name in ("decide", "decide-blind", "decide-utility")
+    }
 
     def __init__(self, config: PolicyConfig | None = None, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -105,18 +113,18 @@ class Policy(nn.Module):
         self.skip = nn.Parameter(torch.tensor([0.5, 2.0]))
         _initialise(self, generator)
 
-    def forward(self, situation: PolicyInput) -> PolicyOutput:
+    def forward(self, observation: PolicyInput) -> PolicyOutput:
         """The answer to n decisions."""
-        view = _View(situation, self.config.covariance)
+        view = _View(observation, self.config.covariance)
         trust, width = self._trust(view)
         forecast, deviation = (trust * view.forecasts).sum(-1), width * (trust * view.deviations).sum(-1)
-        held = situation.allocations[..., 0]  # (n, m)
+        held = observation.allocations[..., 0]  # (n, m)
         gradient = forecast - view.risk
         t = _comparisons(gradient, deviation, view.innovation)  # (n, m, m)
         seen = _comparisons(view.recent[..., 0] - view.risk, deviation, view.innovation)
         wins, now = self._standing(t, held)
-        _, before = self._standing(seen, situation.allocations[..., 1])
-        tokens = torch.cat([self._inputs(view, situation, forecast, deviation), now, before], dim=-1)
+        _, before = self._standing(seen, observation.allocations[..., 1])
+        tokens = torch.cat([self._inputs(view, observation, forecast, deviation), now, before], dim=-1)
         bias = self._bias(wins, seen, view, held)
         h = self.embed(tokens)
         for number, block in enumerate(self.blocks):
@@ -125,11 +133,11 @@ class Policy(nn.Module):
         k = self.config.comparisons
         best, worse = now[..., 2 * k + k // 2], now[..., k // 2]
         buy = torch.softmax(out[..., 0] + self.skip[0] * best * t.shape[-1], dim=-1)
-        sell = torch.sigmoid(out[..., 1] + self.skip[1] * (situation.turnover_l1[:, None] / 2 - worse))
+        sell = torch.sigmoid(out[..., 1] + self.skip[1] * (observation.turnover_l1[:, None] / 2 - worse))
         sold = held * sell
         weights = held - sold + buy * sold.sum(-1, keepdim=True)
-        expected, error = _in_returns(situation.features, trust, width)
-        o, gamma = situation.features, situation.turnover_l1
+        expected, error = _in_returns(observation.features, trust, width)
+        o, gamma = observation.features, observation.turnover_l1
         patience = _patience(gamma)[:, None]
         lasting = (expected + patience * (o.level + o.scale * o.ahead)) / (1 + patience)
         differences = lasting.std(-1, keepdim=True)  # where forecasts say nothing there is nothing to correct
@@ -137,9 +145,9 @@ class Policy(nn.Module):
         scores = lasting + _stuck(gamma)[:, None].square() / (1 + patience) * doubt * out[..., 2]
         return PolicyOutput(weights, expected, error, scores, _CHOICE * _stuck(gamma) * unit(o))
 
-    def expect(self, situation: PolicyInput) -> tuple[Tensor, Tensor]:
+    def expect(self, observation: PolicyInput) -> tuple[Tensor, Tensor]:
         """The forecast of the next returns and its standard error alone, (n, m) each."""
-        return _in_returns(situation.features, *self._trust(_View(situation, self.config.covariance)))
+        return _in_returns(observation.features, *self._trust(_View(observation, self.config.covariance)))
 
     @torch.no_grad()
     def start_scores(self) -> None:
@@ -165,17 +173,17 @@ class Policy(nn.Module):
         best = (functional.logsigmoid(logits).sum(2) + 0.6931) / m
         return wins, torch.cat([worse, rank, best.clamp_min(-4.0)], dim=-1)
 
-    def _inputs(self, view: _View, situation: PolicyInput, forecast: Tensor, deviation: Tensor) -> Tensor:
+    def _inputs(self, view: _View, observation: PolicyInput, forecast: Tensor, deviation: Tensor) -> Tensor:
         own = torch.stack([forecast, view.recent[..., 0], view.recent[..., 1], view.ahead, view.risk], dim=-1)
         both = torch.cat([own, view.forecasts], dim=-1)
         relative = _squash(both - both.mean(1, keepdim=True))
         scale = torch.stack([view.log_scale, view.level, deviation.log()], dim=-1)
-        gamma = situation.turnover_l1
+        gamma = observation.turnover_l1
         common = torch.stack(
             [
                 gamma / 2,
                 gamma.clamp_min(1e-3).log(),
-                situation.hindsight,
+                observation.hindsight,
                 view.risk_share,
                 torch.full_like(gamma, forecast.shape[1]).log() - 2.8,
             ],
@@ -183,7 +191,7 @@ class Policy(nn.Module):
         )
         shared = common[:, None].expand(*forecast.shape, -1)  # (n, m, 5)
         experts = torch.cat([view.deviations.log(), view.raw_deviations.log()], dim=-1)
-        return torch.cat([relative, _squash(scale), 4 * situation.allocations, shared, _squash(experts)], dim=-1)
+        return torch.cat([relative, _squash(scale), 4 * observation.allocations, shared, _squash(experts)], dim=-1)
 
     def _bias(self, wins: Tensor, seen: Tensor, view: _View, held: Tensor) -> Tensor:
         """Attention biases of every layer and head, (layers, n, heads, m, m)."""
@@ -196,10 +204,10 @@ class Policy(nn.Module):
 
 
 class _View:
-    """The situation as a model with this knowledge of the covariance sees it, in one unit for all assets."""
+    """The observation as a model with this knowledge of the covariance sees it, in one unit for all assets."""
 
-    def __init__(self, situation: PolicyInput, covariance: str) -> None:
-        o = situation.features
+    def __init__(self, observation: PolicyInput, covariance: str) -> None:
+        o = observation.features
         n, m = o.level.shape
         knows_scale, knows_level = covariance in ("scale", "covariance", "full"), covariance in ("scale", "full")
         knows_correlation = covariance in ("correlation", "covariance", "full")
@@ -217,8 +225,8 @@ class _View:
         eye = torch.eye(m).expand(n, m, m)
         self.innovation = o.innovation if knows_correlation else eye
         correlation = o.correlation if knows_correlation else eye
-        held = situation.allocations[..., 0]
-        lam = situation.risk_aversion[:, None]
+        held = observation.allocations[..., 0]
+        lam = observation.risk_aversion[:, None]
         risk = 2 * lam * scale * torch.einsum("nij,nj->ni", correlation, scale * held) / unit
         self.risk = risk if knows_scale else torch.zeros_like(risk)
         self.risk_share = torch.log1p(10 * self.risk.std(-1))

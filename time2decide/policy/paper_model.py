@@ -12,16 +12,14 @@ is one model per budget.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import InputError, validate_count, validate_positive
-from time2decide.forecasting.storage import load_folder, save_folder
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
 from time2decide.simulation.engine import Observation
 
@@ -43,17 +41,11 @@ class PaperModelConfig:
         if self.allocation_scale is not None:
             validate_positive("allocation_scale", self.allocation_scale)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> PaperModelConfig:
-        """The configuration of a JSON object."""
-        try:
-            return cls(**{**values, "backbone": TimePFNConfig.from_dict(values["backbone"])})
-        except (TypeError, KeyError) as error:
-            raise InputError(f"config: expected the fields of PaperModelConfig, found {error!r}") from None
 
-
-class PaperModel(nn.Module):
+class PaperModel(PretrainedModel):
     """Time2Decide, SFT and Pretrained of the paper."""
+
+    CONFIG = PaperModelConfig
 
     def __init__(self, config: PaperModelConfig | None = None) -> None:
         super().__init__()
@@ -127,15 +119,6 @@ class PaperModel(nn.Module):
         place = positions(rows, torch.tensor([config.patches], device=normal.device), config.embed)[:, 0]
         tokens: Tensor = self.covariance(covariance) + place.to(normal.dtype)
         return tokens
-
-    def save_pretrained(self, folder: str | Path, notes: dict[str, Any] | None = None) -> Path:
-        """Write ``model.safetensors`` and ``config.json`` to a folder."""
-        return save_folder(self, asdict(self.config), folder, notes)
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> PaperModel:
-        """The model of a folder made by `save_pretrained`, ready to use."""
-        return load_folder(folder, "PaperModel", lambda values: cls(PaperModelConfig.from_dict(values)))[0]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ protocol, and the source of its exposure bias.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -17,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from time2decide.core.training import LoopConfig, Progress, Report, fit
 from time2decide.core.validation import InputError, validate_count, validate_positive
-from time2decide.forecasting.loop import Progress, Report, Schedule, fit
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets import BUDGETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel
@@ -57,6 +56,10 @@ class PaperModelTraining:
         for name in ("series", "validation", "validation_windows", "epochs", "batch", "patience"):
             validate_count(name, getattr(self, name))
         validate_positive("return_weight", self.return_weight, allow_zero=True)
+        validate_positive("lr", self.lr)
+        validate_count("seed", self.seed, least=0)
+        if not 0 < self.pct_start < 1:
+            raise InputError(f"pct_start: expected a number in (0, 1), found {self.pct_start}")
         if self.turnover_l1 not in BUDGETS:
             raise InputError(f"turnover_l1: expected one of {BUDGETS}, found {self.turnover_l1}")
 
@@ -175,9 +178,15 @@ def _fine_tune(
     held_out = market_windows(config, "validation", backbone)
     windows = min(config.windows or training.count, training.count)
     per_epoch = -(-windows // config.batch)  # steps, rounded up
-    total = config.epochs * per_epoch
-    schedule = Schedule(
-        total, config.lr, config.pct_start, evaluate_every=per_epoch, patience=config.patience, seed=config.seed
+    loop = LoopConfig(
+        steps=config.epochs * per_epoch,
+        lr=config.lr,
+        optimiser="adam",
+        schedule="one_cycle",
+        pct_start=config.pct_start,
+        evaluate_every=per_epoch,
+        patience=config.patience,
+        seed=config.seed,
     )
     order: dict[int, np.ndarray] = {}
 
@@ -195,5 +204,5 @@ def _fine_tune(
         parts = [drawn[i : i + _EVALUATION_BATCH] for i in range(0, len(drawn), _EVALUATION_BATCH)]
         return sum(len(part) * loss(*held_out[part]).item() for part in parts) / len(drawn)
 
-    recipe = {"training": json.loads(json.dumps(asdict(config))), "model": type(model).__name__}
-    return fit(model, loss_of, schedule, evaluate=evaluate, state=state, recipe=recipe, report=report)
+    settings = {"training": asdict(config), "model": type(model).__name__}
+    return fit(model, loss_of, loop, evaluate=evaluate, state=state, settings=settings, report=report)

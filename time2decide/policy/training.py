@@ -7,7 +7,6 @@ it is from time to time, so that the histories of training are those of use.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.checkpoints import checksum
+from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import InputError, validate_count, validate_positive
-from time2decide.neural.averaged_run import AveragedRun, Report
 from time2decide.policy.episodes import EpisodeConfig, Episodes, episodes, signals
-from time2decide.policy.losses import Group, policy_loss, utility_loss
-from time2decide.policy.model import save_policy
+from time2decide.policy.losses import Group, draw_inertia, policy_loss, utility_loss
 from time2decide.policy.network import Policy, PolicyConfig
 
 _OWN_SHARE = 0.5  # of examples whose history is the network's own
-_SETTLED = 8  # decisions of a episode before its own history no longer remembers how it was started
+_SETTLED = 8  # decisions of an episode before its own history no longer remembers how it was started
 
 
 @dataclass(frozen=True)
@@ -108,15 +107,15 @@ def train_policy(
         Called after every step with the steps done, the steps in all and the loss; may raise KeyboardInterrupt.
     """
     run = prepare(config, Path(out_dir), start)
-    run.resume()
-    run.go(save_every, report)
+    done = run.run(save_every, report)
     model = run.model
     assert isinstance(model, Policy)
-    save_policy(model, out_dir, run.finish() | (notes or {}))
-    return model.eval()
+    made = {"recipe": run.settings["recipe"], "skipped_steps": done.skipped, "seconds": round(done.seconds)}
+    model.save_pretrained(out_dir, made | (notes or {}))
+    return model
 
 
-def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -> AveragedRun:
+def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -> TrainingRun:
     """A training at its first step."""
     utility = config.model.objective == "utility"
     groups = [Group(_examples(c, utility)) for c in episode_configs(config)]
@@ -126,19 +125,30 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
         if shapes[0] != shapes[1]:
             raise InputError(f"start: expected a network of the size {config.model}, found {start.config}")
         model.load_state_dict(start.state_dict())
-        config = replace(config, start=_digest(start))  # a run is not resumed from other weights
+        config = replace(config, start=checksum(start.state_dict())[:16])  # a run is not resumed from other weights
     if utility:  # forecasts and features stay as they are: all weights together would fit the training series
         model.requires_grad_(False)
         model.head.requires_grad_(True)
         if start is None or start.config.objective != "utility":
             model.start_scores()
 
-    def loss(rng: np.random.Generator, step: int) -> Tensor:
+    def loss(step: int) -> Tensor:
+        rng = np.random.default_rng([config.seed, step])
         if step and step % config.refresh_every == 0:
             _refresh(run.average, groups, config, step, rng)
         return _loss(model, groups, config, step, rng)
 
-    run = AveragedRun(model, config, folder, loss, {f"own/{i}": group.own for i, group in enumerate(groups)})
+    loop = LoopConfig(
+        steps=config.steps,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        warmup=config.warmup,
+        clip_norm=config.clip_norm,
+        averaging=config.decay,
+        seed=config.seed,
+    )
+    kept = {str(number): group.own for number, group in enumerate(groups)}
+    run = TrainingRun(model, loss, loop, state=folder / STATE, settings={"recipe": asdict(config)}, kept=kept)
     return run
 
 
@@ -151,10 +161,10 @@ def _loss(model: Policy, groups: list[Group], config: PolicyTraining, number: in
     own = torch.from_numpy(rng.random(config.batch) < _OWN_SHARE) & (number > config.refresh_every)
     step = torch.from_numpy(rng.integers(0, group.steps, config.batch))
     if config.model.objective == "utility":
-        return utility_loss(model, group, (episode, budget, step), config.unroll, rng)
+        return utility_loss(model, group, (episode, budget, step), draw_inertia(config.batch, rng), config.unroll)
     step = torch.where(own, step.clamp_min(min(_SETTLED, group.steps - 1)), step)
-    situation = group.situation(episode, budget, step, (~own).float())
-    return policy_loss(model, situation, group.data, (episode, budget, step), config.return_weight)
+    observation = group.observation(episode, budget, step, (~own).float())
+    return policy_loss(model, observation, group.data, (episode, budget, step), config.return_weight)
 
 
 def _refresh(
@@ -170,13 +180,8 @@ def _refresh(
         group.gather(model.eval(), torch.from_numpy(chosen))
 
 
-def _digest(model: Policy) -> str:
-    parts = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
-    return hashlib.sha256(parts).hexdigest()[:16]
-
-
 def _examples(config: EpisodeConfig, utility: bool) -> Episodes:
-    """Stretches; for utility with returns without noise, which teach the same with less variance."""
+    """Episodes; for utility with returns without noise, which teach the same with less variance."""
     data = episodes(config)
     return replace(data, returns=signals(config)) if utility else data
 

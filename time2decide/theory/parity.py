@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.validation import InputError, validate_count
-from time2decide.neural.transformers import initialise, linear_attention
+from time2decide.neural.models import initialise, linear_attention
 
 
 @dataclass(frozen=True)

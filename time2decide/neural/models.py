@@ -1,18 +1,24 @@
-"""The paper's two transformers: one encoder, with softmax or with linear attention."""
+"""The paper's learned solvers of tokens → x̂: two transformers (softmax and linear attention), an MLP and an LSTM."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.checkpoints import PretrainedModel, describe, load_checkpoint, save_tensors
+from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
 from time2decide.neural.tokens import token_shape
 
 ATTENTIONS = ("softmax", "linear")
 _LONG = 64  # tokens from which the fused softmax kernel wins on a CPU
+_MLP_MULTIPLES = (6, 6, 5, 5, 4, 4)  # widths of the blocks, in units of d_model
 
 
 @dataclass(frozen=True)
@@ -31,25 +37,22 @@ class TransformerConfig:
     position_std: float = 0.02  # of the learned positions at the start; 1 tells tokens apart from the first step on
 
     def __post_init__(self) -> None:
-        validate_count("n", self.n)
-        validate_count("m", self.m, least=0)
-        for name in ("d_model", "layers", "heads", "ff_multiple"):
-            validate_count(name, getattr(self, name))
-        if self.attention not in ATTENTIONS:
-            raise InputError(f"attention: expected one of {', '.join(ATTENTIONS)}, found {self.attention!r}")
+        _validate_shape(self, "d_model", "layers", "heads", "ff_multiple")
+        validate_choice("attention", self.attention, ATTENTIONS)
         if self.d_model % self.heads:
             raise InputError(f"heads: expected a divisor of d_model = {self.d_model}, found {self.heads}")
-        check_dropout(self.dropout)
         validate_positive("position_std", self.position_std)
 
 
-class Transformer(nn.Module):
+class Transformer(PretrainedModel):
     """Tokens (batch, n + m + 3, max(n, m)) → x̂ (batch, n).
 
     Embedding and learned positions, a LayerNorm, pre-norm layers, and a small network that reads the last token.
     Nothing but the last token is read, so the last layer computes keys and values for all tokens but queries and
     feed-forward for the last one only: the same numbers at a fraction of a layer's cost.
     """
+
+    CONFIG = TransformerConfig
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -178,7 +181,158 @@ def initialise(model: nn.Module, generator: torch.Generator, *, position_std: fl
                 parameter.zero_()
 
 
-def check_dropout(value: float) -> None:
-    """Raise unless `value` is a probability below one."""
-    if not 0 <= value < 1:
-        raise InputError(f"dropout: expected a number in [0, 1), found {value!r}")
+def _validate_shape(config: Any, *counts: str) -> None:
+    """Raise unless sizes are whole numbers and dropout is a probability below one."""
+    for name in ("n", *counts):
+        validate_count(name, getattr(config, name))
+    validate_count("m", config.m, least=0)
+    if not 0 <= config.dropout < 1:
+        raise InputError(f"dropout: expected a number in [0, 1), found {config.dropout!r}")
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """Shape of the MLP; six blocks of widths 6, 6, 5, 5, 4 and 4 times d_model."""
+
+    n: int  # variables
+    m: int  # constraints
+    d_model: int = 256
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        _validate_shape(self, "d_model")
+
+
+class MLP(PretrainedModel):
+    """Tokens in one long vector → blocks x·P + dropout(ReLU(Linear(LayerNorm(x)))) → x̂ (batch, n)."""
+
+    CONFIG = MLPConfig
+
+    def __init__(self, config: MLPConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        count, entries = token_shape(config.n, config.m)
+        widths = [count * entries, *(multiple * config.d_model for multiple in _MLP_MULTIPLES)]
+        self.blocks = nn.ModuleList(_ResidualBlock(i, o, config.dropout) for i, o in pairwise(widths))
+        self.out = nn.Linear(widths[-1], config.n)
+        if generator is not None:
+            initialise(self, generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = tokens.flatten(1)  # (batch, tokens · entries)
+        for block in self.blocks:
+            h = block(h)
+        answer: Tensor = self.out(h)
+        return answer
+
+
+class _ResidualBlock(nn.Module):
+    """LayerNorm, Linear, ReLU, dropout; the skip is projected where the width changes."""
+
+    def __init__(self, entries: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(entries)
+        self.linear = nn.Linear(entries, width)
+        self.skip = nn.Linear(entries, width, bias=False) if entries != width else nn.Identity()
+        self.dropout = dropout
+
+    def forward(self, h: Tensor) -> Tensor:
+        update = functional.dropout(functional.relu(self.linear(self.norm(h))), self.dropout, self.training)
+        skipped: Tensor = self.skip(h)
+        return skipped + update
+
+
+@dataclass(frozen=True)
+class LSTMConfig:
+    """Shape of the LSTM."""
+
+    n: int  # variables
+    m: int  # constraints
+    d_model: int = 256  # width of the embedding and of the hidden state
+    layers: int = 4
+    dropout: float = 0.1  # between the layers
+
+    def __post_init__(self) -> None:
+        _validate_shape(self, "d_model", "layers")
+
+
+class LSTM(PretrainedModel):
+    """The transformer's embedding (without positions) and head around a stacked LSTM read at the last token."""
+
+    CONFIG = LSTMConfig
+
+    def __init__(self, config: LSTMConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        width, between = config.d_model, config.dropout if config.layers > 1 else 0.0
+        self.embedding = TokenEmbedding(config.n, config.m, width, positions=False)
+        self.lstm = nn.LSTM(width, width, config.layers, batch_first=True, dropout=between)
+        self.head = answer_head(width, config.n)
+        if generator is not None:
+            initialise(self, generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))  # (batch, tokens, width)
+        answer: Tensor = self.head(states[:, -1])
+        return answer
+
+
+#: name in the paper -> (model, settings that the name implies)
+ARCHITECTURES: dict[str, tuple[type[PretrainedModel], dict[str, Any]]] = {
+    "LinearTransformer": (Transformer, {"attention": "linear"}),
+    "SoftmaxTransformer": (Transformer, {"attention": "softmax"}),
+    "MLP": (MLP, {}),
+    "LSTM": (LSTM, {}),
+}
+
+
+def build(architecture: str, n: int, m: int, *, seed: int | None = 0, **settings: Any) -> nn.Module:
+    """A new model of size (n, m); `settings` are fields of its configuration. `seed` fixes the weights.
+
+    >>> build("LinearTransformer", 5, 3, d_model=32, layers=2, heads=4).config.attention
+    'linear'
+    """
+    validate_choice("architecture", architecture, ARCHITECTURES)
+    model, implied = ARCHITECTURES[architecture]
+    known = model.CONFIG.__dataclass_fields__  # type: ignore[attr-defined]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        fields = f"{model.CONFIG.__name__} ({', '.join(known)})"
+        raise InputError(f"settings: expected fields of {fields}, found {', '.join(unknown)}")
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # torch's own first draw of the weights must not move the global generator
+        return model(model.CONFIG(n=n, m=m, **implied, **settings), generator)
+
+
+def save_model(model: nn.Module, path: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
+    """Write a model with its architecture, its configuration and JSON-able `notes` on how it was made, to one file."""
+    for name, (kind, implied) in ARCHITECTURES.items():
+        if isinstance(model, kind) and all(getattr(model.config, key) == value for key, value in implied.items()):
+            return save_tensors(path, model.state_dict(), describe(model, name, notes))
+    raise InputError(f"model: expected one of {', '.join(ARCHITECTURES)}, found {type(model).__name__}")
+
+
+def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
+    """The model of `save_model` in evaluation mode, and its notes."""
+    return load_checkpoint(path, {name: model for name, (model, _) in ARCHITECTURES.items()}, device=device)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trained numbers."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def matched_width(architecture: str, n: int, m: int, parameters: int, **settings: Any) -> int:
+    """The d_model with which `architecture` comes nearest to a number of parameters (it grows with d_model)."""
+    low, high = 1, 2
+    with torch.device("meta"):  # shapes only: nothing is allocated
+
+        def size(width: int) -> int:
+            return count_parameters(build(architecture, n, m, seed=None, d_model=width, **settings))
+
+        while size(high) < parameters:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if size(middle) < parameters else (low, middle)
+        return min((low, high), key=lambda width: abs(size(width) - parameters))
