@@ -104,6 +104,15 @@ def test_averaged_oracle_without_spread_is_one_greedy_step(market):
     assert np.median(np.abs(ours - expected).max(-1)) < 1e-12
 
 
+def test_averaged_oracle_moves_from_risky_to_calm_assets_where_forecasts_are_equal():
+    rng = np.random.default_rng(0)
+    returns = rng.standard_normal((1, 96, 3)) * [0.01, 0.05, 0.2]
+    returns[:, -1] = 0.0  # persistence forecasts the same for all
+    past = Observation(returns, np.full((1, 1, 96, 3), 1 / 3), np.full((1, 1, 96, 3), 1 / 3), np.array([0.2]), 10.0)
+    weights = AveragedOracle(persistence, spread=0.0).decide(past)[0, 0]
+    np.testing.assert_allclose(weights, [1 / 3 + 0.1, 1 / 3, 1 / 3 - 0.1])
+
+
 def test_calibrated_strategies_beat_the_plug_in(market):
     returns, oracle = market
     mse = {
