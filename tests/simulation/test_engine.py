@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.backtesting.baselines import STRATEGIES, SoftForecast, Uniform, make_strategy
+from time2decide.backtesting.baselines import SoftForecast, Uniform, make_strategy
 from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
 from time2decide.qp import InputError, project_portfolio
 from time2decide.simulation.engine import Observation, rollout
@@ -38,17 +38,6 @@ class Probe:
     @staticmethod
     def rest(past):
         return past.turnover_l1.copy(), past.risk_aversion
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_the_future_cannot_change_a_decision(returns, name):
-    step = 115
-    changed = returns.copy()
-    changed[:, step:] = np.random.default_rng(0).uniform(-0.9, 2.0, changed[:, step:].shape)
-    first = rollout(returns, make_strategy(name), GAMMAS)
-    second = rollout(changed, make_strategy(name), GAMMAS)
-    np.testing.assert_array_equal(first.raw[:, :, : step + 1], second.raw[:, :, : step + 1])
-    np.testing.assert_array_equal(first.allocations[:, :, : step + 1], second.allocations[:, :, : step + 1])
 
 
 def test_the_past_is_a_copy_that_ends_before_the_decision(returns):
