@@ -62,6 +62,21 @@ def test_a_blind_network_does_not_see_scale_level_or_correlation_and_a_full_one_
     assert (full(stretched).weights - full(plain).weights).abs().max() > 1e-3
 
 
+def test_errors_that_move_together_make_a_comparison_more_certain() -> None:
+    """var(e_i − e_j) falls with the correlation of the errors: the best forecast is then bought with more resolve."""
+    windows = 0.01 * np.random.default_rng(0).standard_normal((6, 96, 4))  # forecasts that differ little
+    _, plain = situation(m=4)
+    plain = replace(plain, features=window_features(windows), allocations=torch.full((6, 4, HISTORY), 0.25))
+    model = network()
+    with torch.no_grad():
+        model.head.weight.zero_()  # what is left is not learned: who beats whom
+    most = []
+    for correlation in (-0.3, 0.0, 0.6, 0.95):
+        together = torch.full((6, 4, 4), correlation) + (1 - correlation) * torch.eye(4)
+        most.append(model(replace(plain, features=replace(plain.features, innovation=together))).weights.amax(-1))
+    assert (torch.stack(most).diff(dim=0) > 0).all()
+
+
 def test_unknown_configuration_is_refused() -> None:
     with pytest.raises(InputError, match="covariance: expected one of"):
         PolicyConfig(covariance="some")
