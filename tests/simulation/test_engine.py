@@ -67,6 +67,14 @@ def test_no_array_of_the_past_leads_to_the_future(returns):
     rollout(returns, Climber(), GAMMAS)
 
 
+def test_hindsight_is_that_of_the_risk_aversion_of_the_rollout(returns):
+    probe = Probe()
+    rollout(returns, probe, GAMMAS, risk_aversion=100.0)
+    oracle = oracle_path(returns, GAMMAS, 100.0)
+    np.testing.assert_array_equal(probe.seen[-1].hindsight, oracle[:, :, 33:129])
+    assert np.abs(oracle - oracle_path(returns, GAMMAS)).max() > 0.1  # so that the two can be told apart
+
+
 def test_hindsight_is_given_only_to_those_who_ask(returns):
     @dataclass
     class Plain:
