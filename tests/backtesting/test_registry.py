@@ -15,6 +15,11 @@ def returns():
     return synthetic_returns("noisy", count=2, config=LMCConfig(channels=4, length=122))
 
 
+def test_a_strategy_on_its_own_history_gets_no_hindsight():
+    wants = {name: REGISTRY[name].make().wants_hindsight for name in REGISTRY if name.startswith("time2decide")}
+    assert wants == {"time2decide": True, "time2decide-own": False, "time2decide-utility": False}
+
+
 @pytest.mark.parametrize("step", [96, 117])  # first decision and, of those that refit every 21 steps, second fit
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_future_cannot_change_a_decision(returns, name, step):
