@@ -98,6 +98,17 @@ def test_where_there_is_a_pattern_it_is_traded(waves):
     assert not notes["holds"]
 
 
+def test_validation_is_net_of_costs_and_the_best_of_it_is_kept(waves):
+    """Steps that are too large: the figures go up and down, and not the last weights but the best are kept."""
+    wild = replace(QUICK, lr=3.0, steps=8, patience=4)
+    _, free = fine_tune(waves, untrained(), replace(wild, cost_bps=0.0))
+    _, dear = fine_tune(waves, untrained(), replace(wild, cost_bps=50.0))
+    assert dear["validation_utility"][0] < free["validation_utility"][0]
+    best = int(np.argmax(free["validation_utility"]))
+    assert 0 < best < len(free["validation_utility"]) - 1
+    assert free["steps_kept"] == 2 * best
+
+
 def test_on_noise_it_learns_to_leave_the_money_where_it_is(returns):
     recipe = replace(QUICK, steps=60, batch=32, decisions=8, episodes=12, check_every=20, lr=0.05, cost_bps=100.0)
     start = load_policy("decide")[0]
