@@ -106,6 +106,17 @@ def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypat
     assert {id(term.kernel.variance) for fold in folds for term in fold} == set(bank)
 
 
+def test_the_covariance_of_a_channel_is_that_of_its_mixture(monkeypatch):
+    """Four processes of variance 1, weighed equally: X = Σ f_j / 4 has the variance 4 / 16."""
+    constant = kernel_bank(50)[-1]
+    monkeypatch.setattr(lmc, "kernel_bank", lambda length: (constant,))
+    equal = LMCConfig(channels=4, length=50, most_kernels=1, dirichlet_min=1e8, dirichlet_max=1e8)
+    gram = lmc.channel_gram(equal, 10, np.random.default_rng(0))
+    np.testing.assert_allclose(gram, np.full((10, 10), 1 / 4), rtol=1e-2)
+    values = [lmc_series(equal, 0, index)[0, 0] for index in range(400)]
+    assert np.var(values) == pytest.approx(1 / 4, rel=0.2)
+
+
 def test_the_concentration_of_the_mixing_weights_is_uniform_over_series(monkeypatch):
     """With unit vectors as latent processes a series shows its weights, and Σ w² of a channel tells its α."""
     config = LMCConfig(channels=64, length=64)
