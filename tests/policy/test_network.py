@@ -242,6 +242,16 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
     assert torch.equal(load_policy(tmp_path)[0].gate[0].weight, gate)  # forecasts stay as they were
 
 
+def test_costs_are_taken_from_utility() -> None:
+    group = Group(episodes(EpisodeConfig(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4)))
+    place = torch.arange(6), torch.arange(6) % 2, torch.full((6,), 3)
+    losses = [
+        utility_loss(network(), group, place, 4, np.random.default_rng(0), cost).item() for cost in (0, 0.01, 0.02)
+    ]
+    assert losses[1] - losses[0] == pytest.approx(losses[2] - losses[1], rel=1e-2)
+    assert losses[1] - losses[0] > 0
+
+
 def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecast_where_all_can_be_sold() -> None:
     _, some = situation()
     model = network()
