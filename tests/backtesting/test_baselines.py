@@ -104,6 +104,29 @@ def test_averaged_oracle_without_spread_is_one_greedy_step(market):
     assert np.median(np.abs(ours - expected).max(-1)) < 1e-12
 
 
+def test_averaged_oracle_moves_from_risky_to_calm_assets_where_forecasts_are_equal():
+    rng = np.random.default_rng(0)
+    returns = rng.standard_normal((1, 96, 3)) * [0.01, 0.05, 0.2]
+    returns[:, -1] = 0.0  # persistence forecasts the same for all
+    past = Observation(returns, np.full((1, 1, 96, 3), 1 / 3), np.full((1, 1, 96, 3), 1 / 3), np.array([0.2]), 10.0)
+    weights = AveragedOracle(persistence, spread=0.0).decide(past)[0, 0]
+    np.testing.assert_allclose(weights, [1 / 3 + 0.1, 1 / 3, 1 / 3 - 0.1])
+
+
+def test_scenarios_have_no_trend_of_their_own():
+    """A window that rises by the same amount at every step has no spread: its scenarios are its forecast."""
+    rising = np.arange(96)[:, None] * np.array([1e-4, 2e-4, 3e-4]) + np.array([0.02, 0.01, 0.0])
+    past = past_of(rising[None], np.full((1, 1, 96, 3), 1 / 3))
+    with_spread, without = (AveragedOracle(persistence, spread=s).decide(past) for s in (200.0, 0.0))
+    np.testing.assert_allclose(with_spread, without, atol=1e-12)
+
+
+def test_soft_forecasts_have_no_unit(market):
+    returns = market[0][:, :96]
+    small, large = (SoftForecast(temperature=0.7).decide(past_of(size * returns)) for size in (1.0, 30.0))
+    np.testing.assert_allclose(small, large, atol=1e-9)
+
+
 def test_calibrated_strategies_beat_the_plug_in(market):
     returns, oracle = market
     mse = {

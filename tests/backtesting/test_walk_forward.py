@@ -67,6 +67,33 @@ def test_costs_cost(table):
     assert free["regret"][0] == dear["regret"][0]
 
 
+def test_costs_are_charged_on_what_is_traded_after_drift(table):
+    frame = backtest(table, ["uniform"], 1.0, cost_bps=100).frame
+    grown = 1 + table[95:-1].to_numpy()
+    drifted = grown / grown.sum(axis=1, keepdims=True)
+    expected = np.abs(0.25 - drifted).sum(axis=1)
+    expected[0] = 0.0  # the first decision starts from equal weights
+    assert (frame["turnover"] == 0).all()
+    np.testing.assert_allclose(frame["traded"], expected, atol=1e-15)
+    np.testing.assert_allclose(frame["net"], (1 - 0.01 * expected) * (1 + frame["gross"]) - 1)
+
+
+def test_regret_is_measured_with_the_risk_aversion_asked_for(table):
+    result = backtest(table, ["uniform", "oracle"], 1.0, risk_aversion=100.0)
+    steps = result.frame.groupby("strategy")["regret"]
+    assert np.abs(steps.get_group("oracle")).max() == 0
+    means = result.summary.set_index("strategy")["regret"]
+    assert steps.mean()["uniform"] == pytest.approx(means["uniform"])
+
+
+def test_the_summary_is_the_mean_over_series(table):
+    pair = [table.to_numpy(), 0.5 * table.to_numpy()[::-1].copy()]
+    both = backtest(np.stack(pair), ["pto-ar1"], 0.5).summary
+    alone = pd.concat([backtest(one, ["pto-ar1"], 0.5).summary for one in pair])
+    columns = both.select_dtypes("number").columns
+    np.testing.assert_allclose(both[columns].iloc[0], alone[columns].mean())
+
+
 def test_arrays_and_several_series(table):
     both = backtest(np.stack([table, -table]), ["uniform", SoftForecast(name="soft")], 0.5)
     assert sorted(both.frame["series"].unique()) == [0, 1]

@@ -68,7 +68,7 @@ def test_greedy_rule_solves_the_linear_problem(seed, m, eighths):
     ours = greedy_allocations(gradient, p, np.asarray(gamma / 2))
     rows = np.vstack([np.r_[np.zeros(m), np.ones(m)], np.c_[np.eye(m), -np.eye(m)], np.c_[-np.eye(m), -np.eye(m)]])
     lp = linprog(np.r_[-gradient, np.zeros(m)], rows, np.r_[gamma, p, -p], np.r_[np.ones(m), np.zeros(m)][None], [1.0])
-    assert ours @ gradient == pytest.approx(-lp.fun, abs=1e-8)
+    assert ours @ gradient == pytest.approx(-lp.fun, abs=1e-6)  # HiGHS is feasible to 1e-7
     assert ours.min() >= 0
     assert ours.sum() == pytest.approx(1, abs=1e-12)
 

@@ -3,17 +3,20 @@ import pytest
 from sklearn.gaussian_process import kernels as sk
 
 from time2decide.core.validation import InputError
-from time2decide.markets import LMCConfig, lmc_series, lmc_set
+from time2decide.markets import lmc
 from time2decide.markets.lmc import (
     LINEAR_OFFSETS,
     MIXTURES,
     NOISE_LEVELS,
     PERIODS,
     SMOOTH_SCALES,
+    LMCConfig,
     Term,
     _gram,
     draw,
     kernel_bank,
+    lmc_series,
+    lmc_set,
 )
 
 SMALL = LMCConfig(channels=5, length=60)
@@ -97,6 +100,47 @@ def test_channels_are_convex_mixtures_of_fewer_or_equal_processes():
     series = lmc_series(LMCConfig(channels=60, length=80, weibull_scale=3.0), 0, 0)
     assert series.shape == (80, 60)
     assert np.linalg.matrix_rank(series, tol=1e-9 * np.abs(series).max()) <= 10
+
+
+def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypatch):
+    folds = []
+    monkeypatch.setattr(lmc, "draw", lambda fold, count, rng: folds.append(fold) or np.zeros((60, 1)))
+    for index in range(600):
+        lmc_series(SMALL, 0, index)
+    sizes = np.bincount([len(fold) for fold in folds], minlength=6)[1:]
+    assert len(sizes) == 5
+    np.testing.assert_allclose(sizes / len(folds), 1 / 5, atol=0.03)
+    later = [term.product for fold in folds for term in fold[1:]]  # the first kernel has nothing to combine with
+    assert np.mean(later) == pytest.approx(1 / 2, abs=0.03)
+    bank = [id(kernel.variance) for kernel in kernel_bank(60)]
+    assert {id(term.kernel.variance) for fold in folds for term in fold} == set(bank)
+
+
+def test_the_covariance_of_a_channel_is_that_of_its_mixture(monkeypatch):
+    """Four processes of variance 1, weighed equally: X = Σ f_j / 4 has the variance 4 / 16."""
+    constant = kernel_bank(50)[-1]
+    monkeypatch.setattr(lmc, "kernel_bank", lambda length: (constant,))
+    equal = LMCConfig(channels=4, length=50, most_kernels=1, dirichlet_min=1e8, dirichlet_max=1e8)
+    gram = lmc.channel_gram(equal, 10, np.random.default_rng(0))
+    np.testing.assert_allclose(gram, np.full((10, 10), 1 / 4), rtol=1e-2)
+    values = [lmc_series(equal, 0, index)[0, 0] for index in range(400)]
+    assert np.var(values) == pytest.approx(1 / 4, rel=0.2)
+
+
+def test_the_concentration_of_the_mixing_weights_is_uniform_over_series(monkeypatch):
+    """With unit vectors as latent processes a series shows its weights, and Σ w² of a channel tells its α."""
+    config = LMCConfig(channels=64, length=64)
+    found = []
+    for index in range(80):
+        units = iter(np.eye(64))
+        monkeypatch.setattr(lmc, "draw", lambda fold, count, rng, units=units: next(units)[:, None])
+        weights = lmc_series(config, 0, index).T  # (channels, latent processes)
+        np.testing.assert_allclose(weights.sum(1), 1)
+        square = (weights**2).sum(1).mean()  # (1 + α) / (1 + 64α) in expectation
+        found.append((1 - square) / (64 * square - 1))
+    low, high = config.dirichlet_min, config.dirichlet_max
+    assert np.mean(found) == pytest.approx((low + high) / 2, abs=0.08)
+    assert np.std(found) == pytest.approx((high - low) / 12**0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from time2decide.markets import (
     synthetic_oracle,
     synthetic_returns,
 )
+from time2decide.markets.synthetic import to_returns
 
 SHORT = LMCConfig(length=200)
 
@@ -34,6 +35,15 @@ def test_every_step_is_optimal_and_feasible(returns):
         assert violation(steps, path[:, t]) < 1e-12
         exact = np.stack([clarabel_step(steps, i) for i in range(3)])
         assert np.abs(objective(steps, exact) - objective(steps, path[:, t])).max() < 1e-9
+
+
+def test_risk_is_that_of_the_window_before_the_step(returns):
+    """With a λ at which risk decides: Σ̂_t knows neither r_t nor anything older than the window."""
+    path = oracle_path(returns, 0.75, 100.0, window=20)
+    for t in range(20, 200, 9):
+        sigma = empirical_covariance(returns[:, t - 20 : t])
+        expected = mean_variance_step(returns[:, t], sigma, path[:, t - 1], 0.75, 100.0)
+        np.testing.assert_allclose(path[:, t], expected, atol=1e-6)
 
 
 def test_paper_data_against_a_second_exact_solver():
@@ -93,9 +103,31 @@ def test_markets_share_series_and_splits_do_not():
     assert len(firsts) == 6
 
 
+def test_noise_differs_between_series_and_seeds():
+    noise = [
+        (
+            synthetic_returns("noisy", count=2, config=SHORT, seed=s)
+            - synthetic_returns("clean", count=2, config=SHORT, seed=s)
+        )
+        for s in (0, 1)
+    ]
+    flat = np.concatenate(noise).reshape(4, -1)
+    assert np.abs(np.corrcoef(flat) - np.eye(4)).max() < 0.1
+
+
+def test_returns_are_a_hundredth_of_the_series_between_minus_30_and_80_percent():
+    series = np.array([-1e3, -31.0, -29.0, 2.0, 79.0, 81.0, 1e3])
+    np.testing.assert_allclose(to_returns(series), [-0.3, -0.3, -0.29, 0.02, 0.79, 0.8, 0.8])
+    np.testing.assert_allclose(to_returns(series[:2], 0.02), [-0.3, -0.29])  # the noise is clipped with them
+
+
 def test_cached_labels_equal_computed_ones(returns):
     labels = synthetic_oracle("noisy", turnover_l1=(0.5, 2.0), count=3, config=SHORT)
     np.testing.assert_array_equal(labels, oracle_path(returns, [0.5, 2.0]))
+    for market, split, seed in (("clean", "evaluation", 0), ("noisy", "train", 0), ("noisy", "evaluation", 1)):
+        others = synthetic_returns(market, split, count=3, config=SHORT, seed=seed)
+        found = synthetic_oracle(market, split, (0.5, 2.0), count=3, config=SHORT, seed=seed)
+        np.testing.assert_array_equal(found, oracle_path(others, [0.5, 2.0]))
     np.testing.assert_array_equal(labels, synthetic_oracle("noisy", turnover_l1=(0.5, 2.0), count=3, config=SHORT))
 
 

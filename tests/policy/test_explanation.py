@@ -67,6 +67,7 @@ def test_spread_repeats_by_seed_and_grows_with_noise(model, returns, decision):
     first, again = (uncertainty(model, decision, members=8, seed=5) for _ in range(2))
     np.testing.assert_array_equal(first.weights, again.weights)
     assert first.portfolio == again.portfolio
+    assert not np.array_equal(first.weights, uncertainty(model, decision, members=8, seed=6).weights)
     rng = np.random.default_rng(0)
     noisy = returns + rng.normal(0, 0.01, returns.shape)
     other = uncertainty(model, model.decision(noisy, decision.previous, 0.6), members=16)

@@ -27,7 +27,7 @@ from time2decide.policy.model import (
     load_policy,
 )
 from time2decide.policy.network import PolicyConfig
-from time2decide.simulation.engine import rollout
+from time2decide.simulation.engine import Observation, rollout
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,27 @@ def test_the_future_cannot_change_a_decision(model: Time2Decide) -> None:
         before, after = (rollout(r, model.strategy(history), [0.5, 2.0]).raw for r in (table, changed))
         assert np.array_equal(before[:, :, :105], after[:, :, :105])
         assert not np.array_equal(before[:, :, 107:], after[:, :, 107:])
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_budgets_and_series_do_not_influence_each_other(name: str) -> None:
+    table = np.stack([returns(100, seed=seed) for seed in (0, 1)])
+    strategy = Time2Decide.from_pretrained(name).strategy("own")
+    together = rollout(table, strategy, [0.2, 1.5]).allocations
+    for i, gamma in ((0, 1.5), (1, 0.2)):
+        alone = rollout(table[i], strategy, gamma).allocations[0, 0]
+        assert np.allclose(together[i, int(gamma > 1)], alone, atol=1e-5)
+
+
+def test_the_network_is_shown_the_latest_weights_first_and_the_budget(model: Time2Decide) -> None:
+    held = np.random.default_rng(0).dirichlet(np.ones(6), (1, 2, 96))
+    past = Observation(returns(96)[None], held, None, np.array([0.3, 1.7]), 0.4)
+    shown = model.strategy("own").inputs(past)
+    for k in range(2):
+        assert np.allclose(shown.allocations[k].numpy(), held[0, k, :-4:-1].T)
+    assert shown.turnover_l1.tolist() == pytest.approx([0.3, 1.7])
+    assert shown.risk_aversion.tolist() == pytest.approx([0.4, 0.4])
+    assert shown.hindsight.tolist() == [0.0, 0.0]
 
 
 def test_it_beats_uniform_and_holding_what_was_best_on_the_papers_market(model: Time2Decide) -> None:

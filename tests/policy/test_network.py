@@ -10,10 +10,10 @@ import torch
 from time2decide.core.validation import InputError
 from time2decide.forecasting.features import window_features
 from time2decide.markets.oracle import oracle_path
-from time2decide.policy.episodes import EpisodeConfig, episodes, signals
-from time2decide.policy.losses import Group, draw_inertia, utility_loss
+from time2decide.policy.episodes import EpisodeConfig, episodes, episodes_of, signals
+from time2decide.policy.losses import Group, draw_inertia, policy_loss, utility_loss
 from time2decide.policy.model import PolicyStrategy, load_policy
-from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput
+from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
 from time2decide.policy.training import PRESETS, _examples, episode_configs, prepare, train_policy
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
@@ -62,6 +62,21 @@ def test_a_blind_network_does_not_see_scale_level_or_correlation_and_a_full_one_
     assert (full(stretched).weights - full(plain).weights).abs().max() > 1e-3
 
 
+def test_errors_that_move_together_make_a_comparison_more_certain() -> None:
+    """var(e_i − e_j) falls with the correlation of the errors: the best forecast is then bought with more resolve."""
+    windows = 0.01 * np.random.default_rng(0).standard_normal((6, 96, 4))  # forecasts that differ little
+    _, plain = observation(m=4)
+    plain = replace(plain, features=window_features(windows), allocations=torch.full((6, 4, HISTORY), 0.25))
+    model = network()
+    with torch.no_grad():
+        model.head.weight.zero_()  # what is left is not learned: who beats whom
+    most = []
+    for correlation in (-0.3, 0.0, 0.6, 0.95):
+        together = torch.full((6, 4, 4), correlation) + (1 - correlation) * torch.eye(4)
+        most.append(model(replace(plain, features=replace(plain.features, innovation=together))).weights.amax(-1))
+    assert (torch.stack(most).diff(dim=0) > 0).all()
+
+
 def test_unknown_configuration_is_refused() -> None:
     with pytest.raises(InputError, match="covariance: expected one of"):
         PolicyConfig(covariance="some")
@@ -99,6 +114,82 @@ def test_oracle_of_an_episode_is_the_oracle() -> None:
     covariance = np.stack([empirical_covariance(returns[:, t - 96 : t]) for t in range(96, 110)], axis=1)
     path = _oracle(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
     assert np.allclose(path[:, 0], np.asarray(oracle_path(returns, 0.5))[:, 96:], atol=1e-9)
+
+
+def test_an_example_of_training_is_what_the_strategy_is_shown_at_that_step() -> None:
+    """Window, hindsight and covariance end before the step; the target is the oracle's answer to it."""
+    returns = 0.01 * np.random.default_rng(3).standard_normal((2, 96 + 5 + 4, 4))
+    data = episodes_of(returns, np.array([[0.5, 1.5], [0.2, 1.0]]), np.array([20.0, 50.0]), np.zeros(2), burn_in=5)
+    group = Group(data)
+    for episode, budget, step in ((0, 1, 0), (1, 0, 3)):
+        t, gamma, risk = 101 + step, float(data.turnover_l1[episode, budget]), float(data.risk_aversion[episode])
+        oracle = np.asarray(oracle_path(returns[episode], [gamma], risk))  # (1, 1, time, m)
+        oracle = oracle.reshape(1, 1, *returns.shape[1:])
+        window = returns[episode : episode + 1, t - 96 : t]
+        past = Observation(window, oracle[:, :, t - 96 : t], oracle[:, :, t - 96 : t], np.array([gamma]), risk)
+        expected = PolicyStrategy(network()).inputs(past)
+        place = tuple(torch.tensor([i]) for i in (episode, budget, step))
+        found = group.observation(*place, torch.ones(1))
+        for name in ("allocations", "hindsight", "turnover_l1", "risk_aversion"):
+            torch.testing.assert_close(getattr(found, name), getattr(expected, name).to(torch.float32), msg=name)
+        for name in ("level", "scale", "forecasts", "recent", "correlation"):
+            one, other = getattr(found.features, name), getattr(expected.features, name)
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, msg=name)
+        np.testing.assert_allclose(data.covariance[episode, step].numpy(), past.covariance[0], rtol=1e-4, atol=1e-9)
+        target, following = (
+            torch.from_numpy(oracle[0, :, t]).float(),
+            torch.from_numpy(returns[episode, None, t]).float(),
+        )
+        right = PolicyOutput(target, following, following, following, torch.zeros(1))
+        assert policy_loss(lambda _, right=right: right, found, data, place, 1.0).item() < 1e-8
+
+
+def test_own_histories_of_training_are_told_from_hindsight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[PolicyInput] = []
+
+    def spy(model: Policy, situation: PolicyInput, *rest: object) -> torch.Tensor:
+        shown.append(situation)
+        return policy_loss(model, situation, *rest)
+
+    monkeypatch.setattr("time2decide.policy.training.policy_loss", spy)
+    train_policy(replace(PRESETS["smoke"], steps=12, batch=64), tmp_path)
+    own = torch.cat([1 - one.hindsight for one in shown])
+    assert own[: 5 * 64].sum() == 0  # before the first histories are gathered
+    assert own[-5 * 64 :].mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_initial_weights_depend_on_the_seed(tmp_path: Path) -> None:
+    first, other = (prepare(replace(PRESETS["smoke"], seed=seed), tmp_path).model for seed in (0, 1))
+    assert not torch.equal(first.embed[0].weight, other.embed[0].weight)
+
+
+def test_more_risk_aversion_sells_more_of_the_only_holding() -> None:
+    """Between assets that are alike the risk of a further unit, 2λΣs, is that of what is held already."""
+    _, plain = observation(m=4)
+    alike = {
+        name: torch.zeros_like(getattr(plain.features, name)) for name in ("level", "forecasts", "ahead", "recent")
+    }
+    eye = torch.eye(4).expand(6, 4, 4)
+    alike |= {
+        "scale": torch.full((6, 4), 0.01),
+        "deviations": torch.ones(6, 4, 2),
+        "correlation": eye,
+        "innovation": eye,
+    }
+    held = torch.zeros(6, 4, HISTORY)
+    held[:, 0] = 1.0
+    model = network()
+    with torch.no_grad():
+        model.head.weight.zero_()
+    kept = [
+        model(
+            replace(
+                plain, features=replace(plain.features, **alike), allocations=held, risk_aversion=torch.full((6,), lam)
+            )
+        ).weights[:, 0]
+        for lam in (0.0, 30.0, 100.0)
+    ]
+    assert (torch.stack(kept).diff(dim=0) < -1e-3).all()
 
 
 def test_gathered_histories_are_feasible() -> None:
@@ -151,6 +242,17 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
     assert torch.equal(load_policy(tmp_path)[0].gate[0].weight, gate)  # forecasts stay as they were
 
 
+def test_costs_are_taken_from_utility() -> None:
+    group = Group(episodes(EpisodeConfig(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4)))
+    place = torch.arange(6), torch.arange(6) % 2, torch.full((6,), 3)
+    losses = [
+        utility_loss(network(), group, place, draw_inertia(6, np.random.default_rng(0)), 4, cost).item()
+        for cost in (0, 0.01, 0.02)
+    ]
+    assert losses[1] - losses[0] == pytest.approx(losses[2] - losses[1], rel=1e-2)
+    assert losses[1] - losses[0] > 0
+
+
 def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecast_where_all_can_be_sold() -> None:
     _, some = observation()
     model = network()
@@ -171,8 +273,8 @@ def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_conc
     returns, previous = 0.01 * rng.standard_normal((2, 96, 6)), rng.dirichlet(np.ones(6), (2, 1))
     past = Observation(returns, np.repeat(previous[:, :, None], 96, axis=2), None, np.array([gamma]), 2.0, 96)
     strategy = PolicyStrategy(load_policy("decide-utility")[0], "own")
-    answer = strategy.answer(past, past.allocations)
-    best = strategy.wanted(answer, past)
+    answer = strategy.output(strategy.inputs(past))
+    best = strategy.target(answer, past)
     scores, spread = answer.scores.double().numpy()[:, None], answer.spread.double().numpy()[:, None]
 
     def worth(s: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from time2decide.backtesting.baselines import backbone_pto
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig
-from time2decide.forecasting.timepfn import normalise
+from time2decide.forecasting.timepfn import normalise, positions
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
@@ -65,6 +65,23 @@ def test_covariance_tokens_are_read_and_removed(backbone):
     assert not torch.allclose(model(returns, held)[1], without(returns, held)[1])
 
 
+def test_covariance_tokens_act_through_the_encoder_alone(backbone, monkeypatch):
+    """Where no token sees another, the read-outs are those of the model without covariance tokens."""
+    returns, held = windows()
+    monkeypatch.setattr(TimePFN, "encode", lambda self, tokens: tokens)
+    with_tokens, without = (PaperModel.from_backbone(backbone, covariance=c)(returns, held) for c in (True, False))
+    for one, other in zip(with_tokens, without, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_equal_rows_of_the_covariance_are_told_apart_by_their_position(backbone):
+    normal = normalise(windows()[0][..., :1].expand(-1, -1, 16), 1e-4)[0]
+    tokens = PaperModel.from_backbone(backbone).covariance_tokens(normal)
+    grid = positions(torch.arange(16), torch.tensor([TINY.patches]), TINY.embed)[:, 0]  # after the last patch
+    torch.testing.assert_close(tokens - tokens[:, :1], (grid - grid[:1]).expand_as(tokens), rtol=0, atol=1e-5)
+    assert torch.cdist(grid, grid).fill_diagonal_(1.0).min() > 0
+
+
 def test_allocations_are_normalised_like_any_channel_or_by_a_fixed_rule(backbone):
     returns, held = windows()
     window = torch.cat([returns, held], dim=-1)
@@ -118,6 +135,20 @@ def test_training_is_deterministic_resumable_and_leaves_the_backbone(backbone, t
     model.save_pretrained(tmp_path / "model")
     loaded = PaperModel.from_pretrained(tmp_path / "model")
     assert torch.equal(loaded(*windows())[1], model(*windows())[1])
+
+
+def test_what_stops_the_training_is_the_error_of_decisions(backbone):
+    """While the weights stand still the figure does not depend on λ_r, and it is the loss of the held-out windows."""
+    still = replace(SMOKE, lr=1e-30, epochs=1, first_step=0.0, validation_windows=10_000)
+    figures = []
+    for weight in (0.0, 1e5):
+        model, progress = train_paper_model(replace(still, return_weight=weight), backbone)
+        figures.append(progress.history[0]["validation"])
+    held_out = market_windows(still, "validation", backbone)
+    returns, allocations = held_out[np.arange(held_out.count)]
+    decisions = model(returns[:, :96], allocations[:, :96])[1]
+    expected = (decisions - allocations[:, 96:]).square().mean().item()
+    assert figures == pytest.approx([expected, expected], rel=1e-4)
 
 
 def test_fine_tuning_changes_a_copy_of_the_forecaster(backbone):

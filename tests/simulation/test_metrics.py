@@ -52,6 +52,17 @@ def test_utility_is_that_of_the_objective(returns):
     assert utility[1, 0, 4] == pytest.approx(s @ r[100] - 3.0 * s @ empirical_covariance(r[4:100]) @ s)
 
 
+def test_scores_have_the_risk_aversion_of_the_rollout_and_count_its_first_trade(returns):
+    oracle = oracle_path(returns, [2.0], 50.0)
+    held = np.full((2, 1, 110, 4), 0.25)
+    held[:, :, 96:] = [1.0, 0.0, 0.0, 0.0]  # one trade of 1.5, at the first of 14 steps
+    scores = score(Rollout("x", held, held, np.array([2.0]), 96, 50.0), returns, oracle)
+    np.testing.assert_allclose(scores.turnover, 1.5 / 14)
+    best, own = (utility_path(returns, weights, 50.0, 96).mean(-1) for weights in (oracle, held))
+    np.testing.assert_allclose(scores.utility, own)
+    np.testing.assert_allclose(scores.regret, best - own)
+
+
 def test_traded_counts_drift():
     returns = np.zeros((1, 5, 2))
     returns[0, 2] = [1.0, 0.0]  # the first asset doubles: (1/2, 1/2) drifts to (2/3, 1/3)
@@ -67,6 +78,10 @@ def test_performance_equals_skfolio():
     assert ours["max_drawdown"] == pytest.approx(skfolio.measures.max_drawdown(drawdowns), rel=1e-6)
     assert ours["sharpe"] == pytest.approx(net.mean() / net.std(ddof=1) * np.sqrt(252))
     assert ours["annual_return"] == pytest.approx(np.prod(1 + net) ** (252 / 500) - 1)
+
+
+def test_a_loss_from_the_start_is_a_drawdown():
+    assert performance(np.array([-0.5, 0.2, 0.2]), 252)["max_drawdown"] == pytest.approx(0.5)
 
 
 def test_ruin_and_a_single_step():

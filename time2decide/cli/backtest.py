@@ -225,7 +225,7 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
 
 
 def strategy_meanings(result: Backtest) -> dict[str, str]:
-    """What the strategies of a result do, those that have an entry in the catalogue."""
+    """What the strategies of a result do, those that have an entry in the registry."""
     from time2decide.backtesting.registry import REGISTRY
 
     return {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}

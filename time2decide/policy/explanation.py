@@ -90,7 +90,7 @@ def _covariance_rows(seen: WindowFeatures, amount: Callable[[WindowFeatures], Te
 
 
 def _target(policy: Policy, inputs: PolicyInput) -> Tensor:
-    """The answer as a differentiable function of the situation, (m,).
+    """The answer as a differentiable function of the inputs, (m,).
 
     Of a network trained on utility, which goes to the best asset, the softmax of its scores is taken, in units of
     forecast error.

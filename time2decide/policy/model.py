@@ -94,10 +94,10 @@ class NetworkForecast:
     def __call__(self, returns: np.ndarray) -> np.ndarray:
         n, _, m = returns.shape
         flat = torch.full((n, m, HISTORY), 1.0 / m)
-        situation = PolicyInput(
+        inputs = PolicyInput(
             self.features_of(returns), flat, torch.ones(n), torch.ones(n), torch.full((n,), RISK_AVERSION)
         )
-        return self.policy.expect(situation)[0].double().numpy()
+        return self.policy.expect(inputs)[0].double().numpy()
 
 
 def default_history(policy: Policy, notes: Mapping[str, Any]) -> str:

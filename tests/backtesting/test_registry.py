@@ -1,0 +1,30 @@
+"""What holds of every strategy that has a name."""
+
+import numpy as np
+import pytest
+
+from time2decide.backtesting.registry import REGISTRY
+from time2decide.backtesting.walk_forward import backtest
+from time2decide.markets import LMCConfig, synthetic_returns
+
+GAMMAS = [0.5, 2.0]
+
+
+@pytest.fixture(scope="module")
+def returns():
+    return synthetic_returns("noisy", count=2, config=LMCConfig(channels=4, length=122))
+
+
+def test_a_strategy_on_its_own_history_gets_no_hindsight():
+    wants = {name: REGISTRY[name].make().wants_hindsight for name in REGISTRY if name.startswith("time2decide")}
+    assert wants == {"time2decide": True, "time2decide-own": False, "time2decide-utility": False}
+
+
+@pytest.mark.parametrize("step", [96, 117])  # first decision and, of those that refit every 21 steps, second fit
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_future_cannot_change_a_decision(returns, name, step):
+    changed = returns.copy()
+    changed[:, step:] = np.random.default_rng(0).uniform(-0.9, 2.0, changed[:, step:].shape)
+    first, second = (backtest(table, [name], GAMMAS).rollouts[0] for table in (returns, changed))
+    for one, other in ((first.raw, second.raw), (first.allocations, second.allocations)):
+        np.testing.assert_array_equal(one[:, :, : step + 1], other[:, :, : step + 1])
