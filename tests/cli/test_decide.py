@@ -93,7 +93,10 @@ def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
     assert "52 a year" in result.stdout
     assert "mine" in result.stdout
     again = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
-    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert (again.returncode, again.stdout) == (0, done.stdout)  # finished: nothing is trained again
+    other = run("train", "decide", "--data", "weeks.csv", "--steps", "3", "--out", "mine", cwd=folder)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert "expected a run of the same config and data" in other.stderr
 
 
 def test_names_like_markup_and_an_asset_that_stands_still(run, folder):

@@ -14,7 +14,7 @@ import typer
 
 from time2decide.cli.console import values_flag
 from time2decide.core.files import validate_output_folder
-from time2decide.core.validation import InputError, validate_choice, validate_count
+from time2decide.core.validation import InputError, validate_choice, validate_interval
 
 _MOST_THREADS = 256
 
@@ -155,11 +155,10 @@ def _prepare(out: Path, threads: int) -> None:
     """Set torch's threads; raise unless the folder can be made and written: before the work, not after it."""
     import torch
 
-    if validate_count("threads", threads) > _MOST_THREADS:
-        raise InputError(f"threads: expected at most {_MOST_THREADS}, found {threads}")
+    validate_interval("threads", threads, f"[1, {_MOST_THREADS}]")
     torch.set_num_threads(threads)
     if not (out / "state.safetensors").exists() and (out / "model.safetensors").exists():
-        raise InputError(f"--out: expected an empty folder or a run of the same recipe, found another model in {out}")
+        raise InputError(f"--out: expected an empty folder or a run of the same config, found another model in {out}")
     validate_output_folder("--out", out)
 
 

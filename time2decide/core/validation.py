@@ -88,6 +88,15 @@ def validate_positive(name: str, value: float, *, allow_zero: bool = False, most
     return number
 
 
+def validate_interval(name: str, value: float, interval: str) -> None:
+    """Raise unless `value` is a number in an interval, given as in ``"[0, 1)"``."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    inside = real and low <= value <= high
+    if not inside or (value == low and interval[0] == "(") or (value == high and interval[-1] == ")"):
+        raise InputError(f"{name}: expected a number in {interval}, found {_describe(value)}")
+
+
 def validate_count(name: str, value: int, *, least: int = 1) -> int:
     """A whole number of at least `least` and of 64 bits, or an `InputError` that names the argument."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < 2**63:

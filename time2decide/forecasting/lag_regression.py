@@ -12,8 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import InputError
-
 LAGS = 16
 PENALTIES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)  # relative to the variance of the window
 _SHARPNESS = 10.0
@@ -34,10 +32,8 @@ class LagForecast(NamedTuple):
 
 
 def lag_forecast(windows: Tensor, lags: int = LAGS) -> LagForecast:
-    """One-step forecasts of standardised windows (..., T), in float64."""
+    """One-step forecasts of standardised windows (..., T), T ≥ lags + 4, in float64."""
     steps = windows.shape[-1]
-    if steps < lags + 4:
-        raise InputError(f"windows: expected at least {lags + 4} steps for {lags} lags, found {steps}")
     z = windows.double()
     rows = z.unfold(-1, lags, 1)  # (..., T − lags + 1, lags)
     X, y = rows[..., :-1, :], z[..., lags:]

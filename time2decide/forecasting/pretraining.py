@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.training import STATE, LoopConfig, Report, fit, stream
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import validate_count, validate_interval, validate_positive
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
 from time2decide.markets.lmc import LMCConfig, lmc_series
 
@@ -53,11 +53,9 @@ class PretrainingConfig:
         validate_count("seed", self.seed, least=0)
         for name in ("lr", "fresh_every"):
             validate_positive(name, getattr(self, name))
-        if not 0 < self.pct_start < 1:
-            raise InputError(f"pct_start: expected a number in (0, 1), found {self.pct_start}")
+        validate_interval("pct_start", self.pct_start, "(0, 1)")
         for name in ("multiplicative_share", "rescaled_share", "noisy_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name}: expected a share in [0, 1], found {getattr(self, name)}")
+            validate_interval(name, getattr(self, name), "[0, 1]")
 
 
 SMALL = TimePFNConfig(patch_hidden=128, embed=64, layers=2, heads=4, feedforward=128, head_hidden=128, dropout=0.0)

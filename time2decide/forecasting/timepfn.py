@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
 
 #: Bundled checkpoints.
 PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
@@ -57,8 +57,7 @@ class TimePFNConfig:
             raise InputError(f"embed: expected a multiple of heads ({self.heads}) and of 4, found {self.embed}")
         if self.patch > self.window:
             raise InputError(f"patch: expected at most the window ({self.window}), found {self.patch}")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout: expected a number in [0, 1), found {self.dropout}")
+        validate_interval("dropout", self.dropout, "[0, 1)")
 
     @property
     def features(self) -> int:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import validate_count, validate_interval, validate_positive
 
 #: Checkpoints that come with the package, by name.
 PRETRAINED = {"qp": Path(__file__).parent / "pretrained" / "qp"}
@@ -57,8 +57,7 @@ class EquivariantConfig:
         for name, least in (("width", 1), ("hidden", 1), ("depth", 0), ("closing", 0)):
             validate_count(name, getattr(self, name), least=least)
         validate_positive("sharpness", self.sharpness)
-        if not 0 < self.floor < 1:
-            raise InputError(f"floor: expected a number in (0, 1), found {self.floor}")
+        validate_interval("floor", self.floor, "(0, 1)")
         for name in ("data_steps", "gate_steps"):
             accelerated, plain = getattr(self, name)
             validate_count(name, accelerated, least=0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from time2decide.core.training import STATE, LoopConfig, Report, fit
-from time2decide.core.validation import validate_count, validate_positive
+from time2decide.core.validation import validate_count, validate_interval, validate_positive
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.qp import PAPER_SIZES, InputError, random_qp, solve_exact
 
@@ -47,8 +47,7 @@ class EquivariantTraining:
         low, high = self.depths
         if not 1 <= low <= high:
             raise InputError(f"depths: expected 1 <= low <= high, found {self.depths}")
-        if not 0 <= self.decay < 1:
-            raise InputError(f"decay: expected a number in [0, 1), found {self.decay}")
+        validate_interval("decay", self.decay, "[0, 1)")
 
 
 #: name -> recipe: a look at whether it runs, and the one that made the bundled checkpoint.

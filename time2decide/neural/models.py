@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel, describe, load_checkpoint, save_tensors
-from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import (
+    InputError,
+    validate_choice,
+    validate_count,
+    validate_interval,
+    validate_positive,
+)
 from time2decide.neural.tokens import token_shape
 
 ATTENTIONS = ("softmax", "linear")
@@ -186,8 +192,7 @@ def _validate_shape(config: Any, *counts: str) -> None:
     for name in ("n", *counts):
         validate_count(name, getattr(config, name))
     validate_count("m", config.m, least=0)
-    if not 0 <= config.dropout < 1:
-        raise InputError(f"dropout: expected a number in [0, 1), found {config.dropout!r}")
+    validate_interval("dropout", config.dropout, "[0, 1)")
 
 
 @dataclass(frozen=True)

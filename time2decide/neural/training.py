@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.training import LoopConfig, Progress, fit, step_report, stream
-from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import (
+    InputError,
+    validate_choice,
+    validate_count,
+    validate_interval,
+    validate_positive,
+)
 from time2decide.neural.tokens import random_rotation, rotate
 
 _EVALUATION_BATCH = 512
@@ -50,8 +56,7 @@ class TrainingConfig:
         if self.clip_norm is not None:
             validate_positive("clip_norm", self.clip_norm)
         for name in ("factor", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name}: expected a number in [0, 1), found {getattr(self, name)}")
+            validate_interval(name, getattr(self, name), "[0, 1)")
 
 
 def train(

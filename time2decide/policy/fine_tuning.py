@@ -26,7 +26,7 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
 from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, episodes_of
 from time2decide.policy.losses import Group, Place, draw_inertia, utility_loss, walk_utility
@@ -62,14 +62,12 @@ class FineTuning:
         validate_count("burn_in", self.burn_in, least=3)
         validate_positive("lr", self.lr)
         validate_count("seed", self.seed, least=0)
-        if not 0 <= self.cost_bps < 5000:
-            raise InputError(f"cost_bps: expected a number in [0, 5000), found {self.cost_bps}")
+        validate_interval("cost_bps", self.cost_bps, "[0, 5000)")
         for name, most in (("budgets", 2.0), ("risks", 1e6)):
             values = getattr(self, name)
             if not values or not all(0 < value <= most for value in values):
                 raise InputError(f"{name}: expected numbers in (0, {most:g}], found {values}")
-        if not 0 < self.share <= 1:
-            raise InputError(f"share: expected a number in (0, 1], found {self.share}")
+        validate_interval("share", self.share, "(0, 1]")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.training import LoopConfig, Progress, Report, fit
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets import BUDGETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel
@@ -58,8 +58,7 @@ class PaperModelTraining:
         validate_positive("return_weight", self.return_weight, allow_zero=True)
         validate_positive("lr", self.lr)
         validate_count("seed", self.seed, least=0)
-        if not 0 < self.pct_start < 1:
-            raise InputError(f"pct_start: expected a number in (0, 1), found {self.pct_start}")
+        validate_interval("pct_start", self.pct_start, "(0, 1)")
         if self.turnover_l1 not in BUDGETS:
             raise InputError(f"turnover_l1: expected one of {BUDGETS}, found {self.turnover_l1}")
 
