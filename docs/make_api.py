@@ -30,7 +30,7 @@ PAGES = {
     "time2decide.policy.uncertainty": ("Uncertainty", "uncertainty", "noise_curve"),
     "time2decide.policy.fine_tuning": ("FineTuning", "fine_tune", "fine_tune_to"),
     "time2decide.backtesting.skfolio_estimator": ("Time2DecidePortfolio",),
-    "time2decide.markets.weights": ("read_weights", "write_weights"),
+    "time2decide.markets.tables": ("read_weights", "write_weights"),
     "time2decide.reports.backtest_page": ("write_page",),
 }
 HEADER = "# API\n\nMade from the docstrings by `python docs/make_api.py`; a test checks that it is up to date.\n"

@@ -10,7 +10,7 @@ import pytest
 
 from time2decide import Time2Decide, load_returns
 from time2decide.core.validation import InputError
-from time2decide.markets.weights import read_weights, write_weights
+from time2decide.markets.tables import read_weights, write_weights
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def decide(
         raise InputError(f"out: expected another file than the one that is read, found {out}")
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
-    from time2decide.markets.weights import read_weights, write_weights
+    from time2decide.markets.tables import read_weights, write_weights
 
     current = None if previous is None else read_weights(previous)
     import pandas as pd

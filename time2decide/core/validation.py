@@ -17,6 +17,12 @@ class InputError(ValueError):
     """Bad input from the caller. The message names the argument, what was expected and what was found."""
 
 
+def refuse(problems: Iterable[str]) -> None:
+    """Raise an `InputError` with the first of the problems that a validator finds, if there is any."""
+    for problem in problems:
+        raise InputError(problem)
+
+
 def as_tensor(name: str, value: ArrayLike) -> Tensor:
     """A real float tensor (integers become float64), or an `InputError` that names the argument."""
     import torch  # here, so that bad file names are refused before torch is loaded

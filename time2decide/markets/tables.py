@@ -1,23 +1,32 @@
-"""Real returns from CSV, Parquet or a DataFrame: checked cell by cell, refused with a place, never silently filled."""
+"""Tables of returns from CSV, Parquet or a DataFrame, validated cell by cell, never silently filled; weights files."""
 
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
+from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from time2decide.core.files import validate_input_file
-from time2decide.core.validation import InputError, validate_positive
+from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.validation import InputError, refuse, validate_choice, validate_positive
 from time2decide.markets.validation import looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
 _MOST_BYTES = 256 * 2**20  # of a file: a hundred years of daily returns of 100 assets are 60 MB
+_NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool, np.bool_), "true or false"),
+    ((complex, np.complexfloating), "complex numbers"),
+    ((date, timedelta, np.datetime64, np.timedelta64), "dates or durations"),
+)
+_WEIGHTS_HEADER = ["asset", "weight"]
 _TELLING = 20  # rows that are all positive are hardly returns
 
 
@@ -57,8 +66,8 @@ def load_market(
 
     With `values` None it is guessed: numbers that are all positive and typically above 0.5 are prices.
     """
-    if values not in (*_KINDS, None):
-        raise InputError(f"values: expected one of {', '.join(_KINDS)}, found {values!r}")
+    if values is not None:
+        validate_choice("values", values, _KINDS)
     if most_gap != math.inf:  # which allows any gap
         validate_positive("most_gap", most_gap)
     if isinstance(source, str) and source == "sp500":
@@ -70,10 +79,10 @@ def load_market(
     else:
         path = Path(source)
         frame, name = _read(path), path.name
-    table = _checked(frame, name, most_gap)
+    table = _validate_table(frame, name, most_gap)
     if values is None:
         values = _guess(table.to_numpy(), name)
-    return (_prices_to_returns if values == "prices" else _checked_returns)(table, name), values
+    return (_prices_to_returns if values == "prices" else _validate_table_of_returns)(table, name), values
 
 
 def _guess(array: np.ndarray, name: str) -> str:
@@ -103,21 +112,18 @@ def sp500_prices() -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     validate_input_file(path)
+    megabytes, suffix = path.stat().st_size >> 20, path.suffix.lower()
     if path.stat().st_size > _MOST_BYTES:
-        megabytes = path.stat().st_size >> 20
         raise InputError(f"{path.name}: expected at most {_MOST_BYTES >> 20} MB, found {megabytes} MB")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        try:
-            return _dates_first(pd.read_parquet(path))
-        except ImportError:
-            raise InputError(
-                f"{path.name}: reading Parquet needs the package pyarrow, which is not installed"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path.name}: expected a Parquet file ({str(error).splitlines()[0]})") from None
-    if path.suffix.lower() != ".csv":
+    if suffix == ".csv":
+        return _read_csv(path)
+    if suffix not in (".parquet", ".pq"):
         raise InputError(f"{path.name}: expected a .csv or .parquet file, found {path.suffix or 'no suffix'!r}")
-    return _read_csv(path)
+    try:
+        return _dates_first(pd.read_parquet(path))
+    except Exception as error:  # pyarrow has errors of its own, and raises others for damaged files
+        found = "the package pyarrow is missing" if isinstance(error, ImportError) else str(error).split("\n")[0]
+        raise InputError(f"{path.name}: expected a Parquet file that can be read ({found})") from None
 
 
 def _dates_first(frame: pd.DataFrame) -> pd.DataFrame:
@@ -133,62 +139,63 @@ def _dates_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     """Cells as text, so that an error can show what stands in the file."""
+    rows = read_cells(path)
+    header, body = rows[0], rows[1:]
+    if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
+        raise InputError(f"{path.name}: expected cells separated by commas, found {header[0][:40]!r}")
+    refuse(
+        f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}"
+        for number, row in enumerate(body, start=1)
+        if len(row) != len(header)
+    )
+    labels = [row[0].strip() for row in body]
+    return pd.DataFrame([row[1:] for row in body], index=pd.Index(labels), columns=header[1:])
+
+
+def read_cells(path: Path) -> list[list[str]]:
+    """The rows of a CSV file with something in them, at least one, as text."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path.name}: expected comma-separated text in UTF-8 ({error})") from None
-    if not rows:
-        raise InputError(f"{path.name}: expected a header and rows, found an empty file")
-    header, body = rows[0], rows[1:]
-    if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
-        raise InputError(f"{path.name}: expected cells separated by commas, found {header[0][:40]!r}")
-    for number, row in enumerate(body, start=1):
-        if len(row) != len(header):
-            raise InputError(f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}")
-    labels = [row[0].strip() for row in body]
-    return pd.DataFrame([row[1:] for row in body], index=pd.Index(labels), columns=header[1:])
+    refuse([] if rows else [f"{path.name}: expected a header and rows, found an empty file"])
+    return rows
 
 
-def _checked(frame: pd.DataFrame, name: str, most_gap: float) -> pd.DataFrame:
-    if frame.shape[0] < 2 or frame.shape[1] < 1:
-        raise InputError(f"{name}: expected at least 2 rows and 1 asset, found {frame.shape[0]} and {frame.shape[1]}")
+def _validate_table(frame: pd.DataFrame, name: str, most_gap: float) -> pd.DataFrame:
     columns = [str(column).strip() for column in frame.columns]
-    nameless = [i for i, column in enumerate(frame.columns) if pd.isna(column) or not columns[i]]
-    if nameless:
-        raise InputError(f"{name}: column {nameless[0] + 1}: expected the name of an asset, found none")
-    twice = [column for i, column in enumerate(columns) if column in columns[:i]]
-    if twice:
-        raise InputError(f"{name}: column {twice[0]!r}: expected distinct names, found it twice")
-    index = _checked_index(frame.index, name, most_gap)
+    refuse(_frame_problems(frame, columns, name))
+    index = frame.index if isinstance(frame.index, pd.DatetimeIndex) else _parse_labels(frame.index, name)
+    refuse(_index_problems(index, list(frame.index), name, most_gap))
     cells = [_numbers(frame.iloc[:, i], name, column) for i, column in enumerate(columns)]
-    for column, numbers in zip(columns, cells, strict=True):
-        if (numbers == numbers[0]).all():
-            raise InputError(
-                f"{name}: column {column!r}: expected numbers that vary, found {numbers[0]:g} in every row"
-            )
+    refuse(
+        f"{name}: column {column!r}: expected numbers that vary, found {numbers[0]:g} in every row"
+        for column, numbers in zip(columns, cells, strict=True)
+        if (numbers == numbers[0]).all()
+    )
     return pd.DataFrame(np.column_stack(cells), index=index, columns=columns)
 
 
-def _checked_index(index: pd.Index, name: str, most_gap: float) -> pd.Index:
-    """Dates or whole numbers, strictly increasing, without gaps."""
-    labels = list(index)
-    parsed = index if isinstance(index, pd.DatetimeIndex) else _parse_labels(index, name)
-    steps = np.diff(parsed.asi8 if isinstance(parsed, pd.DatetimeIndex) else parsed.to_numpy())
-    repeated = np.flatnonzero(parsed.duplicated())
-    if repeated.size:
-        raise InputError(f"{name}: row {repeated[0] + 1}: expected distinct dates, found {labels[repeated[0]]} again")
-    backwards = np.flatnonzero(steps < 0)
-    if backwards.size:
-        row = backwards[0] + 2
-        raise InputError(
-            f"{name}: row {row}: expected increasing dates, found {labels[row - 1]} after {labels[row - 2]}"
-        )
-    wide = np.flatnonzero(steps > most_gap * np.median(steps))
-    if wide.size:
-        row = wide[0] + 2
-        raise InputError(f"{name}: row {row}: expected no gap, found {labels[row - 2]} followed by {labels[row - 1]}")
-    return parsed
+def _frame_problems(frame: pd.DataFrame, columns: list[str], name: str) -> Iterator[str]:
+    if frame.shape[0] < 2 or frame.shape[1] < 1:
+        yield f"{name}: expected at least 2 rows and 1 asset, found {frame.shape[0]} and {frame.shape[1]}"
+    for i, column in enumerate(columns):
+        if pd.isna(frame.columns[i]) or not column:
+            yield f"{name}: column {i + 1}: expected the name of an asset, found none"
+        if column in columns[:i]:
+            yield f"{name}: column {column!r}: expected distinct names, found it twice"
+
+
+def _index_problems(index: pd.Index, labels: list[Any], name: str, most_gap: float) -> Iterator[str]:
+    """Dates or whole numbers must increase strictly and have no gaps."""
+    steps = np.diff(index.asi8 if isinstance(index, pd.DatetimeIndex) else index.to_numpy())
+    for row in np.flatnonzero(index.duplicated()):
+        yield f"{name}: row {row + 1}: expected distinct dates, found {labels[row]} again"
+    for row in np.flatnonzero(steps < 0):
+        yield f"{name}: row {row + 2}: expected increasing dates, found {labels[row + 1]} after {labels[row]}"
+    for row in np.flatnonzero(steps > most_gap * np.median(steps)):
+        yield f"{name}: row {row + 2}: expected no gap, found {labels[row]} followed by {labels[row + 1]}"
 
 
 def _parse_labels(index: pd.Index, name: str) -> pd.Index:
@@ -199,53 +206,53 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
         dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
     except ValueError:  # several time zones, as those of summer and winter
         dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
-    bad = np.flatnonzero(dates.isna())
-    if bad.size:
-        raise InputError(
-            f"{name}: row {bad[0] + 1}: expected a date like 2024-01-31 in the first column, found {texts[bad[0]]!r}"
-        )
+    refuse(
+        f"{name}: row {row + 1}: expected a date like 2024-01-31 in the first column, found {texts[row]!r}"
+        for row in np.flatnonzero(dates.isna())
+    )
     return pd.DatetimeIndex(dates)
 
 
 def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
+    where = f"{name}: column {column!r}"
     kinds = {type(cell) for cell in cells} if cells.dtype == object else {cells.dtype.type}
-    refused: tuple[tuple[tuple[type, ...], str], ...] = (
-        ((bool, np.bool_), "true or false"),
-        ((complex, np.complexfloating), "complex numbers"),
-        ((date, timedelta, np.datetime64, np.timedelta64), "dates or durations"),
+    refuse(
+        f"{where}: expected real numbers, found {text}"
+        for kind, text in _NOT_NUMBERS
+        if any(issubclass(one, kind) for one in kinds)
     )
-    for kind, text in refused:
-        if any(issubclass(one, kind) for one in kinds):
-            raise InputError(f"{name}: column {column!r}: expected real numbers, found {text}")
     try:
         numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     except OverflowError:
-        raise InputError(f"{name}: column {column!r}: expected numbers, found one of more digits than fit") from None
-    bad = np.flatnonzero(~np.isfinite(numbers))
-    if bad.size:
-        found = cells.iloc[bad[0]]
-        text = "an empty cell" if str(found).strip() == "" else repr(found) if isinstance(found, str) else str(found)
-        raise InputError(f"{name}: {_place(cells.index, column, bad[0])}: expected a number, found {text}")
+        raise InputError(f"{where}: expected numbers, found one of more digits than fit") from None
+    refuse(
+        f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cells.iloc[row])}"
+        for row in map(int, np.flatnonzero(~np.isfinite(numbers)))
+    )
     return np.asarray(numbers)
 
 
-def _checked_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
+def _shown(cell: object) -> str:
+    return "an empty cell" if str(cell).strip() == "" else repr(cell) if isinstance(cell, str) else str(cell)
+
+
+def _validate_table_of_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    refuse(_return_problems(table, name))
+    return table
+
+
+def _return_problems(table: pd.DataFrame, name: str) -> Iterator[str]:
     array = table.to_numpy()
     if looks_like_prices(array):
-        raise InputError(
-            f"{name}: expected returns, found only positive numbers with median {np.median(array):g}: say that these "
-            "are prices"
-        )
+        found = f"only positive numbers with median {np.median(array):g}"
+        yield f"{name}: expected returns, found {found}: say that these are prices"
     row, column = divmod(int(array.argmin()), array.shape[1])
     if array[row, column] < -1:
         place = _place(table.index, table.columns[column], row)
-        raise InputError(f"{name}: {place}: expected a return of at least -1, found {array[row, column]:g}")
+        yield f"{name}: {place}: expected a return of at least -1, found {array[row, column]:g}"
     for i, asset in enumerate(table.columns):
         if array[:, i].min() > 0 and np.median(array[:, i]) > 1:
-            raise InputError(
-                f"{name}: column {asset!r}: expected returns, found what look like prices (values='prices')"
-            )
-    return table
+            yield f"{name}: column {asset!r}: expected returns, found what look like prices (values='prices')"
 
 
 def _prices_to_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -261,3 +268,49 @@ def _place(index: pd.Index, column: str, row: int) -> str:
     label = index[row]
     shown = label.date().isoformat() if isinstance(label, pd.Timestamp) else label
     return f"column {column!r}, row {row + 1} ({shown})"
+
+
+def read_weights(path: str | Path) -> pd.Series:
+    """The weights of a CSV file with the columns `asset,weight`, by asset; refused with the row in question."""
+    path = Path(path)
+    validate_input_file(path)
+    rows = [[cell.strip() for cell in row] for row in read_cells(path)]
+    refuse(_weight_problems(rows, path.name))
+    return pd.Series({asset: float(weight) for asset, weight in rows[1:]}, name="weight", dtype=float)
+
+
+def _weight_problems(rows: list[list[str]], name: str) -> Iterator[str]:
+    if rows[0] != _WEIGHTS_HEADER:
+        yield f"{name}: expected the columns asset,weight, found {','.join(rows[0])[:60]}"
+    if len(rows) == 1:
+        yield f"{name}: expected a row for each asset, found none"
+    seen: set[str] = set()
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != 2:
+            yield f"{name}: row {number}: expected 2 cells, found {len(row)}"
+        if row[0] in seen:
+            yield f"{name}: row {number}: expected distinct assets, found {row[0]!r} again"
+        seen.add(row[0])
+        if not _is_number(row[1]):
+            yield f"{name}: row {number} ({row[0]}): expected a number, found {row[1]!r}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def write_weights(weights: pd.Series, path: str | Path) -> Path:
+    """Write weights for `read_weights`, whole or not at all."""
+    path = Path(path)
+    if path.suffix.lower() != ".csv" or not path.parent.is_dir():
+        raise InputError(f"out: expected a name ending in .csv in an existing folder, found {path}")
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(_WEIGHTS_HEADER)
+    lines.writerows((str(asset), repr(float(weight))) for asset, weight in weights.items())
+    write_text(path, text.getvalue())
+    return path
