@@ -90,8 +90,9 @@ def load_checkpoint(
     kind = models[architecture]
     config: Any = config_from(kind.CONFIG, facts.get("config"))
     try:
-        with torch.device("meta"):  # sizes first: a damaged configuration may ask for any amount of memory
-            kind(config).load_state_dict(tensors, assign=True)
+        if str(name_or_path) not in (bundled or {}):  # a damaged configuration may ask for any amount of memory
+            with torch.device("meta"):  # sizes first; the first use of this device takes seconds to import
+                kind(config).load_state_dict(tensors, assign=True)
         with torch.random.fork_rng(devices=[]):  # the first weights are drawn in vain
             model = kind(config).to(device)
         model.load_state_dict(tensors)

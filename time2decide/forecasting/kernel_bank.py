@@ -8,7 +8,8 @@ is linear algebra with weights that do not depend on the data,
     log evidence_k = −½ (T log s_k + log|K_k|)   (the amplitude is estimated, so that units do not matter)
 
 and the forecast is the mean of the mixture. It is one wide layer with squared units, softmax attention over the N
-kernels, and a read-out, all with fixed weights. Nothing is stored: (window, members, seed) fix every number.
+kernels, and a read-out, all with fixed weights. (window, members, seed) fix every number; they are kept
+in the cache, because the first making takes a second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.cache import cached_tensors
 from time2decide.core.validation import validate_count
 from time2decide.markets.lmc import LMCConfig, channel_gram
 
@@ -29,6 +31,7 @@ _NOISY_SHARE = 0.6  # of the kernels have white noise added, as the noisy market
 _NOISE_EXPONENTS = (-2.0, 1.5)  # log10 of its variance relative to the channel's
 _FLOOR_WIDTH = 1.5  # eigenvalues within this factor of the smallest are taken as equal
 _TEMPER = 0.5  # of the evidence: none of the N kernels is the right one, so none may win by too much
+_VERSION = 1  # of the numbers in the cache
 _ROWS = 512  # windows per block: bounds memory
 
 
@@ -48,25 +51,12 @@ class KernelBank:
     def __init__(self, window: int = 96, members: int = 256, seed: int = 1) -> None:
         validate_count("window", window, least=3)
         validate_count("members", members)
-        gram = _random_grams(window, members, seed)  # (N, T + AHEAD, T + AHEAD)
-        past, cross = gram[:, :window, :window], gram[:, :window, window]
-        ahead = gram[:, :window, window:].mean(axis=-1)
-        values, vectors = np.linalg.eigh(past)  # (N, T) ascending, (N, T, T)
-        floor, high = _split(values)
-        values = np.where(high, values, floor[:, None])
-        inverse = (vectors / values[:, None]) @ vectors.transpose(0, 2, 1)
-        weights, later = (np.einsum("nij,nj->ni", inverse, target) for target in (cross, ahead))
-        variance = gram[:, window, window] - np.einsum("ni,ni->n", weights, cross)
-        member, place = np.nonzero(high)
-        directions = vectors[member, :, place] * np.sqrt(1 - floor[member] / values[member, place])[:, None]
+        key = {"kind": "kernel-bank", "version": _VERSION, "window": window, "members": members, "seed": seed}
+        parts = cached_tensors(key, lambda: _weights(window, members, seed))
         self.window, self.members = window, members
-        self.weights = torch.from_numpy(weights.T.copy()).float()  # (T, N)
-        self.later = torch.from_numpy(later.T.copy()).float()  # (T, N)
-        self.directions = torch.from_numpy(directions.copy()).float()  # (Σ ranks, T)
-        self.ranks = torch.from_numpy(high.sum(axis=1))
-        self.floor = torch.from_numpy(floor).float()
-        self.log_determinant = torch.from_numpy(np.log(values).sum(axis=1)).float()
-        self.variance = torch.from_numpy(variance).float()
+        self.weights, self.later = parts["weights"], parts["later"]  # (T, N) each
+        self.directions, self.ranks = parts["directions"], parts["ranks"]  # (Σ ranks, T) and (N,)
+        self.floor, self.log_determinant, self.variance = (parts[k] for k in ("floor", "log_determinant", "variance"))
 
     def forecast(self, windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of standardised windows (rows, T): the next value, its standard deviation, and the mean of the next AHEAD.
@@ -91,8 +81,31 @@ class KernelBank:
 
 @lru_cache(maxsize=4)
 def kernel_bank(window: int = 96, members: int = 256, seed: int = 1) -> KernelBank:
-    """The bank of these parameters, built once per process (a second for 256 members)."""
+    """The bank of these parameters, loaded once per process."""
     return KernelBank(window, members, seed)
+
+
+def _weights(window: int, members: int, seed: int) -> dict[str, Tensor]:
+    """The fixed weights of a bank, by name."""
+    gram = _random_grams(window, members, seed)  # (N, T + AHEAD, T + AHEAD)
+    past, cross = gram[:, :window, :window], gram[:, :window, window]
+    ahead = gram[:, :window, window:].mean(axis=-1)
+    values, vectors = np.linalg.eigh(past)  # (N, T) ascending, (N, T, T)
+    floor, high = _split(values)
+    values = np.where(high, values, floor[:, None])
+    inverse = (vectors / values[:, None]) @ vectors.transpose(0, 2, 1)
+    weights, later = (np.einsum("nij,nj->ni", inverse, target) for target in (cross, ahead))
+    member, place = np.nonzero(high)
+    made = {
+        "weights": weights.T,
+        "later": later.T,
+        "directions": vectors[member, :, place] * np.sqrt(1 - floor[member] / values[member, place])[:, None],
+        "floor": floor,
+        "log_determinant": np.log(values).sum(axis=1),
+        "variance": gram[:, window, window] - np.einsum("ni,ni->n", weights, cross),
+    }
+    tensors = {name: torch.from_numpy(array.copy()).float() for name, array in made.items()}
+    return tensors | {"ranks": torch.from_numpy(high.sum(axis=1))}
 
 
 def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

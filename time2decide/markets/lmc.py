@@ -22,9 +22,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from joblib import Parallel, cpu_count, delayed
-from scipy.linalg import lapack, toeplitz
-from threadpoolctl import threadpool_limits
 
 from time2decide.core.cache import cached_array
 from time2decide.core.validation import InputError, validate_count, validate_positive
@@ -191,6 +188,8 @@ def _kernel_gram(kernel: Kernel) -> np.ndarray:
 
 
 def _generate(config: LMCConfig, seed: int, first: int, count: int, workers: int | None) -> np.ndarray:
+    from joblib import Parallel, cpu_count, delayed  # here: a decision needs none of it
+
     processes = min(workers or (cpu_count() if count >= _PARALLEL_FROM else 1), count)
     edges = first + np.linspace(0, count, (4 * processes if processes > 1 else 1) + 1).astype(int)
     parts = Parallel(n_jobs=processes)(
@@ -200,6 +199,8 @@ def _generate(config: LMCConfig, seed: int, first: int, count: int, workers: int
 
 
 def _generate_part(config: LMCConfig, seed: int, start: int, stop: int) -> np.ndarray:
+    from threadpoolctl import threadpool_limits
+
     with threadpool_limits(1):  # one thread per process: faster here, and the same rounding everywhere
         return np.stack([lmc_series(config, seed, i) for i in range(start, stop)]) if stop > start else _none(config)
 
@@ -215,6 +216,8 @@ def kernel_bank(length: int) -> tuple[Kernel, ...]:
     periodic exp(−2 sin²(πd/p)), linear xx' + σ₀², Gaussian exp(−d²/2ℓ²), rational quadratic (1 + d²/2α)^−α,
     white noise and the constant 1, with d = |x − x'|.
     """
+    from scipy.linalg import toeplitz
+
     grid = np.linspace(0.0, 1.0, length)
     periodic = {p: _from_gram(toeplitz(np.exp(-2 * np.sin(np.pi * grid * length / p) ** 2))) for p in set(PERIODS)}
     stationary = [np.exp(-0.5 * (grid / scale) ** 2) for scale in SMOOTH_SCALES]
@@ -231,6 +234,8 @@ def kernel_bank(length: int) -> tuple[Kernel, ...]:
 def tall_factor(gram: np.ndarray) -> np.ndarray:
     """F (T, rank) with FFᵀ = gram up to 1e-12 of the largest variance, by Cholesky with pivoting."""
     tolerance = _TOLERANCE * float(gram.diagonal().max())
+    from scipy.linalg import lapack
+
     lower, pivots, rank, _ = lapack.dpstrf(gram, tol=tolerance, lower=1)
     factor = np.empty((len(gram), rank))
     factor[pivots - 1] = np.tril(lower)[:, :rank]
