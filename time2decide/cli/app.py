@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,17 +106,28 @@ def _solution_table(answer: dict[str, Any], title: str) -> Table:
 def bench(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
+    store: Annotated[bool, typer.Option("--store", help="Keep the rows in the results, for `report`.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed and accuracy against peers in one run.
 
-    Example: time2decide bench constructions --json
+    Example: time2decide bench constructions --store
     """
     if name not in (*BENCHMARKS, "all"):
         raise InputError(f"name: expected one of {', '.join(BENCHMARKS)} or all, found {name!r}")
+    if store:
+        from time2decide.experiments.store import check_writable
+
+        check_writable()
     collected: list[dict[str, Any]] = []
     for each in BENCHMARKS if name == "all" else (name,):
+        start = time.perf_counter()
         rows = importlib.import_module(f"time2decide.bench.{each}").rows(quick=quick)
+        if store:
+            from time2decide.experiments.store import Store
+
+            kept = Store(f"bench-{each}", "smoke" if quick else "cpu")
+            kept.append({"bench": each}, rows, time.perf_counter() - start)
         if not as_json:
             _console().print(rows_table(rows, title=each))
         collected += [{"bench": each, **row} for row in rows] if name == "all" else rows

@@ -51,7 +51,7 @@ def qp(
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.neural.equivariant_training import PRESETS, train_equivariant
 
     if preset not in PRESETS:
@@ -81,7 +81,7 @@ def forecast(
 
     Example: time2decide train forecast --preset cpu --out runs/forecast
     """
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.forecasting import PRESETS, pretrain
 
     if preset not in PRESETS:
@@ -127,7 +127,7 @@ def decide(
 
     Example: time2decide train decide --data my.csv --out runs/mine
     """
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.policy.model import load_policy
     from time2decide.policy.network import PolicyConfig
     from time2decide.policy.training import PRESETS, UTILITY, train_policy
@@ -180,7 +180,7 @@ def _fine_tune(
     if (out / "model.safetensors").exists():
         raise InputError(f"--out: expected a folder without a model, found one in {out}")
     _prepare(out, threads)
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.markets.oracle import WINDOW
     from time2decide.markets.tables import load_market
     from time2decide.policy.fine_tuning import FineTuning, fine_tune_to

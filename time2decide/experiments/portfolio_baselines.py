@@ -21,8 +21,10 @@ from time2decide.backtesting.baselines import (
     Uniform,
     oracle_rollout,
 )
-from time2decide.experiments.paper import published
+from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.experiments.claims import published
 from time2decide.experiments.registry import Experiment
+from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
 from time2decide.markets import BUDGETS, MARKETS, RISK_AVERSION, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.simulation.engine import Strategy, rollout
@@ -42,8 +44,6 @@ _PAPER_TABLES = {
     "noisy": "time2decide_mse_summary_noisy",
     "noisy-matched": "time2decide_mse_summary_noisy",
 }
-Config = dict[str, Any]
-Row = dict[str, Any]
 
 
 def tasks(preset: str) -> list[Config]:
@@ -129,43 +129,39 @@ def _rows(result: Any, returns: np.ndarray, oracle: np.ndarray, parameter: Seque
     ]
 
 
-def show(rows: list[Row]) -> str:
+def tables(rows: list[Row]) -> list[Table]:
     """MSE, regret and utility per market: mean ± standard error over seeds, the paper's figure in brackets."""
-    blocks = [f"failed: {row['market']} seed {row['seed']}: {row['error']}" for row in rows if row["error"]]
-    measured = [row for row in rows if not row["error"]]
-    for market in dict.fromkeys(row["market"] for row in measured):
-        chosen = [row for row in measured if row["market"] == market]
-        seeds = len({row["seed"] for row in chosen})
-        sizes = f"{chosen[0]['evaluation']} series, {seeds} seed(s), preset {chosen[0]['preset']}"
-        blocks.append(_block(f"{market}: MSE to the oracle, {sizes} [paper's 30 series]", chosen, "mse", market))
-        blocks.append(_block(f"{market}: regret per step × 1e4", chosen, "regret", None, 1e4))
-        blocks.append(_block(f"{market}: utility per step × 1e4", chosen, "utility", None, 1e4))
-    blocks.append(
+    note = (
         "Brackets: the paper's Uniform; its PtO with a TimePFN forecast beside pto-ridge; its Time2Decide beside "
-        "averaged-oracle.\nnoisy: noise of standard deviation 0.01, as the paper says; noisy-matched: 0.0065, at which "
+        "averaged-oracle. noisy: noise of standard deviation 0.01, as the paper says; noisy-matched: 0.0065, at which "
         "Uniform's noisy row is the paper's share of its clean row."
     )
-    return "\n\n".join(blocks)
+    found = []
+    for market, chosen in grouped(rows, "market").items():
+        sizes = f"{chosen[0]['evaluation']} series, {len(grouped(chosen, 'seed'))} seed(s)"
+        titles = {
+            "mse": f"{market}: MSE to the oracle (paper's), {sizes}",
+            "regret": f"{market}: regret per step × 1e4",
+            "utility": f"{market}: utility per step × 1e4",
+        }
+        for key, caption in titles.items():
+            cells = [
+                [name, *(_cell(own, budget, key) for budget in BUDGETS)]
+                for name, own in grouped(chosen, "strategy").items()
+            ]
+            found.append(Table(caption, ["strategy", *(f"γ={budget:g}" for budget in BUDGETS)], cells, note))
+    return with_last_note(found)
 
 
-def _block(title: str, rows: list[Row], key: str, market: str | None, scale: float = 1.0) -> str:
-    digits, width = (1, 13) if scale > 1 else (4, 24)
-    lines = [title, "strategy".ljust(18) + "".join(f"γ={budget:g}".rjust(width) for budget in BUDGETS)]
-    for name in dict.fromkeys(row["strategy"] for row in rows):
-        cells = []
-        for budget in BUDGETS:
-            values = [scale * r[key] for r in rows if r["strategy"] == name and r["turnover_l1"] == budget]
-            error = f"±{stdev(values) / len(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
-            paper = _published(market, name, budget)
-            cells.append((f"{mean(values):.{digits}f}{error}" + (f" [{paper:.4f}]" if paper else "")).rjust(width))
-        lines.append(name.ljust(18) + "".join(cells))
-    return "\n".join(lines)
-
-
-def _published(market: str | None, strategy: str, budget: float) -> float | None:
-    if market is None or strategy not in _PAPER_ROWS:
-        return None
-    return published(_PAPER_TABLES[market]).get((f"gamma={budget}", _PAPER_ROWS[strategy]))
+def _cell(rows: list[Row], budget: float, key: str) -> str:
+    """Mean ± standard error over the seeds of one strategy at one budget."""
+    scale, form = (1.0, ".4f") if key == "mse" else (1e4, ".1f")
+    values = [scale * row[key] for row in rows if row["turnover_l1"] == budget]
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    paper = published(_PAPER_TABLES[rows[0]["market"]]).get(
+        (f"gamma={budget}", _PAPER_ROWS.get(rows[0]["strategy"], ""))
+    )
+    return quantity(mean(values) if values else None, form, error, paper if key == "mse" else None)
 
 
 EXPERIMENTS = (
@@ -176,6 +172,6 @@ EXPERIMENTS = (
         presets={"smoke": "10 s", "cpu": "30 to 45 min", "paper": "4 h"},
         tasks=tasks,
         run=run,
-        show=show,
+        tables=tables,
     ),
 )

@@ -1,8 +1,7 @@
-"""What the experiments on learned QP solvers share: presets, trained models by configuration, findings.
+"""Cells of the experiments on learned QP solvers: presets, configurations, trained models.
 
 A cell is one model trained on one size. Its configuration fixes every bit of it, so trained models are kept on disk
-under a hash of the configuration and serve all experiments: the grid trains them, the table of shifted condition
-numbers, the ablation and the histograms reuse them.
+under a hash of the configuration and serve all experiments.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from time2decide.experiments.paper import published
+from time2decide.experiments.claims import published
 from time2decide.experiments.store import Config, Row
 from time2decide.neural.architectures import build, count_parameters, matched_width
 from time2decide.neural.checkpoints import load_model, save_model
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, cache_dir, fingerprint, labelled_qps, paper_counts
-from time2decide.neural.metrics import r2_score
+from time2decide.neural.metrics import evaluate, r2_score
 from time2decide.neural.training import TrainingConfig, predict, train
 
 TRANSFORMERS = ("LinearTransformer", "SoftmaxTransformer")
@@ -148,6 +147,13 @@ def split_of(config: Config, name: str, kappa: tuple[float, float] | None = None
     return labelled_qps(config["counts"][name], config["n"], config["m"], seed=PAPER_SEEDS[name], kappa=kappa)
 
 
+def measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
+    """Train the cell unless it is on disk and measure it on its test set."""
+    model, notes = trained(config)
+    test = split_of(config, "test", kappa)
+    return {**evaluate(test, predict(model, test.tokens())), **facts(notes)}
+
+
 def facts(notes: dict[str, Any]) -> Row:
     """What a row says about its model besides the measures."""
     return {key: value for key, value in notes.items() if key != "cell"}
@@ -155,9 +161,7 @@ def facts(notes: dict[str, Any]) -> Row:
 
 def describe(rows: list[Row]) -> str:
     """One line on preset, width and budget of rows."""
-    row = next((row for row in rows if row.get("error") is None and "counts" in row), None)
-    if row is None:
-        return "no rows"
+    row = rows[0]
     schedule = TrainingConfig(**row["training"])
     budget = f"{schedule.epochs} epoch{'s' * (schedule.epochs > 1)} of {row['counts']['train']:,} instances"
     return f"preset {row['preset']}: width {SETTINGS[row['preset']]['d_model']}, {budget}, batch {schedule.batch}"

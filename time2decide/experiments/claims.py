@@ -1,0 +1,65 @@
+"""The paper's published figures and its claims: each claim is judged on stored rows, case by case.
+
+A claim is supported only if every case agrees and at least one was there; what the paper says of most cases needs
+more than half of them. A claim about the decision model names the network that its rows were measured with.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from time2decide.core.table import Table
+
+SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
+#: What claims are judged on.
+GENERAL = "constructions, learned QP solvers and theory"
+PAPER_ARCHITECTURE = "the paper's architecture (TimePFN with covariance tokens, as literally described)"
+OUR_NETWORK = (
+    "our network (another design; its kernel bank is drawn from the same prior that generates the evaluation data)"
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of the paper, whether each case agrees, a remark, and what it is judged on."""
+
+    text: str
+    cases: Sequence[bool]
+    detail: str = ""
+    judged_on: str = GENERAL
+    most: bool = False  # more than half of the cases are enough
+
+    @property
+    def verdict(self) -> str:
+        """Supported, not supported or, without cases, not tested."""
+        if not self.cases:
+            return NOT_TESTED
+        agrees = sum(self.cases) > len(self.cases) / 2 if self.most else all(self.cases)
+        return SUPPORTED if agrees else NOT_SUPPORTED
+
+    @property
+    def evidence(self) -> str:
+        """How many cases agree, and the remark."""
+        counted = f"{sum(self.cases)} of {len(self.cases)} cases" if self.cases else ""
+        return "; ".join(part for part in (counted, self.detail) if part)
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Claims of one experiment as a table."""
+    rows = [[claim.verdict, claim.text, claim.evidence] for claim in claims]
+    judged_on = "; ".join(dict.fromkeys(claim.judged_on for claim in claims))
+    return Table(f"The paper's claims on these rows, judged on {judged_on}", ["verdict", "claim", "evidence"], rows)
+
+
+@cache
+def published(table: str) -> dict[tuple[str, str], float]:
+    """(cell, row) -> value of one of the paper's tables; cells are written as in ``n=5;m=3;layers=1;heads=1``."""
+    source = resources.files("time2decide.experiments").joinpath("published.csv")
+    with source.open(encoding="utf-8") as file:
+        return {
+            (line["cell"], line["row"]): float(line["value"]) for line in csv.DictReader(file) if line["table"] == table
+        }
