@@ -15,12 +15,22 @@ from importlib import resources
 from time2decide.core.table import Table
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
-#: What claims are judged on.
+#: What claims are judged on. The literal model's training is part of its name: see `paper_architecture`.
 GENERAL = "constructions, learned QP solvers and theory"
-PAPER_ARCHITECTURE = "the paper's architecture (TimePFN with covariance tokens, as literally described)"
 OUR_NETWORK = (
     "our network (another design; its kernel bank is drawn from the same prior that generates the evaluation data)"
 )
+
+
+def paper_architecture(training: str) -> str:
+    """The paper's decision model, and how long ours was trained."""
+    return f"the paper's architecture (TimePFN with covariance tokens, as literally described, {training})"
+
+
+def judged_on_text(claims: Sequence[Claim]) -> str:
+    """ ", judged on …" for claims about the decision model, nothing for the others."""
+    named = dict.fromkeys(claim.judged_on for claim in claims if claim.judged_on != GENERAL)
+    return f", judged on {'; '.join(named)}" if named else ""
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,7 @@ class Claim:
 def claims_table(claims: Sequence[Claim]) -> Table:
     """Claims of one experiment as a table."""
     rows = [[claim.verdict, claim.text, claim.evidence] for claim in claims]
-    judged_on = "; ".join(dict.fromkeys(claim.judged_on for claim in claims))
-    return Table(f"The paper's claims on these rows, judged on {judged_on}", ["verdict", "claim", "evidence"], rows)
+    return Table(f"The paper's claims{judged_on_text(claims)}", ["verdict", "claim", "evidence"], rows)
 
 
 @cache

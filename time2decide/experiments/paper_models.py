@@ -17,7 +17,7 @@ import numpy as np
 
 from time2decide.backtesting.baselines import Uniform
 from time2decide.core.table import Table, quantity, with_last_note
-from time2decide.experiments.claims import PAPER_ARCHITECTURE, Claim, published
+from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting import TimePFN, TimePFNForecaster
@@ -201,12 +201,8 @@ def sweep_claims(rows: list[Row]) -> list[Claim]:
         Claim("Time2Decide: the best λ_r > 0 is below λ_r = 0", below(f"{_OURS}, λ_r > 0", f"{_OURS}, λ_r = 0")),
         Claim("SFT wants a smaller λ_r than Time2Decide in most cases", [a < b for a, b in weights], tuned, most=True),
     ]
-    return _judged(claims, rows)
-
-
-def _judged(claims: list[Claim], rows: list[Row]) -> list[Claim]:
-    """The claims with the architecture and its training."""
-    return [replace(claim, judged_on=f"{PAPER_ARCHITECTURE[:-1]}, {_trained(rows)})") for claim in claims]
+    judged_on = paper_architecture(_trained(rows))
+    return [replace(claim, judged_on=judged_on) for claim in claims]
 
 
 def sweep_tables(rows: list[Row]) -> list[Table]:
@@ -322,7 +318,8 @@ def finetuned_claims(rows: list[Row]) -> list[Claim]:
             f"{100 * min(less):.0f} to {100 * max(less):.0f} % less MSE" if less else "",
         ),
     ]
-    return _judged(claims, rows)
+    judged_on = f"predict-then-optimise on the small TimePFN backbone (fine-tuned: {_trained(rows)})"
+    return [replace(claim, judged_on=judged_on) for claim in claims]
 
 
 def finetuned_tables(rows: list[Row]) -> list[Table]:

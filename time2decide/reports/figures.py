@@ -84,6 +84,9 @@ def svg(experiment: str, rows: list[Row]) -> str:
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # several figures share a page, ids may not
+    width = float(re.search(r'width="([\d.]+)pt"', text)[1])  # type: ignore[index]
+    size = f'style="max-width:{1.25 * width:.0f}pt;min-width:{min(0.7 * width, 480):.0f}pt"'
+    text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"', size, text, count=1)
     return text.replace(_INK, "currentColor")
 
 
@@ -120,7 +123,7 @@ def convergence(rows: list[Row]) -> Figure:
         axis.set_xticks([0, 10, 100, 1000], ["0", "10", "100", "1000"])
         axis.legend(loc="lower left")
     axes[0][0].set_ylabel("KKT residual")
-    figure.suptitle("wide line: attention layers (state form)      dashes on top: classical iteration", fontsize=10)
+    figure.suptitle("wide line: attention layers (state form), dashes on top: classical iteration", fontsize=10)
     return figure
 
 
@@ -183,7 +186,8 @@ def portfolio_baselines(rows: list[Row]) -> Figure:
             mse = {budget: mean(row["mse"] for row in some) for budget, some in grouped(own, "turnover_l1").items()}
             axis.plot(list(mse), list(mse.values()), color=colour, lw=1.8, marker="o", ms=3, label=name)
         _paper_line(axis, market)
-        axis.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ", ylim=(0, None))
+        axis.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ")
+    axes[0][0].set_ylim(bottom=0)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6)
     return figure

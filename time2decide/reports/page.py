@@ -10,7 +10,15 @@ from pathlib import Path
 from time2decide.core.files import validate_output_file, write_text
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError
-from time2decide.experiments.claims import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Claim
+from time2decide.experiments.claims import (
+    GENERAL,
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    OUR_NETWORK,
+    SUPPORTED,
+    Claim,
+    judged_on_text,
+)
 from time2decide.reports.content import Section, sections
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
@@ -44,7 +52,7 @@ def html(found: list[Section]) -> str:
         "INTRO": escape(_INTRO),
         "CONTENTS": "".join(f'<li><a href="#{s.id}">{escape(s.title)}</a></li>' for s in found),
         "CLAIMS": "".join(
-            f"<h3>Judged on {escape(judged_on)}</h3><p>{escape(_summary(claims))}</p>{_claims_html(claims)}"
+            f"<h3>{escape(_heading(judged_on))}</h3><p>{escape(_summary(claims))}</p>{_claims_html(claims)}"
             for judged_on, claims in _by_architecture(found).items()
         ),
         "SECTIONS": "".join(map(_section_html, found)),
@@ -61,7 +69,7 @@ def markdown(found: list[Section], folder: Path) -> str:
     for judged_on, claims in _by_architecture(found).items():
         rows = [[claim.verdict, claim.text, f"[{s.id}](#{s.id})", _evidence(claim, s)] for claim, s in claims]
         table = Table("", ["verdict", "claim", "experiment", "evidence"], rows)
-        lines += [f"### Judged on {judged_on}", "", _summary(claims), "", table.markdown(), ""]
+        lines += [f"### {_heading(judged_on)}", "", _summary(claims), "", table.markdown(), ""]
     for section in found:
         lines += ["", f'<a id="{section.id}"></a>', f"## {section.title}", ""]
         lines += [f"`{section.id}` · {section.paper} · {section.provenance}", ""]
@@ -73,12 +81,11 @@ def markdown(found: list[Section], folder: Path) -> str:
 
 
 def _section_html(section: Section) -> str:
-    judged_on = "; ".join(dict.fromkeys(claim.judged_on for claim in section.claims))
     parts = [
         f'<section id="{section.id}"><h2>{escape(section.title)}</h2>',
         f'<p class="meta"><code>{section.id}</code> · {escape(section.paper)} · {escape(section.provenance)}</p>',
         f'<div class="figure" tabindex="0">{section.figure}</div>' if section.figure else "",
-        f"<h3>Claims, judged on {escape(judged_on)}</h3>" if section.claims else "",
+        f"<h3>Claims{escape(judged_on_text(section.claims))}</h3>" if section.claims else "",
         _claims_html([(claim, section) for claim in section.claims]) if section.claims else "",
         *(table.html() for table in section.tables),
     ]
@@ -88,12 +95,18 @@ def _section_html(section: Section) -> str:
 
 
 def _by_architecture(found: list[Section]) -> dict[str, list[tuple[Claim, Section]]]:
-    """All claims with their sections, by what they are judged on."""
+    """All claims with their sections, by what they are judged on; our own network comes last."""
     groups: dict[str, list[tuple[Claim, Section]]] = {}
     for section in found:
         for claim in section.claims:
             groups.setdefault(claim.judged_on, []).append((claim, section))
-    return groups
+    return dict(sorted(groups.items(), key=lambda group: group[0] == OUR_NETWORK))
+
+
+def _heading(judged_on: str) -> str:
+    if judged_on == GENERAL:
+        return judged_on[0].upper() + judged_on[1:]
+    return f"Decisions, judged on {judged_on}"
 
 
 def _claims_html(claims: list[tuple[Claim, Section]]) -> str:
