@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from time2decide.reports.claims import HELD, NOT_TESTED, claims
 
 from time2decide.core.validation import InputError
 from time2decide.experiments import experiment_ids, get_experiment, reproduce
 from time2decide.experiments.store import Store
 from time2decide.reports import write_report
-from time2decide.reports.claims import HELD, NOT_TESTED, claims
 from time2decide.reports.content import sections
 
 CHROMIUM = next(
