@@ -230,7 +230,7 @@ def histogram_tables(rows: list[Row]) -> list[Table]:
 def _bars(counts: list[int]) -> str:
     """Two bins to a mark; height in eighths of the highest."""
     pairs = [sum(counts[i : i + 2]) for i in range(0, len(counts), 2)]
-    marks = " ▁▂▃▄▅▆▇█"
+    marks = "·▁▂▃▄▅▆▇█"
     return "".join(marks[-(-count * 8 // max(max(pairs), 1))] for count in pairs)
 
 

@@ -83,7 +83,7 @@ def svg(experiment: str, rows: list[Row]) -> str:
         _figure(experiment, good).savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # several figures share a page, ids may not
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures share a page, ids may not
     width = float(re.search(r'width="([\d.]+)pt"', text)[1])  # type: ignore[index]
     size = f'style="max-width:{1.25 * width:.0f}pt;min-width:{min(0.7 * width, 480):.0f}pt"'
     text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"', size, text, count=1)
