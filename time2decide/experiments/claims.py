@@ -72,3 +72,9 @@ def published(table: str) -> dict[tuple[str, str], float]:
         return {
             (line["cell"], line["row"]): float(line["value"]) for line in csv.DictReader(file) if line["table"] == table
         }
+
+
+def published_mse(market: str, row: str, budget: float) -> float | None:
+    """The MSE to the oracle in the paper's tables of decisions; its noisy table serves both noisy markets."""
+    table = published("time2decide_mse_summary" + ("" if market == "clean" else "_noisy"))
+    return table.get((f"gamma={budget}", row))

@@ -17,7 +17,7 @@ import torch
 
 from time2decide.core.table import Table, quantity, with_last_note
 from time2decide.experiments.claims import OUR_NETWORK, Claim
-from time2decide.experiments.portfolio import Remembered, fingerprint, scored, series_of, values
+from time2decide.experiments.portfolio import Remembered, fingerprint, scored, seen_series, values
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.markets import BUDGETS
@@ -50,7 +50,7 @@ def run_seeds(config: Config) -> list[Row]:
     rows = []
     for market in _MARKETS:
         look = Remembered()
-        data = series_of(config | {"market": market}, "evaluation", look)
+        data = seen_series(config | {"market": market}, "evaluation", look)
         for name, history in _HISTORIES.items():
             strategy = PolicyStrategy(policy, history, name, look)
             rows += [row | {"market": market} for row in scored(name, strategy, *data)]

@@ -21,14 +21,14 @@ from time2decide.backtesting.baselines import AveragedOracle, LagOneOracle, Pred
 from time2decide.core.cache import cache_directory
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.table import Table, quantity
-from time2decide.experiments.claims import OUR_NETWORK, Claim, published
-from time2decide.experiments.portfolio_baselines import tune
+from time2decide.experiments.claims import OUR_NETWORK, Claim, published_mse
+from time2decide.experiments.portfolio_baselines import series_of, tune
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import LABELS, Config, Row, grouped
 from time2decide.forecasting.feature_cache import CachedFeatures
 from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets import BUDGETS, WINDOW, LMCConfig, oracle_path, synthetic_oracle, synthetic_returns
+from time2decide.markets import BUDGETS, WINDOW, LMCConfig, oracle_path, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import pretrained_strategy
 from time2decide.simulation.engine import Strategy, rollout
@@ -106,24 +106,22 @@ def run(config: Config) -> list[Row]:
     maker = MAKERS[name]
     remembered = Remembered()
     policy = load_policy(maker.network)[0] if maker.network else None
+    series = partial(seen_series, config, remembered=remembered) if maker.network else partial(series_of, config)
     parameters: list[float] | None = None
     if maker.grid:
-        known = series_of(config, "validation", remembered, policy is not None)
+        known = series("validation")
         parameters = tune(lambda values: maker.make(policy, remembered, values), config["grid"], *known, maker.aim)
-    returns, oracle = series_of(config, "evaluation", remembered, policy is not None)
+    returns, oracle = series("evaluation")
     strategy = maker.make(policy, remembered, tuple(parameters) if parameters else None)
     return scored(name, strategy, returns, oracle, parameters)
 
 
-def series_of(config: Config, split: str, remembered: Remembered, look: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and the oracle's path of a split, with the features of all windows in memory if they are needed."""
-    lmc = LMCConfig(length=config["length"])
-    options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
-    returns = synthetic_returns(config["market"], split, **options)
-    if look:
-        key = {"market": config["market"], "split": split, **options, "config": asdict(lmc)}
-        remembered.learn(returns, key)
-    return returns, synthetic_oracle(config["market"], split, **options)
+def seen_series(config: Config, split: str, remembered: Remembered) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and the oracle's path of a split, with the features of all windows in memory."""
+    returns, oracle = series_of(config, split)
+    key = {"market": config["market"], "split": split, "count": config[split], "seed": config["seed"]}
+    remembered.learn(returns, key | {"config": asdict(LMCConfig(length=config["length"]))})
+    return returns, oracle
 
 
 Make = Callable[[Any, "Remembered", Any], Strategy]
@@ -234,7 +232,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def _score(rows: list[Row], name: str, budget: float, key: str) -> str:
     scores = 1e4 * values(rows, name, budget, key)
-    paper = published_mse(rows[0]["market"], name, budget) if key == "mse" else None
+    paper = published_mse(rows[0]["market"], _PAPER.get(name, ""), budget) if key == "mse" else None
     error = bootstrap_error(scores) if len(scores) > 1 else None
     return quantity(float(scores.mean()), ".1f", error, None if paper is None else 1e4 * paper, ".0f")
 
@@ -243,14 +241,17 @@ def _comparisons(rows: list[Row], key: str) -> Table:
     """Each strategy of ours against its baselines, on the series that both were run on."""
     cells = []
     for ours in (UTILITY,) if key == "regret" else (OURS, HINDSIGHT):
-        for other in (name for name in _BASELINES[ours] if _comparable(rows, ours, name)):
+        seeds = {name: {row["seed"] for row in own} for name, own in grouped(rows, "strategy").items()}
+        for other in (name for name in _BASELINES[ours] if seeds.get(ours, set()) & seeds.get(name, set())):
             gains = [gain(*pairs(rows, ours, other, g, key), key) for g in BUDGETS]
             digits = [0 if key == "mse" else 2 if abs(middle) < 5 else 1 for middle, _, _ in gains]
             texts = [f"{a:.{d}f} [{b:.{d}f}, {c:.{d}f}]" for (a, b, c), d in zip(gains, digits, strict=True)]
             below, sure = (sum(test) for test in ([a >= 0 for a, _, _ in gains], [b > 0 for _, b, _ in gains]))
             cells.append([f"{ours} against {other}", *texts, f"{below} of {len(gains)}", f"{sure}"])
     unit = "MSE less by, per cent" if key == "mse" else "regret less by, × 1e-4"
-    means = [(float(values(rows, OURS, g, "mse").mean()), published_mse(rows[0]["market"], OURS, g)) for g in BUDGETS]
+    means = [
+        (float(values(rows, OURS, g, "mse").mean()), published_mse(rows[0]["market"], _PAPER[OURS], g)) for g in BUDGETS
+    ]
     better = [ours < paper for ours, paper in means if paper]
     worst = max(row["violation"] for row in rows)
     note = (
@@ -321,18 +322,6 @@ def bootstrap_error(scores: np.ndarray) -> float:
     """Standard error of the mean over series, by bootstrap."""
     draws = np.random.default_rng(0).integers(0, len(scores), (_DRAWS, len(scores)))
     return float(scores[draws].mean(1).std(ddof=1))
-
-
-def published_mse(market: str, strategy: str, budget: float) -> float | None:
-    """The paper's figure for a strategy that it has."""
-    table = published("time2decide_mse_summary" + ("" if market == "clean" else "_noisy"))
-    return table.get((f"gamma={budget}", _PAPER.get(strategy, "")))
-
-
-def _comparable(rows: list[Row], ours: str, other: str) -> bool:
-    """Whether there is a seed for which both were run."""
-    seeds = [{row["seed"] for row in rows if row["strategy"] == name} for name in (ours, other)]
-    return bool(seeds[0] & seeds[1])
 
 
 def _is(row: Row, strategy: str, budget: float) -> bool:

@@ -22,7 +22,7 @@ from time2decide.backtesting.baselines import (
     oracle_rollout,
 )
 from time2decide.core.table import Table, quantity, with_last_note
-from time2decide.experiments.claims import published
+from time2decide.experiments.claims import published_mse
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
@@ -39,11 +39,6 @@ GRIDS: dict[str, list[float]] = {
     "penalties": [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0],
 }
 _PAPER_ROWS = {"uniform": "Uniform", "pto-ridge": "Predict-then-Optimize", "averaged-oracle": "Time2Decide"}
-_PAPER_TABLES = {
-    "clean": "time2decide_mse_summary",
-    "noisy": "time2decide_mse_summary_noisy",
-    "noisy-matched": "time2decide_mse_summary_noisy",
-}
 
 
 def tasks(preset: str) -> list[Config]:
@@ -58,19 +53,20 @@ def tasks(preset: str) -> list[Config]:
 
 def run(config: Config) -> list[Row]:
     """Tune on validation series, then score every strategy on the evaluation series."""
-    market, seed = config["market"], config["seed"]
-    lmc = LMCConfig(length=config["length"])
-    options: dict[str, Any] = {"seed": seed, "config": lmc}
-    known = synthetic_returns(market, "validation", count=config["validation"], **options)
-    known_oracle = synthetic_oracle(market, "validation", count=config["validation"], **options)
-    returns = synthetic_returns(market, "evaluation", count=config["evaluation"], **options)
-    oracle = synthetic_oracle(market, "evaluation", count=config["evaluation"], **options)
-    budgets = np.asarray(BUDGETS)
-    rows = _rows(oracle_rollout(oracle, budgets, WINDOW, RISK_AVERSION), returns, oracle, None)
-    for strategy, parameter in _candidates(known, known_oracle, config["grids"]):
+    known, (returns, oracle) = (series_of(config, split) for split in ("validation", "evaluation"))
+    rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
+    for strategy, parameter in _candidates(*known, config["grids"]):
         result = rollout(returns, strategy, BUDGETS, oracle=oracle)
         rows += _rows(result, returns, oracle, parameter)
     return rows
+
+
+def series_of(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (series, time, m) and the oracle's path of a split."""
+    lmc = LMCConfig(length=config["length"])
+    options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
+    market = config["market"]
+    return synthetic_returns(market, split, **options), synthetic_oracle(market, split, **options)
 
 
 def _candidates(
@@ -158,9 +154,7 @@ def _cell(rows: list[Row], budget: float, key: str) -> str:
     scale, form = (1.0, ".4f") if key == "mse" else (1e4, ".1f")
     values = [scale * row[key] for row in rows if row["turnover_l1"] == budget]
     error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-    paper = published(_PAPER_TABLES[rows[0]["market"]]).get(
-        (f"gamma={budget}", _PAPER_ROWS.get(rows[0]["strategy"], ""))
-    )
+    paper = published_mse(rows[0]["market"], _PAPER_ROWS.get(rows[0]["strategy"], ""), budget)
     return quantity(mean(values) if values else None, form, error, paper if key == "mse" else None)
 
 

@@ -23,28 +23,20 @@ TRANSFORMERS = ("LinearTransformer", "SoftmaxTransformer")
 BASELINES = ("MLP", "LSTM")
 #: Width, regularisation and training of every preset. `paper` is the paper's; in `smoke` and `cpu` the numbers of
 #: instances and steps are the same for all cells.
+_SMALL: dict[str, Any] = {"dropout": 0.0, "scaled_init": True, "position_std": 1.0}
+_ONCE: dict[str, Any] = {"batch": 64, "schedule": "cosine", "stop_after": None}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "d_model": 16,
-        "dropout": 0.0,
-        "scaled_init": True,
-        "position_std": 1.0,
-        "counts": {"train": 1024, "validation": 256, "test": 256},
-        "training": {"epochs": 2, "batch": 64, "lr": 3e-3, "schedule": "cosine", "stop_after": None, "clip_norm": 1.0},
-    },
-    "cpu": {
-        "d_model": 32,
-        "dropout": 0.0,
-        "scaled_init": True,
-        "position_std": 1.0,
-        "counts": {"train": 160_000, "validation": 10_000, "test": 10_000},
-        "training": {"epochs": 1, "batch": 64, "lr": 2e-3, "schedule": "cosine", "stop_after": None, "clip_norm": 0.1},
-    },
+    "smoke": _SMALL
+    | {"d_model": 16, "counts": {"train": 1024, "validation": 256, "test": 256}}
+    | {"training": _ONCE | {"epochs": 2, "lr": 3e-3, "clip_norm": 1.0}},
+    "cpu": _SMALL
+    | {"d_model": 32, "counts": {"train": 160_000, "validation": 10_000, "test": 10_000}}
+    | {"training": _ONCE | {"epochs": 1, "lr": 2e-3, "clip_norm": 0.1}},
     "paper": {
-        "d_model": 256,
         "dropout": 0.1,
         "scaled_init": False,
         "position_std": 0.02,
+        "d_model": 256,
         "counts": None,
         "training": {},
     },

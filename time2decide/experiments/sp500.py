@@ -107,9 +107,7 @@ def tables(rows: list[Row]) -> list[Table]:
     for budget, here in grouped(rows, "turnover_l1").items():
         field = sorted(here, key=lambda row: -row["sharpe"])
         first = field[0]
-        caption = (
-            f"γ = {budget:g}, {first['first_day']} to {first['last_day']}, {first['cost_bps']:g} bp per amount traded"
-        )
+        caption = f"S&P 500 set, γ = {budget:g}, {first['first_day']} to {first['last_day']}, {first['cost_bps']:g} bp per amount traded"
         better = [row["strategy"] for row in field if row["sharpe_excess_low"] > 0]
         worse = [row["strategy"] for row in field if row["sharpe_excess_high"] < 0]
         note = (

@@ -11,9 +11,9 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
-from time2decide.experiments.claims import published
+from time2decide.experiments.claims import published, published_mse
 from time2decide.experiments.parity import published_r2
-from time2decide.experiments.portfolio import bootstrap_error, published_mse, values
+from time2decide.experiments.portfolio import bootstrap_error, values
 from time2decide.experiments.store import Row, grouped, measured, results_root
 from time2decide.markets import BUDGETS
 
@@ -117,7 +117,7 @@ def convergence(rows: list[Row]) -> Figure:
             for form, style in _STYLES.items():
                 axis.plot([max(v, 1e-16) for v in row[form]], color=colour, **style)
             axis.plot([], [], color=colour, lw=3, label=_METHODS[row["method"]])
-        axis.set(title=_CLASSES[kind], xlabel="layer = iteration", yscale="log", ylim=(1e-16, 30))
+        axis.set(title=_CLASSES[kind], xlabel="layer = iteration", yscale="log", ylim=(1e-20, 30))
         axis.set_xscale("symlog", linthresh=10, linscale=0.6)
         axis.set_xlim(0, 1000)
         axis.set_xticks([0, 10, 100, 1000], ["0", "10", "100", "1000"])
@@ -226,7 +226,7 @@ def _strategy_lines(axis: Axes, rows: list[Row], names: list[str], key: str, sca
 
 
 def _paper_line(axis: Axes, market: str) -> None:
-    theirs = {g: found for g in BUDGETS if (found := published_mse(market, "time2decide-own", g)) is not None}
+    theirs = {g: found for g in BUDGETS if (found := published_mse(market, "Time2Decide", g)) is not None}
     axis.plot(list(theirs), list(theirs.values()), color=_INK, ls=":", lw=1.6, label="the paper's Time2Decide")
 
 
