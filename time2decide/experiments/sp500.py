@@ -107,7 +107,8 @@ def tables(rows: list[Row]) -> list[Table]:
     for budget, here in grouped(rows, "turnover_l1").items():
         field = sorted(here, key=lambda row: -row["sharpe"])
         first = field[0]
-        caption = f"S&P 500 set, γ = {budget:g}, {first['first_day']} to {first['last_day']}, {first['cost_bps']:g} bp per amount traded"
+        days = f"{first['first_day']} to {first['last_day']}"
+        caption = f"S&P 500 set, γ = {budget:g}, {days}, {first['cost_bps']:g} bp per amount traded"
         better = [row["strategy"] for row in field if row["sharpe_excess_low"] > 0]
         worse = [row["strategy"] for row in field if row["sharpe_excess_high"] < 0]
         note = (
