@@ -21,7 +21,6 @@ from time2decide.qp import QP, random_qp
 
 _METHODS = {"U": "gradient", "R": "ista", "C": "projected_gradient", "LC": "arrow_hurwicz"}
 _PLACEMENTS = 8
-_WARM_UP = 100  # steps
 _PAPER = {
     "U": {16: 1.25, 32: 1.08, 64: 1.04, 128: 1.08},
     "R": {16: 1.35, 32: 1.12, 64: 1.09, 128: 1.09},
@@ -58,33 +57,40 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
 def measure(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:
     """Time per step of the classical iteration and of both forms of the layer, on one thread of the caller's choice."""
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
-    forms = [("classical", "classical"), ("attention", "state"), ("literal", "literal")]
-    times: dict[str, list[float]] = {name: [] for name, _ in forms}
-    for placement in range(_PLACEMENTS):
-        # where the arrays happen to lie in memory moves a ratio by 5%: build all anew, in alternating order
-        order = forms if placement % 2 == 0 else forms[::-1]
-        peers = {name: _steps(build(qp, _METHODS[kind], form), qp) for name, form in order}
-        probe = interleaved(peers, rounds=3)
-        repeat = {name: max(1, int(1e-3 / median(found))) for name, found in probe.items()}  # about 1 ms each
-        for name, values in interleaved(peers, rounds=max(1, rounds // _PLACEMENTS), repeat=repeat).items():
-            times[name] += values
+    state = _side_by_side(qp, kind, "state", _PLACEMENTS, max(1, rounds // _PLACEMENTS))
+    literal = _side_by_side(qp, kind, "literal", 2, max(1, rounds // 32))  # far slower: fewer rounds settle it
     return {
         "problem": kind,
         "n": n,
         "m": m,
         "batch": batch,
-        "classical_us": 1e6 * median(times["classical"]),
-        "attention_us": 1e6 * median(times["attention"]),
-        "overhead": ratio(times, "attention", "classical"),
-        "literal_us": 1e6 * median(times["literal"]),
-        "literal_overhead": ratio(times, "literal", "classical"),
+        "classical_us": 1e6 * median(state["classical"]),
+        "attention_us": 1e6 * median(state["state"]),
+        "overhead": ratio(state, "state", "classical"),
+        "literal_us": 1e6 * median(literal["literal"]),
+        "literal_overhead": ratio(literal, "literal", "classical"),
     }
 
 
-def _steps(algorithm: Algorithm, qp: QP) -> Callable[[], None]:
-    """A call that takes one more step from where the last one ended, after a few steps from zero."""
+def _side_by_side(qp: QP, kind: str, form: str, placements: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds per step of the classical iteration and of a form of the layer, interleaved."""
+    times: dict[str, list[float]] = {"classical": [], form: []}
+    for placement in range(placements):
+        # where the arrays happen to lie in memory moves a ratio by 5%: build both anew, in alternating order
+        order = list(times) if placement % 2 == 0 else list(times)[::-1]
+        warm_up = 3 if form == "literal" else 100
+        peers = {name: _steps(build(qp, _METHODS[kind], name), qp, warm_up) for name in order}
+        probe = interleaved(peers, rounds=2 if form == "literal" else 5)
+        repeat = {name: max(1, int(1e-3 / median(found))) for name, found in probe.items()}  # about 1 ms each
+        for name, values in interleaved(peers, rounds=rounds, repeat=repeat).items():
+            times[name] += values
+    return times
+
+
+def _steps(algorithm: Algorithm, qp: QP, warm_up: int) -> Callable[[], None]:
+    """A call that takes one more step from where the last one ended, after `warm_up` steps from zero."""
     state = algorithm.start(qp.b.new_zeros(len(qp), qp.n), qp.b.new_zeros(len(qp), qp.m))
-    for _ in range(_WARM_UP):
+    for _ in range(warm_up):
         state = algorithm.step(state)
 
     def one() -> None:
