@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from time2decide import random_qp, solve
-from time2decide.experiments import convergence
+from time2decide.experiments import constructions
 
 
 def test_a_real_process(tmp_path):
@@ -193,7 +193,7 @@ def test_failed_tasks_are_named_and_tell_the_exit_code(run, tmp_path, monkeypatc
     def fail(config):
         raise RuntimeError("diverged")
 
-    monkeypatch.setattr(convergence, "EXPERIMENTS", [replace(convergence.EXPERIMENTS[0], run=fail)])
+    monkeypatch.setattr(constructions, "EXPERIMENTS", [replace(constructions.EXPERIMENTS[0], run=fail)])
     for option in ([], ["--json"]):
         done = run("reproduce", "convergence", "--preset", "smoke", *option, cwd=tmp_path)
         assert done.returncode == 1

@@ -33,7 +33,7 @@ def die(config):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-SWEEP = Experiment("sweep", "a sweep", "nowhere", {"smoke": "1 s"}, tasks, run, show=str)
+SWEEP = Experiment("sweep", "a sweep", "nowhere", {"smoke": "1 s"}, tasks, run, tables=list)
 
 if __name__ == "__main__":
     engine, workers, root = sys.argv[1:]

@@ -14,8 +14,8 @@ def test_smoke_preset_runs_and_is_shown_beside_the_paper(tmp_path):
     assert len(rows) == len(names) * len(BUDGETS)
     uniform = [row["mse"] for row in rows if row["strategy"] == "uniform"]
     assert uniform[-1] == pytest.approx(15 / 256, abs=2e-4)
-    text = experiment.show(rows)
-    assert "[0.0425]" in text
+    text = "\n".join(table.text() for table in experiment.tables(rows))
+    assert "(0.0425)" in text
     assert "regret" in text
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from time2decide.experiments import get_experiment, reproduce
+from time2decide.experiments import Store, get_experiment, reproduce
 from time2decide.experiments.qp_agnostic import PRETRAINED, TARGETS, checkpoint_hash, checks, tasks
 from time2decide.neural.equivariant_training import UNSEEN_SIZES
 from time2decide.qp import KAPPA_RANGES, PAPER_SIZES
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +22,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def test_smoke_run_and_table(stored: list[dict[str, Any]]) -> None:
     assert not [row["error"] for row in stored if row["error"]]
-    text = get_experiment("qp-agnostic").show(stored)
-    line = next(line for line in text.splitlines() if line.startswith("(5, 3) "))
+    table, targets = get_experiment("qp-agnostic").tables(stored)
+    line = next(row for row in table.rows if row[0] == "(5, 3)")
     assert "0.9995" in line  # what is asked
     assert "0.974" in line  # the paper's best cell
-    assert "NOT met" not in text
+    assert {row[1] for row in targets.rows} == {"met"}
 
 
 def test_shares_add_up_and_all_is_certified(stored: list[dict[str, Any]]) -> None:
@@ -47,8 +49,27 @@ def test_every_asked_case_is_there_with_ten_thousand_fresh_problems() -> None:
 def test_checks_notice_failure(stored: list[dict[str, Any]]) -> None:
     broken = [{**row, "r2": 0.9, "certified": 0.5, "certified_without_fallback": 0.5} for row in stored]
     verdicts = checks(broken)
-    assert sum(line.startswith("NOT met") for line in verdicts) == 3  # the drop under κ is that of equal numbers
-    assert all(line.startswith("met") for line in checks(stored))
+    assert sum(not met for _, met, _ in verdicts) == 3  # the drop under κ is that of equal numbers
+    assert all(met for _, met, _ in checks(stored))
+
+
+def test_targets_are_those_that_were_asked() -> None:
+    good = {"model": "trained", "n": 5, "m": 3, "kappa": None, "r2": 0.9996, "certified": 1.0}
+    good["certified_without_fallback"] = 0.991
+    hard = good | {"kappa": [10.0, 20.0], "r2": 0.9996 * (1 - 0.9e-3)}
+    assert [met for _, met, _ in checks([good, hard])] == [True, True, True, True]
+    worse = {"r2": 0.9994, "certified_without_fallback": 0.989}
+    assert [met for _, met, _ in checks([good | worse, hard])] == [False, True, False, True]
+    assert [met for _, met, _ in checks([good, hard | {"r2": 0.9996 * (1 - 1.1e-3)}])] == [True, False, True, True]
+    large = good | {"n": 20, "m": 16, "r2": 0.9991}
+    assert [met for _, met, _ in checks([large | {"certified_without_fallback": 0.951}])] == [True, True, True]
+    assert [met for _, met, _ in checks([large | {"certified_without_fallback": 0.949}])] == [True, False, True]
+
+
+def test_the_table_says_where_training_changes_nothing() -> None:
+    rows = Store("qp-agnostic", "cpu", RESULTS).rows()
+    note = get_experiment("qp-agnostic").tables(rows)[0].note
+    assert note.startswith("At 7 of the paper's 9 sizes the untrained network is as good as the trained one")
 
 
 def test_rows_belong_to_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ def test_smoke_rows_are_complete_and_shown():
     for row in rows:
         assert row["sharpe_low"] <= row["sharpe"] <= row["sharpe_high"]
         assert row["turnover"] <= row["turnover_l1"] + 1e-9
-    text = experiment.show([{**config, **row, "preset": "smoke", "error": None} for row in rows])
-    assert "γ = 0.5" in text
-    assert "better than 1/N beyond the interval" in text
+    (table,) = experiment.tables([{**config, **row, "preset": "smoke", "error": None} for row in rows])
+    assert "γ = 0.5" in table.caption
+    assert "Better than 1/N beyond the interval" in table.note
     assert json.loads(json.dumps(rows)) == rows
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.experiments import Experiment, Store, experiment_ids, get_experiment, published, reproduce
-from time2decide.experiments.store import task_key
+from time2decide.experiments.store import last_line, task_key
 
 
 def tasks(preset):
@@ -18,13 +18,16 @@ def run(config):
     return [{"square": config["value"] ** 2}, {"square": -1}]
 
 
-TOY = Experiment("toy", "a toy", "nowhere", {"smoke": "1 s"}, tasks, run, show=str)
+TOY = Experiment("toy", "a toy", "nowhere", {"smoke": "1 s"}, tasks, run, tables=list)
 
 
 def test_rows_carry_provenance_and_failures_are_rows(tmp_path):
     rows = reproduce(TOY, "smoke", root=tmp_path)
     assert [row.get("square") for row in rows] == [0, -1, 1, -1, None, 9, -1]
-    assert [row["error"] for row in rows if row["error"]] == ["RuntimeError: diverged"]
+    (error,) = [row["error"] for row in rows if row["error"]]
+    assert error.startswith("Traceback")
+    assert "in run" in error  # where it was raised, not only what
+    assert last_line(error) == "RuntimeError: diverged"
     line = json.loads((tmp_path / "toy/smoke.jsonl").read_text().splitlines()[0])
     assert {"key", "config", "commit", "versions", "machine", "seconds", "time", "preset"} <= set(line)
     assert line["versions"]["torch"].startswith("2.13")
@@ -85,6 +88,20 @@ def test_json_that_is_no_line_is_not_a_result(tmp_path, line):
     with store.path.open("a") as file:
         file.write(json.dumps(WHOLE) + "\n")
     assert [row["value"] for row in store.rows()] == [1.0, 2.0]
+
+
+def test_a_missing_field_is_named_with_its_file_and_line(tmp_path):
+    store = Store("e", "smoke", tmp_path)
+    store.append({"seed": 0}, [{"value": {"mean": 1.0}}], 0.1)
+    store.append({"seed": 1}, [{"other": {}}], 0.1)
+    first, second = store.rows()
+    assert first["value"]["mean"] == 1.0
+    assert second.get("value") is None
+    place = rf"e/smoke.jsonl, line 2, task {task_key({'seed': 1})}"
+    with pytest.raises(InputError, match=rf"{place}: expected the field 'value' in the stored rows, found none"):
+        second["value"]
+    with pytest.raises(InputError, match=rf"{place}: expected the field 'mean'"):
+        second["other"]["mean"]
 
 
 def write_many(root, start):

@@ -1,8 +1,11 @@
+import re
+from xml.etree import ElementTree
+
 import pytest
 
 from time2decide.core.files import atomic_path
 from time2decide.reports import draw
-from time2decide.reports.figures import FIGURES
+from time2decide.reports.figures import FIGURES, svg
 
 
 def histogram_row(architecture, n, m):
@@ -34,16 +37,29 @@ def parity_row(arm, r2, oddness):
 
 
 def portfolio_rows(market):
-    names = ("uniform", "pto", "time2decide (own)", "time2decide-utility (own)")
+    names = ("uniform", "pto-network", "time2decide-own", "time2decide-utility")
     common = {"market": market, "seed": 0, "error": None}
     return [
-        {**common, "strategy": name, "turnover_l1": g, "mse_series": [0.01 * g, 0.02], "regret_series": [0.001, 0.002]}
+        {
+            **common,
+            "strategy": name,
+            "turnover_l1": g,
+            "mse": 0.01 * g,
+            "mse_series": [0.01 * g, 0.02],
+            "regret_series": [0.001, 0.002],
+        }
         for name in names
         for g in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     ]
 
 
+def grid_row(architecture, layers):
+    return {"n": 5, "m": 3, "architecture": architecture, "layers": layers, "heads": 2, "r2": 0.5, "error": None}
+
+
 ROWS = {
+    "qp-grid": [grid_row(a, layers) for a in ("LinearTransformer", "SoftmaxTransformer") for layers in (1, 2)],
+    "portfolio-baselines": portfolio_rows("clean") + portfolio_rows("noisy"),
     "portfolio-clean": portfolio_rows("clean"),
     "portfolio-noisy": portfolio_rows("noisy") + portfolio_rows("noisy-matched"),
     "toy-pto": toy_rows(),
@@ -65,6 +81,20 @@ def test_a_figure_is_a_function_of_rows(name, tmp_path):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_page_gets_the_same_figure_in_its_own_colours(name):
+    text = svg(name, ROWS[name])
+    assert text == svg(name, ROWS[name])
+    root = ElementTree.fromstring(text)  # well-formed on its own
+    assert root.tag.endswith("svg")
+    assert "currentColor" in text
+    assert "#3a414b" not in text  # the ink of the files
+    ids = re.findall(r'<(\w+) [^>]*?id="', text)
+    assert set(ids) <= {"clipPath", "path"}  # groups have none: several figures share a page
+    assert "<metadata" not in text
+    assert svg(name, []) == ""
+
+
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     path = tmp_path / "new" / "one.txt"
     with atomic_path(path) as first, atomic_path(path) as second:
@@ -84,5 +114,5 @@ def test_nothing_is_drawn_when_every_task_failed(name, tmp_path):
 
 
 def test_an_experiment_without_a_figure_draws_none(tmp_path):
-    assert draw("qp-grid", [{"error": None}], "cpu", tmp_path) == []
+    assert draw("qp-shift", [{"error": None}], "cpu", tmp_path) == []
     assert not list(tmp_path.iterdir())

@@ -77,6 +77,6 @@ def test_smoke_run_and_table(tmp_path):
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert not [row["error"] for row in rows if row["error"]]
     assert {row["arm"] for row in rows if row["oddness"] < 1e-4} == set(ODD)
-    text = experiment.show(rows)
+    text = "\n".join(table.text() for table in experiment.tables(rows))
     assert "0.9935" in text
     assert all(arm in text for arm in CLEAN)

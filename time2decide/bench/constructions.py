@@ -1,8 +1,10 @@
-"""The paper's runtime tables: one attention layer in its state form against one classical step.
+"""The paper's runtime tables: one attention layer, in its state form and in its literal form, and one classical step.
 
-Both run through the same loop body on the same problems, one thread, interleaved. The classical step is the best
-we can write: everything constant is formed once, and the projection sorts. `paper` is the overhead the paper
-prints for its own pair of implementations.
+All run through the same loop body on the same problems, one thread, interleaved. The classical step is the best we can
+write: everything constant is formed once, and the projection sorts. The state form (`attention_us`, `overhead`) applies
+KᵀV, formed once per problem; for U and R that is the same operation as the classical step. The literal form
+(`literal_us`, `literal_overhead`) computes token matrices, scores and feed-forward networks in every layer, as in the
+proofs. `paper` is the overhead the paper prints for its own pair of implementations.
 """
 
 from __future__ import annotations
@@ -53,33 +55,42 @@ def rows(quick: bool = False) -> list[dict[str, Any]]:
 
 
 def measure(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:
-    """Time per step of the classical iteration and of the attention layer, on one thread of the caller's choice."""
+    """Time per step of the classical iteration and of both forms of the layer, on one thread of the caller's choice."""
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
-    forms = [("classical", "classical"), ("attention", "state")]
-    times: dict[str, list[float]] = {"classical": [], "attention": []}
-    for placement in range(_PLACEMENTS):
-        # where the arrays happen to lie in memory moves a ratio by 5%: build both anew, in alternating order
-        order = forms if placement % 2 == 0 else forms[::-1]
-        peers = {name: _steps(build(qp, _METHODS[kind], form), qp) for name, form in order}
-        probe = median(interleaved(peers, rounds=5)["classical"])
-        repeat = max(1, int(1e-3 / probe))  # about 1 ms per measurement
-        for name, values in interleaved(peers, rounds=max(1, rounds // _PLACEMENTS), repeat=repeat).items():
-            times[name] += values
+    state = _side_by_side(qp, kind, "state", _PLACEMENTS, max(1, rounds // _PLACEMENTS))
+    literal = _side_by_side(qp, kind, "literal", 2, max(1, rounds // 32))  # far slower: fewer rounds settle it
     return {
         "problem": kind,
         "n": n,
         "m": m,
         "batch": batch,
-        "classical_us": 1e6 * median(times["classical"]),
-        "attention_us": 1e6 * median(times["attention"]),
-        "overhead": ratio(times, "attention", "classical"),
+        "classical_us": 1e6 * median(state["classical"]),
+        "attention_us": 1e6 * median(state["state"]),
+        "overhead": ratio(state, "state", "classical"),
+        "literal_us": 1e6 * median(literal["literal"]),
+        "literal_overhead": ratio(literal, "literal", "classical"),
     }
 
 
-def _steps(algorithm: Algorithm, qp: QP) -> Callable[[], None]:
-    """A call that takes one more step from where the last one ended, after 100 steps from zero."""
+def _side_by_side(qp: QP, kind: str, form: str, placements: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds per step of the classical iteration and of a form of the layer, interleaved."""
+    times: dict[str, list[float]] = {"classical": [], form: []}
+    for placement in range(placements):
+        # where the arrays happen to lie in memory moves a ratio by 5%: build both anew, in alternating order
+        order = list(times) if placement % 2 == 0 else list(times)[::-1]
+        warm_up = 3 if form == "literal" else 100
+        peers = {name: _steps(build(qp, _METHODS[kind], name), qp, warm_up) for name in order}
+        probe = interleaved(peers, rounds=2 if form == "literal" else 5)
+        repeat = {name: max(1, int(1e-3 / median(found))) for name, found in probe.items()}  # about 1 ms each
+        for name, values in interleaved(peers, rounds=rounds, repeat=repeat).items():
+            times[name] += values
+    return times
+
+
+def _steps(algorithm: Algorithm, qp: QP, warm_up: int) -> Callable[[], None]:
+    """A call that takes one more step from where the last one ended, after `warm_up` steps from zero."""
     state = algorithm.start(qp.b.new_zeros(len(qp), qp.n), qp.b.new_zeros(len(qp), qp.m))
-    for _ in range(100):
+    for _ in range(warm_up):
         state = algorithm.step(state)
 
     def one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from typing import Annotated, Any
 
 import typer
@@ -17,16 +18,25 @@ BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc"
 def bench(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
+    store: Annotated[bool, typer.Option("--store", help="Keep the rows in the results, for `report`.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed and accuracy against peers in one run.
 
-    Example: time2decide bench constructions --json
+    Example: time2decide bench constructions --store
     """
     validate_choice("name", name, (*BENCHMARKS, "all"))
+    if store:
+        from time2decide.experiments.store import Store, check_writable
+
+        check_writable()
     collected: list[dict[str, Any]] = []
     for each in BENCHMARKS if name == "all" else (name,):
+        start = time.perf_counter()
         rows = importlib.import_module(f"time2decide.bench.{each}").rows(quick=quick)
+        if store:
+            kept = Store(f"bench-{each}", "smoke" if quick else "cpu")
+            kept.append({"bench": each}, rows, time.perf_counter() - start)
         if not as_json:
             _print_rows(rows, each)
         collected += [{"bench": each, **row} for row in rows] if name == "all" else rows

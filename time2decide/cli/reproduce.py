@@ -35,9 +35,10 @@ def reproduce(
     """
     from time2decide.experiments import get_experiment, stored_tasks
     from time2decide.experiments import reproduce as run
+    from time2decide.experiments.claims import claims_table
     from time2decide.experiments.engines import check_engine
-    from time2decide.experiments.store import check_writable, results_root
-    from time2decide.reports import draw
+    from time2decide.experiments.store import Store, check_writable, last_line, results_root
+    from time2decide.reports import draw, results_of
 
     if name == "list":
         _list_experiments(results, as_json)
@@ -65,11 +66,17 @@ def reproduce(
         address=address,
         gpus=gpus,
     )
+    tables, claims = results_of(experiment, rows, Store(experiment.id, preset, results).path)
     pictures = draw(experiment.id, rows, preset, results)
-    typer.echo(json.dumps(rows) if as_json else experiment.show(rows))
-    for picture in () if as_json else pictures:
-        typer.echo(f"figure: {picture}")
-    errors = [row["error"] for row in rows if row["error"]]
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        width = Console().width if sys.stdout.isatty() else None
+        for table in (*tables, *([claims_table(claims)] if claims else [])):
+            typer.echo(table.text(width) + "\n")
+        for picture in pictures:
+            typer.echo(f"figure: {picture}")
+    errors = [last_line(row["error"]) for row in rows if row["error"]]
     for error in dict.fromkeys(errors):
         print(f"time2decide: {errors.count(error)} failed: {error}", file=sys.stderr)
     if errors:

@@ -47,7 +47,7 @@ def qp(
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.neural.equivariant_training import PRESETS, train_equivariant
 
     validate_choice("preset", preset, PRESETS)
@@ -75,7 +75,7 @@ def forecast(
 
     Example: time2decide train forecast --preset cpu --out runs/forecast
     """
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.forecasting.pretraining import PRESETS, pretrain
 
     validate_choice("preset", preset, PRESETS)
@@ -120,7 +120,7 @@ def decide(
 
     Example: time2decide train decide --data my.csv --out runs/mine
     """
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.policy.model import load_policy
     from time2decide.policy.network import PolicyConfig
     from time2decide.policy.training import PRESETS, UTILITY, train_policy
@@ -166,7 +166,7 @@ def _fine_tune(
     data: str, told: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
 ) -> None:
     _prepare(out, threads)
-    from time2decide.experiments.store import provenance
+    from time2decide.core.provenance import provenance
     from time2decide.forecasting.features import LEAST_WINDOW
     from time2decide.markets.oracle import WINDOW
     from time2decide.markets.tables import load_market

@@ -1,10 +1,11 @@
-"""One file per table or figure of the paper, presets, and the results store.
+"""The paper's tables and figures, presets, and the results store.
 
-An `Experiment` lists its tasks, runs one, and shows stored rows; `reproduce` runs what is missing. Every measured
+An `Experiment` lists its tasks, runs one, and turns stored rows into tables and verdicts on the paper's claims;
+`reproduce` runs what is missing. Every measured
 row is stored under ``results/`` with its configuration, seed, commit, versions and preset.
 """
 
-from time2decide.experiments.paper import published
+from time2decide.experiments.claims import published
 from time2decide.experiments.registry import (
     PRESETS,
     Experiment,

@@ -79,12 +79,12 @@ def check_engine(engine: str, workers: int, address: str | None, gpus: float) ->
 
 
 def attempt(run: Run, config: Config) -> Outcome:
-    """Run one task; an exception becomes its error."""
+    """Run one task; an exception becomes its error, with the whole traceback."""
     start = time.perf_counter()
     try:
         rows, error = run(config), None
     except Exception:
-        rows, error = [], traceback.format_exc(limit=3).strip().splitlines()[-1]
+        rows, error = [], traceback.format_exc().strip()
     return Outcome(rows, error, time.perf_counter() - start)
 
 

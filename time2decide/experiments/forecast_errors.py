@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from functools import partial
 from statistics import mean
-from typing import Any
 
 import numpy as np
 
+from time2decide.core.table import Table, with_last_note
 from time2decide.experiments.registry import Experiment
-from time2decide.forecasting import TimePFN, TimePFNForecaster
+from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
-from time2decide.markets import MARKETS, WINDOW, LMCConfig, synthetic_returns
+from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
+from time2decide.markets.lmc import LMCConfig
+from time2decide.markets.oracle import WINDOW
+from time2decide.markets.synthetic import MARKETS, synthetic_returns
 
 _HORIZON = 96
-Config = dict[str, Any]
-Row = dict[str, Any]
 
 
 def tasks(preset: str) -> list[Config]:
@@ -80,26 +81,23 @@ def errors(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str
     }
 
 
-def show(rows: list[Row]) -> str:
+def tables(rows: list[Row]) -> list[Table]:
     """A table per market, mean over seeds; the paper has none of these."""
-    blocks = [f"failed: {row['market']} seed {row['seed']}: {row['error']}" for row in rows if row["error"]]
-    measured = [row for row in rows if not row["error"]]
     keys = ("mse_1", "mse_96", "relative_1", "relative_96", "median_1", "median_96")
-    for market in dict.fromkeys(row["market"] for row in measured):
-        chosen = [row for row in measured if row["market"] == market]
-        seeds = len({row["seed"] for row in chosen})
-        lines = [f"{market}: forecast errors, {chosen[0]['windows']} windows of 16 channels, {seeds} seed(s)"]
-        lines.append("forecaster".ljust(18) + "".join(key.rjust(13) for key in keys))
-        for name in dict.fromkeys(row["forecaster"] for row in chosen):
-            values = [mean(row[key] for row in chosen if row["forecaster"] == name) for key in keys]
-            lines.append(name.ljust(18) + "".join(f"{value:.3g}".rjust(13) for value in values))
-        blocks.append("\n".join(lines))
-    blocks.append(
+    note = (
         "mse: raw; relative: over the mean variance of the windows; median: of a channel's error over the variance "
-        "of its own window. 1: first step, 96: mean of 96 steps.\ntimepfn-unscaled: returns are not multiplied by 100 "
+        "of its own window. 1: first step, 96: mean of 96 steps. timepfn-unscaled: returns are not multiplied by 100 "
         "first, so eps hides most of them. The paper reports no forecast errors."
     )
-    return "\n\n".join(blocks)
+    found = []
+    for market, chosen in grouped(rows, "market").items():
+        cells = [
+            [name, *(f"{mean(row[key] for row in own):.3g}" for key in keys)]
+            for name, own in grouped(chosen, "forecaster").items()
+        ]
+        sizes = f"{chosen[0]['windows']} windows of 16 channels, {len(grouped(chosen, 'seed'))} seed(s)"
+        found.append(Table(f"{market}: forecast errors, {sizes}", ["forecaster", *keys], cells, note))
+    return with_last_note(found)
 
 
 EXPERIMENTS = (
@@ -110,6 +108,6 @@ EXPERIMENTS = (
         presets={"smoke": "5 s", "cpu": "10 min", "paper": "2 h"},
         tasks=tasks,
         run=run,
-        show=show,
+        tables=tables,
     ),
 )

@@ -13,10 +13,10 @@ from statistics import mean, stdev
 import numpy as np
 import torch
 
-from time2decide.experiments.findings import held, show_findings
-from time2decide.experiments.paper import published
+from time2decide.core.table import Table, quantity
+from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row
+from time2decide.experiments.store import Config, Row, grouped
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.models import count_parameters
 from time2decide.neural.training import TrainingConfig, predict, train
@@ -44,6 +44,8 @@ CLEAN = {
     "pure + ReLU network without bias": replace(_PURE, feed_forward=True),
 }
 ODD = ("no bias, no feed-forward", "pure attention")
+#: R² of the claims: the paper's two, and what counts as learnt and as not learnt at all.
+WITH_PROJECTION, WITHOUT_PROJECTION, LEARNT, NOTHING_LEARNT = 0.99, 0.35, 0.9, 0.0
 LENGTH, VARIABLES = 50, 4
 _SIZES = {
     "smoke": {"train": 128, "validation": 32, "test": 32, "epochs": 1},
@@ -103,59 +105,50 @@ def run(config: Config) -> list[Row]:
     ]
 
 
-def findings(rows: list[Row]) -> list[Row]:
+def claims(rows: list[Row]) -> list[Claim]:
     """The paper's claim as it stands, and what the clean arms say about its reason."""
-    r2 = {arm: mean(values) for arm, values in _by_arm(rows).items()}
+    r2 = {arm: mean(row["r2"] for row in found) for arm, found in grouped(rows, "arm").items()}
     with_projection = [value for arm, value in r2.items() if arm.startswith("LinearTransformer")]
     without = [value for arm, value in r2.items() if arm.startswith("Basic")]
     odd = [r2[a] for a in ODD if a in r2]
     lifted = [r2[a] for a in CLEAN if a.startswith("pure +") and "ReLU" not in a and a in r2]
-    width = [r2[a] > 0.9 for a in ("no projection, width 16",) if a in r2]
-    relu = [r2[a] <= 0 for a in ("pure + ReLU network without bias",) if a in r2]
+    width = [r2[a] < LEARNT for a in ("no projection, width 16",) if a in r2]
+    relu = [r2[a] <= NOTHING_LEARNT for a in ("pure + ReLU network without bias",) if a in r2]
+    best = [max(with_projection) >= WITH_PROJECTION] if with_projection else []
     return [
-        held("with input projections R² ≥ 0.99 (best arm)", [max(with_projection) >= 0.99] if with_projection else []),
-        held("without them R² ≤ 0.35", [value <= 0.35 for value in without]),
-        held("odd stacks do not learn the covariance (R² ≤ 0)", [value <= 0 for value in odd]),
-        held("a constant channel or covariance tokens lift the barrier (R² ≥ 0.9)", [v >= 0.9 for v in lifted]),
-        held("the missing projection is what fails, not the width", [not w for w in width]),
-        held("ReLU networks add no terms of even degree", relu),
+        Claim(f"With input projections R² ≥ {WITH_PROJECTION} (best arm)", best),
+        Claim(f"Without them R² ≤ {WITHOUT_PROJECTION}", [value <= WITHOUT_PROJECTION for value in without]),
+        Claim(f"Odd stacks do not learn the covariance (R² ≤ {NOTHING_LEARNT})", [v <= NOTHING_LEARNT for v in odd]),
+        Claim(
+            f"A constant channel or covariance tokens lift the barrier (R² ≥ {LEARNT})",
+            [value >= LEARNT for value in lifted],
+        ),
+        Claim(f"The missing projection is what fails, not the width (R² < {LEARNT} at width 16 without it)", width),
+        Claim(f"ReLU networks add no terms of even degree (R² ≤ {NOTHING_LEARNT})", relu),
     ]
 
 
-def show(rows: list[Row]) -> str:
+def tables(rows: list[Row]) -> list[Table]:
     """R² per arm, mean ± standard error over seeds, beside the paper's."""
-    values, paper = _by_arm(rows), published("parity_barrier_r2")
-    known = {row["arm"]: row for row in rows if not row["error"]}
-    preset = f"preset {rows[0]['preset']}, {rows[0]['train']:,} series, {rows[0]['epochs']} epochs" if rows else ""
-    lines = [
-        f"R² of the covariance of unseen series; {preset}",
-        f"{'arm':<36}{'R² ours':>18}{'paper':>9}{'odd?':>11}{'weights':>9}{'seeds':>7}",
-    ]
-    for arm, model in _arms().items():
-        if arm in values:
-            found = values[arm]
-            error = f" ± {stdev(found) / len(found) ** 0.5:.4f}" if len(found) > 1 else ""
-            cell = f"layers={model.layers};heads={model.heads}", arm.split(" ")[0]
-            theirs = f"{paper[cell]:.4f}" if cell in paper else "–"
-            row = known[arm]
-            lines.append(
-                f"{arm:<36}{f'{mean(found):.4f}{error}':>18}{theirs:>9}{row['oddness']:>11.0e}"
-                f"{row['parameters']:>9}{len(found):>7}"
-            )
-    failed = [f"failed: {row['arm']}: {row['error']}" for row in rows if row["error"]]
-    notes = [
-        "odd?: largest |f(−X) + f(X)| over largest |f(X)|, 0 for an odd map. An odd map without output bias guesses 0",
-        "at best, which scores below the mean guess (R² 0).",
-    ]
-    return "\n".join([*lines, *failed, *notes, "", show_findings(findings(rows))])
+    cells = []
+    for arm, found in grouped(rows, "arm").items():
+        r2 = [row["r2"] for row in found]
+        error = stdev(r2) / len(r2) ** 0.5 if len(r2) > 1 else None
+        row, paper = found[-1], published_r2(found[0])
+        figures = [quantity(mean(r2), ".4f", error), quantity(paper, ".4f"), f"{row['oddness']:.0e}"]
+        cells.append([arm, *figures, str(row["parameters"]), str(len(r2))])
+    caption = f"R² of the covariance of unseen series; {rows[0]['train']:,} series, {rows[0]['epochs']} epochs"
+    note = (
+        "odd?: largest |f(−X) + f(X)| over largest |f(X)|, 0 for an odd map. An odd map without output bias guesses 0 "
+        "at best, which scores below the mean guess (R² 0)."
+    )
+    return [Table(caption, ["arm", "R²", "paper", "odd?", "weights", "seeds"], cells, note)]
 
 
-def _by_arm(rows: list[Row]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if not row["error"]:
-            found.setdefault(row["arm"], []).append(row["r2"])
-    return found
+def published_r2(row: Row) -> float | None:
+    """The paper's R² of the arm, if it has one."""
+    place = f"layers={row['model']['layers']};heads={row['model']['heads']}"
+    return published("parity_barrier_r2").get((place, row["arm"].split(" ")[0]))
 
 
 EXPERIMENTS = (
@@ -166,7 +159,7 @@ EXPERIMENTS = (
         presets={"smoke": "10 s", "cpu": "12 min", "paper": "8 h"},
         tasks=tasks,
         run=run,
-        show=show,
-        findings=findings,
+        tables=tables,
+        claims=claims,
     ),
 )

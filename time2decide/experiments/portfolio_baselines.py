@@ -21,10 +21,14 @@ from time2decide.backtesting.baselines import (
     Uniform,
     oracle_rollout,
 )
-from time2decide.experiments.paper import published
+from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.experiments.claims import published_mse
 from time2decide.experiments.registry import Experiment
+from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
-from time2decide.markets import BUDGETS, MARKETS, RISK_AVERSION, WINDOW, LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.markets.lmc import LMCConfig
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
+from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
 from time2decide.simulation.engine import Strategy, rollout
 from time2decide.simulation.metrics import score
 
@@ -37,13 +41,6 @@ GRIDS: dict[str, list[float]] = {
     "penalties": [1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0],
 }
 _PAPER_ROWS = {"uniform": "Uniform", "pto-ridge": "Predict-then-Optimize", "averaged-oracle": "Time2Decide"}
-_PAPER_TABLES = {
-    "clean": "time2decide_mse_summary",
-    "noisy": "time2decide_mse_summary_noisy",
-    "noisy-matched": "time2decide_mse_summary_noisy",
-}
-Config = dict[str, Any]
-Row = dict[str, Any]
 
 
 def tasks(preset: str) -> list[Config]:
@@ -58,19 +55,20 @@ def tasks(preset: str) -> list[Config]:
 
 def run(config: Config) -> list[Row]:
     """Tune on validation series, then score every strategy on the evaluation series."""
-    market, seed = config["market"], config["seed"]
-    lmc = LMCConfig(length=config["length"])
-    options: dict[str, Any] = {"seed": seed, "config": lmc}
-    known = synthetic_returns(market, "validation", count=config["validation"], **options)
-    known_oracle = synthetic_oracle(market, "validation", count=config["validation"], **options)
-    returns = synthetic_returns(market, "evaluation", count=config["evaluation"], **options)
-    oracle = synthetic_oracle(market, "evaluation", count=config["evaluation"], **options)
-    budgets = np.asarray(BUDGETS)
-    rows = _rows(oracle_rollout(oracle, budgets, WINDOW, RISK_AVERSION), returns, oracle, None)
-    for strategy, parameter in _candidates(known, known_oracle, config["grids"]):
+    known, (returns, oracle) = (series_of(config, split) for split in ("validation", "evaluation"))
+    rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
+    for strategy, parameter in _candidates(*known, config["grids"]):
         result = rollout(returns, strategy, BUDGETS, oracle=oracle)
         rows += _rows(result, returns, oracle, parameter)
     return rows
+
+
+def series_of(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (series, time, m) and the oracle's path of a split."""
+    lmc = LMCConfig(length=config["length"])
+    options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
+    market = config["market"]
+    return synthetic_returns(market, split, **options), synthetic_oracle(market, split, **options)
 
 
 def _candidates(
@@ -129,43 +127,37 @@ def _rows(result: Any, returns: np.ndarray, oracle: np.ndarray, parameter: Seque
     ]
 
 
-def show(rows: list[Row]) -> str:
+def tables(rows: list[Row]) -> list[Table]:
     """MSE, regret and utility per market: mean ± standard error over seeds, the paper's figure in brackets."""
-    blocks = [f"failed: {row['market']} seed {row['seed']}: {row['error']}" for row in rows if row["error"]]
-    measured = [row for row in rows if not row["error"]]
-    for market in dict.fromkeys(row["market"] for row in measured):
-        chosen = [row for row in measured if row["market"] == market]
-        seeds = len({row["seed"] for row in chosen})
-        sizes = f"{chosen[0]['evaluation']} series, {seeds} seed(s), preset {chosen[0]['preset']}"
-        blocks.append(_block(f"{market}: MSE to the oracle, {sizes} [paper's 30 series]", chosen, "mse", market))
-        blocks.append(_block(f"{market}: regret per step × 1e4", chosen, "regret", None, 1e4))
-        blocks.append(_block(f"{market}: utility per step × 1e4", chosen, "utility", None, 1e4))
-    blocks.append(
+    note = (
         "Brackets: the paper's Uniform; its PtO with a TimePFN forecast beside pto-ridge; its Time2Decide beside "
-        "averaged-oracle.\nnoisy: noise of standard deviation 0.01, as the paper says; noisy-matched: 0.0065, at which "
+        "averaged-oracle. noisy: noise of standard deviation 0.01, as the paper says; noisy-matched: 0.0065, at which "
         "Uniform's noisy row is the paper's share of its clean row."
     )
-    return "\n\n".join(blocks)
+    found = []
+    for market, chosen in grouped(rows, "market").items():
+        sizes = f"{chosen[0]['evaluation']} series, {len(grouped(chosen, 'seed'))} seed(s)"
+        titles = {
+            "mse": f"{market}: MSE to the oracle (paper's), {sizes}",
+            "regret": f"{market}: regret per step × 1e4",
+            "utility": f"{market}: utility per step × 1e4",
+        }
+        for key, caption in titles.items():
+            cells = [
+                [name, *(_cell(own, budget, key) for budget in BUDGETS)]
+                for name, own in grouped(chosen, "strategy").items()
+            ]
+            found.append(Table(caption, ["strategy", *(f"γ={budget:g}" for budget in BUDGETS)], cells, note))
+    return with_last_note(found)
 
 
-def _block(title: str, rows: list[Row], key: str, market: str | None, scale: float = 1.0) -> str:
-    digits, width = (1, 13) if scale > 1 else (4, 24)
-    lines = [title, "strategy".ljust(18) + "".join(f"γ={budget:g}".rjust(width) for budget in BUDGETS)]
-    for name in dict.fromkeys(row["strategy"] for row in rows):
-        cells = []
-        for budget in BUDGETS:
-            values = [scale * r[key] for r in rows if r["strategy"] == name and r["turnover_l1"] == budget]
-            error = f"±{stdev(values) / len(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
-            paper = _published(market, name, budget)
-            cells.append((f"{mean(values):.{digits}f}{error}" + (f" [{paper:.4f}]" if paper else "")).rjust(width))
-        lines.append(name.ljust(18) + "".join(cells))
-    return "\n".join(lines)
-
-
-def _published(market: str | None, strategy: str, budget: float) -> float | None:
-    if market is None or strategy not in _PAPER_ROWS:
-        return None
-    return published(_PAPER_TABLES[market]).get((f"gamma={budget}", _PAPER_ROWS[strategy]))
+def _cell(rows: list[Row], budget: float, key: str) -> str:
+    """Mean ± standard error over the seeds of one strategy at one budget."""
+    scale, form = (1.0, ".4f") if key == "mse" else (1e4, ".1f")
+    values = [scale * row[key] for row in rows if row["turnover_l1"] == budget]
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    paper = published_mse(rows[0]["market"], _PAPER_ROWS.get(rows[0]["strategy"], ""), budget)
+    return quantity(mean(values) if values else None, form, error, paper if key == "mse" else None)
 
 
 EXPERIMENTS = (
@@ -176,6 +168,6 @@ EXPERIMENTS = (
         presets={"smoke": "10 s", "cpu": "30 to 45 min", "paper": "4 h"},
         tasks=tasks,
         run=run,
-        show=show,
+        tables=tables,
     ),
 )

@@ -1,8 +1,7 @@
-"""What the experiments on learned QP solvers share: presets, trained models by configuration, findings.
+"""Cells of the experiments on learned QP solvers: presets, configurations, trained models.
 
 A cell is one model trained on one size. Its configuration fixes every bit of it, so trained models are kept on disk
-under a hash of the configuration and serve all experiments: the grid trains them, the table of shifted condition
-numbers, the ablation and the histograms reuse them.
+under a hash of the configuration and serve all experiments.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from torch import nn
 
 from time2decide.core.cache import cache_directory, digest
 from time2decide.core.validation import InputError
-from time2decide.experiments.paper import published
+from time2decide.experiments.claims import published
 from time2decide.experiments.store import Config, Row
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
-from time2decide.neural.metrics import r2_score
+from time2decide.neural.metrics import evaluate, r2_score
 from time2decide.neural.models import build, count_parameters, load_model, matched_width, save_model
 from time2decide.neural.training import TrainingConfig, predict, train
 
@@ -26,28 +25,20 @@ TRANSFORMERS = ("LinearTransformer", "SoftmaxTransformer")
 BASELINES = ("MLP", "LSTM")
 #: Width, regularisation and training of every preset. `paper` is the paper's; in `smoke` and `cpu` the numbers of
 #: instances and steps are the same for all cells.
+_SMALL: dict[str, Any] = {"dropout": 0.0, "scaled_init": True, "position_std": 1.0}
+_ONCE: dict[str, Any] = {"batch": 64, "schedule": "cosine", "stop_after": None}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "d_model": 16,
-        "dropout": 0.0,
-        "scaled_init": True,
-        "position_std": 1.0,
-        "counts": {"train": 1024, "validation": 256, "test": 256},
-        "training": {"epochs": 2, "batch": 64, "lr": 3e-3, "schedule": "cosine", "stop_after": None, "clip_norm": 1.0},
-    },
-    "cpu": {
-        "d_model": 32,
-        "dropout": 0.0,
-        "scaled_init": True,
-        "position_std": 1.0,
-        "counts": {"train": 160_000, "validation": 10_000, "test": 10_000},
-        "training": {"epochs": 1, "batch": 64, "lr": 2e-3, "schedule": "cosine", "stop_after": None, "clip_norm": 0.1},
-    },
+    "smoke": _SMALL
+    | {"d_model": 16, "counts": {"train": 1024, "validation": 256, "test": 256}}
+    | {"training": _ONCE | {"epochs": 2, "lr": 3e-3, "clip_norm": 1.0}},
+    "cpu": _SMALL
+    | {"d_model": 32, "counts": {"train": 160_000, "validation": 10_000, "test": 10_000}}
+    | {"training": _ONCE | {"epochs": 1, "lr": 2e-3, "clip_norm": 0.1}},
     "paper": {
-        "d_model": 256,
         "dropout": 0.1,
         "scaled_init": False,
         "position_std": 0.02,
+        "d_model": 256,
         "counts": None,
         "training": {},
     },
@@ -150,6 +141,13 @@ def split_of(config: Config, name: str, kappa: tuple[float, float] | None = None
     return labelled_qps(config["counts"][name], config["n"], config["m"], seed=PAPER_SEEDS[name], kappa=kappa)
 
 
+def measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
+    """Train the cell unless it is on disk and measure it on its test set."""
+    model, notes = trained(config)
+    test = split_of(config, "test", kappa)
+    return {**evaluate(test, predict(model, test.tokens())), **facts(notes)}
+
+
 def facts(notes: dict[str, Any]) -> Row:
     """What a row says about its model besides the measures."""
     return {key: value for key, value in notes.items() if key != "cell"}
@@ -157,9 +155,7 @@ def facts(notes: dict[str, Any]) -> Row:
 
 def describe(rows: list[Row]) -> str:
     """One line on preset, width and budget of rows."""
-    row = next((row for row in rows if row.get("error") is None and "counts" in row), None)
-    if row is None:
-        return "no rows"
+    row = rows[0]
     schedule = TrainingConfig(**row["training"])
     budget = f"{schedule.epochs} epoch{'s' * (schedule.epochs > 1)} of {row['counts']['train']:,} instances"
     return f"preset {row['preset']}: width {SETTINGS[row['preset']]['d_model']}, {budget}, batch {schedule.batch}"

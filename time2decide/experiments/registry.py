@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from time2decide.core.table import Table
 from time2decide.core.validation import InputError
+from time2decide.experiments.claims import Claim
 from time2decide.experiments.engines import outcomes
 from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
 
@@ -16,30 +18,34 @@ PRESETS = ("smoke", "cpu", "paper")
 #: id -> module that has it among its EXPERIMENTS, in the order of the paper; a module is imported only when one of its
 #: experiments is asked for. A new table or figure needs a module and a line here, nothing else.
 _MODULES = {
-    "convergence": "convergence",
-    "runtime-u": "runtime",
-    "runtime-r": "runtime",
-    "runtime-c": "runtime",
-    "runtime-lc": "runtime",
-    "qp-grid": "qp_grid",
-    "qp-shift": "qp_shift",
-    "qp-histograms": "qp_histograms",
-    "qp-ablation": "qp_ablation",
+    "convergence": "constructions",
+    "runtime-u": "constructions",
+    "runtime-r": "constructions",
+    "runtime-c": "constructions",
+    "runtime-lc": "constructions",
+    "qp-grid": "qp_models",
+    "qp-shift": "qp_models",
+    "qp-histograms": "qp_models",
+    "qp-ablation": "qp_models",
     "qp-agnostic": "qp_agnostic",
     "portfolio-baselines": "portfolio_baselines",
     "portfolio-clean": "portfolio",
     "portfolio-noisy": "portfolio",
-    "portfolio-sizes": "portfolio_sizes",
-    "decide-seeds": "decide_seeds",
-    "decide-ablation": "decide_ablation",
+    "portfolio-sizes": "portfolio",
+    "decide-seeds": "decide",
+    "decide-ablation": "decide",
     "forecast-errors": "forecast_errors",
-    "lambda-sweep": "lambda_sweep",
-    "finetuned-pto": "finetuned_pto",
+    "lambda-sweep": "paper_models",
+    "finetuned-pto": "paper_models",
     "toy-pto": "toy_pto",
     "parity": "parity",
     "sp500": "sp500",
     "scale": "scale",
 }
+
+
+def _no_claims(rows: list[Row]) -> list[Claim]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,10 @@ class Experiment:
         Units of work, each a JSON-able dict with its seed. The configuration is the key of its rows.
     run : configuration -> rows
         A module-level function, so that it can be sent to another process or machine.
-    show : rows -> text
-        The stored rows as a table, ours beside the paper's.
-    findings : rows -> findings, optional
-        The paper's statements about this table or figure, each checked on the rows by `findings.held`.
+    tables : rows -> tables
+        Measured rows as tables, ours beside the paper's; not called without rows.
+    claims : rows -> claims
+        The paper's claims about this table or figure; without rows none of them is tested.
     """
 
     id: str
@@ -68,8 +74,8 @@ class Experiment:
     presets: dict[str, str]
     tasks: Callable[[str], list[Config]]
     run: Callable[[Config], list[Row]]
-    show: Callable[[list[Row]], str]
-    findings: Callable[[list[Row]], list[Row]] | None = None
+    tables: Callable[[list[Row]], list[Table]]
+    claims: Callable[[list[Row]], list[Claim]] = _no_claims
 
 
 def experiment_ids() -> list[str]:
@@ -99,7 +105,7 @@ def reproduce(
 ) -> list[Row]:
     """Run the tasks that have no result yet and return all stored rows of the preset.
 
-    A task that raises is stored as a line with its error and the next one goes on; it is tried again when the
+    A task that raises is stored as a line with its traceback and the next one goes on; it is tried again when the
     experiment is started again. By default tasks run in this process, one after another; `engine`, `workers`,
     `address` and `gpus` are those of `engines.outcomes`. Only this process writes the store. `progress` is called
     with the number of finished tasks, the number of tasks and the task that starts, or with several workers, ends.

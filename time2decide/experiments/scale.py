@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from time2decide.bench.timing import one_thread
+from time2decide.core.table import Table
 from time2decide.core.training import LoopConfig, make_optimiser
-from time2decide.experiments.paper import published
+from time2decide.experiments.claims import published
 from time2decide.experiments.qp_cells import cell, new_model
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
@@ -130,7 +131,7 @@ def tuning_flop(assumptions: Assumptions, row: Row) -> float:
 def costs(rows: list[Row], assumptions: Assumptions | None = None) -> list[Row]:
     """Days of the two sweeps on one core, 64 cores and 8 GPUs; none without both measurements."""
     chosen = assumptions or Assumptions()
-    measured = {row["work"]: row for row in rows if not row["error"]}
+    measured = {row["work"]: row for row in rows}
     if set(measured) != {"qp", "tuning"}:
         return []
     qp, tuning = qp_flop(chosen), tuning_flop(chosen, measured["tuning"])
@@ -145,34 +146,30 @@ def costs(rows: list[Row], assumptions: Assumptions | None = None) -> list[Row]:
     return found
 
 
-def table(rows: list[Row]) -> str:
-    """What was measured and the costs, as two Markdown tables."""
-    lines = ["| a training step | operations | processor time | speed of a core |", "|---|---|---|---|"]
-    for row in (row for row in rows if not row["error"]):
+def tables(rows: list[Row]) -> list[Table]:
+    """What was measured, the costs, and what they assume."""
+    steps = []
+    for row in rows:
         unit = ("problem" if row["work"] == "qp" else "window") + ("s" if row["batch"] > 1 else "")
         what = f"{'QP cell' if row['work'] == 'qp' else 'fine-tuning'}, {row['batch']} {unit}"
-        figures = f"{row['flop'] / 1e9:.0f} GFLOP | {row['core_seconds']:.2f} s | {row['core_flops'] / 1e9:.0f} GFLOP/s"
-        lines.append(f"| {what} | {figures} |")
-    lines += ["", "| machine | 336 QP cells | 448 fine-tunings |", "|---|---|---|"]
-    for row in costs(rows):
-        lines.append(f"| {row['machine']} | {_days(row['qp_days'])} | {_days(row['tuning_days'])} |")
-    return "\n".join(lines)
+        figures = [f"{row['flop'] / 1e9:.0f} GFLOP", f"{row['core_seconds']:.2f} s"]
+        steps.append([what, *figures, f"{row['core_flops'] / 1e9:.0f} GFLOP/s"])
+    sweeps = [[row["machine"], _days(row["qp_days"]), _days(row["tuning_days"])] for row in costs(rows)]
+    given = Assumptions()
+    note = (
+        f"Assumed, not measured: a QP cell trains for {given.qp_epochs} epochs, a fine-tuning for "
+        f"{given.tuning_epochs}; a GPU does {given.qp_gpu_flops / 1e12:g} TFLOP/s on QP cells and "
+        f"{given.tuning_gpu_flops / 1e12:g} on fine-tunings; {given.efficiency:.0%} of several cores or GPUs are busy."
+    )
+    columns = ["a training step", "operations", "processor time", "speed of a core"]
+    return [
+        Table("Training steps of full size", columns, steps),
+        Table("Time of the full sweep", ["machine", "336 QP cells", "448 fine-tunings"], sweeps, note),
+    ]
 
 
 def _days(value: float) -> str:
     return f"{value:.1f} days" if value < 10 else f"{value:,.0f} days" if value < 730 else f"{value / 365:.0f} years"
-
-
-def show(rows: list[Row]) -> str:
-    """The tables, and what they assume."""
-    failed = [f"failed: {row['work']}: {row['error']}" for row in rows if row["error"]]
-    given = Assumptions()
-    note = (
-        f"Assumed, not measured: a QP cell trains for {given.qp_epochs} epochs, a fine-tuning for "
-        f"{given.tuning_epochs}; a GPU does {given.qp_gpu_flops / 1e12:g} TFLOP/s\non QP cells and "
-        f"{given.tuning_gpu_flops / 1e12:g} on fine-tunings; {given.efficiency:.0%} of several cores or GPUs are busy."
-    )
-    return "\n\n".join([*failed, table(rows), note])
 
 
 EXPERIMENTS = (
@@ -183,6 +180,6 @@ EXPERIMENTS = (
         presets={"smoke": "5 s", "cpu": "1 min"},
         tasks=tasks,
         run=run,
-        show=show,
+        tables=tables,
     ),
 )

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
+from time2decide.core.table import Table
 from time2decide.experiments.portfolio import fingerprint
 from time2decide.experiments.registry import Experiment
+from time2decide.experiments.store import Row, grouped
 from time2decide.forecasting.features import CachedFeatures
-from time2decide.markets import WINDOW, load_returns
+from time2decide.markets.oracle import WINDOW
+from time2decide.markets.tables import load_returns
 from time2decide.policy.fine_tuning import FineTuning, fine_tune
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.simulation.engine import Observation, Strategy
 
 STRATEGIES = ("uniform", "inverse-volatility", "minimum-variance", "mean-variance-shrunk", "pto-ar1")
 BUDGETS = [0.1, 0.5, 1.0]
-Row = dict[str, Any]
 _SMALL = FineTuning(share=1.0, steps=4, batch=8, episodes=2, decisions=4, check_every=2, budgets=(0.5,), risks=(0.1,))
 _KEYS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "traded", "regret", "mse")
 
@@ -99,39 +100,29 @@ def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures
     return Refitted(steps, networks), notes
 
 
-def show(rows: list[Row]) -> str:
-    """One block per budget, best Sharpe ratio first, and who is different from 1/N beyond the interval."""
-    rows = [row for row in rows if not row["error"]]
-    if not rows:
-        return "no rows"
-    first = rows[0]
-    lines = [
-        f"S&P 500 set, {first['first_day']} to {first['last_day']}, {first['cost_bps']:g} bp per amount traded, 95 % "
-        "intervals by block bootstrap",
-        f"fine-tuned {len(first['steps_kept'])} times on the way; steps kept: {first['steps_kept']}, "
-        f"holding still instead: {first['holds']}",
-    ]
-    header = ("strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp")
-    for budget in sorted({row["turnover_l1"] for row in rows}):
-        field = sorted((r for r in rows if r["turnover_l1"] == budget), key=lambda r: -r["sharpe"])
-        lines += ["", f"γ = {budget:g}", _line(header)]
-        lines += [_line(_cells(row)) for row in field]
+def tables(rows: list[Row]) -> list[Table]:
+    """One table per budget, best Sharpe ratio first, and which strategies differ from 1/N beyond the interval."""
+    columns = ["strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp"]
+    found = []
+    for budget, here in grouped(rows, "turnover_l1").items():
+        field = sorted(here, key=lambda row: -row["sharpe"])
+        first = field[0]
+        days = f"{first['first_day']} to {first['last_day']}"
+        caption = f"S&P 500 set, γ = {budget:g}, {days}, {first['cost_bps']:g} bp per amount traded"
         better = [row["strategy"] for row in field if row["sharpe_excess_low"] > 0]
         worse = [row["strategy"] for row in field if row["sharpe_excess_high"] < 0]
-        lines.append(f"better than 1/N beyond the interval: {', '.join(better) or 'none'}")
-        lines.append(f"worse: {', '.join(worse) or 'none'}")
-    return "\n".join(lines)
+        note = (
+            f"Better than 1/N beyond the interval: {', '.join(better) or 'none'}; worse: {', '.join(worse) or 'none'}. "
+            "95 % intervals by block bootstrap. time2decide-tuned: fine-tuned "
+            f"{len(first['steps_kept'])} times on the way; steps kept: {first['steps_kept']}, holding still instead: "
+            f"{first['holds']}."
+        )
+        found.append(Table(caption, columns, [_cells(row) for row in field], note))
+    return found
 
 
-def _line(cells: tuple[str, ...]) -> str:
-    return cells[0].ljust(22) + "".join(cell.rjust(width) for cell, width in zip(cells[1:], _WIDTHS, strict=True))
-
-
-_WIDTHS = (22, 24, 26, 12, 10, 9, 11)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
+def _cells(row: Row) -> list[str]:
+    return [
         row["strategy"],
         f"{row['sharpe']:.2f} [{row['sharpe_low']:.2f}, {row['sharpe_high']:.2f}]",
         f"{row['sharpe_excess']:+.2f} [{row['sharpe_excess_low']:+.2f}, {row['sharpe_excess_high']:+.2f}]",
@@ -140,7 +131,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row['max_drawdown']:.1%}",
         f"{row['traded']:.3f}",
         f"{1e4 * row['regret']:.1f}",
-    )
+    ]
 
 
 EXPERIMENTS = (
@@ -151,6 +142,6 @@ EXPERIMENTS = (
         presets={"smoke": "20 s", "cpu": "12 min"},
         tasks=tasks,
         run=run,
-        show=show,
+        tables=tables,
     ),
 )

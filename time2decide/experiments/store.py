@@ -1,28 +1,53 @@
-"""Results on disk: append-only lines keyed by configuration, each with its provenance.
+"""Results on disk: lines keyed by configuration, each with its provenance.
 
 One file per experiment and preset, ``results/<experiment>/<preset>.jsonl``. A line is one task: its configuration,
-the rows that were measured or the error that stopped it, and where they come from. Lines are never changed; a
-task that is run again appends a line, and the last line of a key counts.
+the rows that were measured or the traceback that stopped it, and where they come from. While experiments run lines are
+only appended: a task that is run again appends a line, and the last line of a key counts. The file of an experiment
+that is measured anew may be replaced by a commit; git keeps the old one.
 """
 
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
-import subprocess
-from datetime import UTC, datetime
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from time2decide.core.cache import digest
+from time2decide.core.provenance import provenance
 from time2decide.core.validation import InputError
 
 Config = dict[str, Any]
 Row = dict[str, Any]
+
+_PORTFOLIO = {
+    "time2decide (hindsight)": "time2decide",
+    "time2decide (own)": "time2decide-own",
+    "time2decide-utility (own)": "time2decide-utility",
+    "sft (hindsight)": "sft",
+    "sft (own)": "sft-own",
+    "pto": "pto-network",
+    "pto-shrunk": "pto-network-shrunk",
+    "pto-shrunk (regret)": "pto-network-shrunk-regret",
+    "averaged-oracle": "averaged-oracle-network",
+}
+#: Experiment -> label of a strategy in stored lines -> its name. Configurations keep the label, because they are keys.
+LABELS: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("portfolio-clean", "portfolio-noisy", "portfolio-sizes"), _PORTFOLIO),
+    "decide-seeds": {
+        f"{market}, {history}, {trained}": name
+        for market in ("clean", "noisy")
+        for history, name in (("hindsight", "time2decide"), ("own", "time2decide-own"))
+        for trained in ("bundled", "seed 1")
+    },
+    "lambda-sweep": {"time2decide": "paper-time2decide", "sft": "paper-sft"},
+    "finetuned-pto": {
+        "pto-finetuned": "pto-timepfn-finetuned",
+        "pto-finetuned-shrunk": "pto-timepfn-finetuned-shrunk",
+    },
+}
 
 
 def task_key(config: Config) -> str:
@@ -50,6 +75,36 @@ def check_writable(path: str | Path | None = None) -> None:
         raise InputError(f"results: expected a folder that can be written, found {root} (no permission)")
 
 
+def measured(rows: Iterable[Row]) -> list[Row]:
+    """Rows of the tasks that did not fail."""
+    return [row for row in rows if not row["error"]]
+
+
+def last_line(error: str) -> str:
+    """What a traceback comes down to."""
+    return error.strip().splitlines()[-1] if error.strip() else "unknown error"
+
+
+def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Rows by the value of a key, or by the values of several, in order of appearance."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        values = tuple(row[key] for key in keys)
+        found.setdefault(values if len(keys) > 1 else values[0], []).append(row)
+    return found
+
+
+class StoredRow(dict[str, Any]):
+    """A row, or an object in it, that says where it is stored when a field is missing."""
+
+    def __init__(self, values: dict[str, Any], place: str) -> None:
+        super().__init__({k: StoredRow(v, place) if isinstance(v, dict) else v for k, v in values.items()})
+        self.place = place
+
+    def __missing__(self, field: str) -> NoReturn:
+        raise InputError(f"{self.place}: expected the field {field!r} in the stored rows, found none")
+
+
 class Store:
     """The lines of one experiment under one preset. Safe under several writing processes."""
 
@@ -58,18 +113,18 @@ class Store:
         self.path = results_root(root) / experiment / f"{preset}.jsonl"
 
     def lines(self) -> dict[str, dict[str, Any]]:
-        """The last line of every key."""
+        """The last line of every key, with its number in the file."""
         if not self.path.exists():
             return {}
         found: dict[str, dict[str, Any]] = {}
         with self.path.open("rb") as file:
-            for text in file:
+            for number, text in enumerate(file, 1):
                 try:
                     line = json.loads(text.decode())
                 except ValueError:  # no JSON, or no UTF-8
                     continue  # a writer was killed inside this line or it was damaged: its task has no result yet
                 if _is_whole(line):
-                    found[line["key"]] = line
+                    found[line["key"]] = line | {"number": number}
         return found
 
     def done(self) -> set[str]:
@@ -79,14 +134,20 @@ class Store:
     def rows(self, keys: set[str] | None = None) -> list[Row]:
         """Measured rows, each joined with its configuration; a failed task is a row with its error.
 
-        `keys` keeps only the lines of these tasks.
+        `keys` keeps only the lines of these tasks. Labels of strategies are translated to names here.
         """
-        return [
-            {**line["config"], **row, "preset": self.preset, "error": line["error"]}
-            for key, line in self.lines().items()
-            if keys is None or key in keys
-            for row in (line["rows"] or [{}])
-        ]
+        names = LABELS.get(self.experiment, {})
+        found: list[Row] = []
+        for key, line in self.lines().items():
+            if keys is not None and key not in keys:
+                continue
+            place = f"{self.path}, line {line['number']}, task {key}"
+            for values in line["rows"] or [{}]:
+                row = StoredRow({**line["config"], **values, "preset": self.preset, "error": line["error"]}, place)
+                if "strategy" in row:
+                    row["strategy"] = names.get(row["strategy"], row["strategy"])
+                found.append(row)
+        return found
 
     def append(self, config: Config, rows: list[Row], seconds: float, error: str | None = None) -> None:
         """Add one line in a single locked write."""
@@ -126,33 +187,3 @@ def _is_whole(line: Any) -> bool:
 def _ends_with_newline(file: Any) -> bool:
     file.seek(-1, os.SEEK_END)
     return bool(file.read(1) == b"\n")
-
-
-def provenance() -> Row:
-    """Commit, versions, machine and time."""
-    return {"time": datetime.now(UTC).isoformat(timespec="seconds"), **_machine()}
-
-
-@cache
-def _machine() -> Row:
-    packages = ("time2decide", "torch", "numpy", "daqp")
-    return {
-        "commit": _commit(),
-        "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
-        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, with '+' when it has uncommitted changes; None outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        dirty = git("status", "--porcelain", "--untracked-files=no", "--", str(here))
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if dirty else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -10,7 +10,8 @@ import itertools
 
 import numpy as np
 
-from time2decide.experiments.findings import held, show_findings
+from time2decide.core.table import Table, quantity
+from time2decide.experiments.claims import Claim
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
 from time2decide.theory.toy import RULES, ToyModel
@@ -18,6 +19,8 @@ from time2decide.theory.toy import RULES, ToyModel
 #: Numbers of samples that are simulated.
 SIMULATED = (5, 7, 10, 14, 20, 28, 40, 57, 80, 113, 160, 226, 320, 400, 500)
 SIGNAL_SAMPLES = 50  # n of the panel over signal strength
+SURE_ERRORS = 3  # standard errors beyond which a difference is no chance
+SAME_ERROR = 0.1  # relative change of the decision error that counts as none
 _TRIALS = {"smoke": 5_000, "cpu": 100_000, "paper": 100_000}
 _BINS = np.linspace(0.0, 0.6, 13)
 
@@ -77,67 +80,59 @@ def _signal(model: ToyModel, n: int, trials: int, seed: int) -> list[Row]:
     return rows
 
 
-def findings(rows: list[Row]) -> list[Row]:
+def claims(rows: list[Row]) -> list[Claim]:
     """What the paper concludes from its figure, and whether simulation and integral agree."""
-    simulated, exact, signal = (_of(rows, kind) for kind in ("simulated", "exact", "signal"))
+    simulated, exact, signal = ([row for row in rows if row["kind"] == k] for k in ("simulated", "exact", "signal"))
     lower = [e < p for row in exact for e, p in zip(row["e2e"], row["pto"], strict=True)]
-    drawn = [row["difference"] > 3 * row["difference_se"] for row in simulated]
+    drawn = [row["difference"] > SURE_ERRORS * row["difference_se"] for row in simulated]
     distances = [abs(row[r] - row[f"{r}_exact"]) / row[f"{r}_se"] for row in simulated for r in RULES]
     gaps = [p - e for row in exact for e, p in zip(row["e2e"], row["pto"], strict=True)]
     pto, e2e = ([row[f"{rule}_exact"] for row in signal] for rule in RULES)
     return [
-        held("E2E regret < PtO regret at every n (exact)", lower),
-        held("E2E regret < PtO regret in simulation, by more than 3 standard errors", drawn),
-        held(
-            "simulation within 3 standard errors of the integral",
-            [d <= 3 for d in distances],
+        Claim("E2E regret < PtO regret at every n (exact)", lower),
+        Claim(f"E2E regret < PtO regret in simulation, by more than {SURE_ERRORS} standard errors", drawn),
+        Claim(
+            f"Simulation within {SURE_ERRORS} standard errors of the integral",
+            [d <= SURE_ERRORS for d in distances],
             f"largest {max(distances, default=0):.2f}",
         ),
-        held("the gap shrinks as n grows", [b < a for a, b in itertools.pairwise(gaps)]),
-        held("PtO's decision error grows with the signal", [b > a for a, b in itertools.pairwise(pto)]),
-        held(
-            "E2E's decision error stays the same to 10 % as the signal grows", [abs(e / e2e[0] - 1) < 0.1 for e in e2e]
+        Claim("The gap shrinks as n grows", [b < a for a, b in itertools.pairwise(gaps)]),
+        Claim("PtO's decision error grows with the signal", [b > a for a, b in itertools.pairwise(pto)]),
+        Claim(
+            f"E2E's decision error stays the same to {SAME_ERROR:.0%} as the signal grows",
+            [abs(e / e2e[0] - 1) < SAME_ERROR for e in e2e],
         ),
     ]
 
 
-def show(rows: list[Row]) -> str:
+def tables(rows: list[Row]) -> list[Table]:
     """Regret by number of samples and decision error by signal strength."""
-    failed = [f"failed: {row['part']}: {row['error']}" for row in rows if row["error"]]
-    preset = f"preset {rows[0]['preset']}, {rows[0]['trials']:,} trials per point" if rows else "no rows"
-    lines = [
-        f"Regret × 1e3, simulated ± standard error and exact; {preset}",
-        f"{'n':>5}{'ρ':>8}{'PtO':>18}{'exact':>9}{'E2E':>18}{'exact':>9}{'PtO − E2E':>18}",
+    regret, error = [], []
+    for row in (row for row in rows if row["kind"] == "simulated"):
+        cells = [f"{row['n']}", f"{row['rho']:.3f}"]
+        for rule in RULES:
+            cells += [_estimate(row, rule), f"{1e3 * row[f'{rule}_exact']:.3f}"]
+        regret.append([*cells, _estimate(row, "difference")])
+    for row in (row for row in rows if row["kind"] == "signal"):
+        cells = [f"{row['signal']:.3f}", str(row["count"])]
+        for rule in RULES:
+            cells += [quantity(row[rule], ".4f"), f"{row[f'{rule}_exact']:.4f}"]
+        error.append(cells)
+    caption = f"Regret × 1e3, simulated ± standard error and exact; {rows[0]['trials']:,} trials per point"
+    found = [
+        Table(caption, ["n", "ρ", "PtO", "exact", "E2E", "exact", "PtO − E2E"], regret),
+        Table(
+            f"Mean |w − w*| given |δ̂|, n = {SIGNAL_SAMPLES}: simulated and exact",
+            ["|δ̂|", "trials", "PtO", "exact", "E2E", "exact"],
+            error,
+            "The paper shows the three panels without figures.",
+        ),
     ]
-    for row in _of(rows, "simulated"):
-        cells = "".join(
-            _estimate(1e3 * row[rule], 1e3 * row[f"{rule}_se"]) + f"{1e3 * row[f'{rule}_exact']:>9.3f}"
-            for rule in RULES
-        )
-        difference = _estimate(1e3 * row["difference"], 1e3 * row["difference_se"])
-        lines.append(f"{row['n']:>5}{row['rho']:>8.3f}{cells}{difference}")
-    lines += [
-        "",
-        f"Mean |w − w*| given |δ̂|, n = {SIGNAL_SAMPLES}: simulated and exact",
-        f"{'|δ̂|':>6}{'trials':>8}{'PtO':>9}{'exact':>9}{'E2E':>9}{'exact':>9}",
-    ]
-    for row in _of(rows, "signal"):
-        cells = "".join(f"{_text(row[rule]):>9}{row[f'{rule}_exact']:>9.4f}" for rule in RULES)
-        lines.append(f"{row['signal']:>6.3f}{row['count']:>8}{cells}")
-    note = "The paper shows the three panels without figures."
-    return "\n".join([*lines, *failed, note, "", show_findings(findings(rows))])
+    return [table for table in found if table.rows]
 
 
-def _of(rows: list[Row], kind: str) -> list[Row]:
-    return [row for row in rows if not row["error"] and row["kind"] == kind]
-
-
-def _estimate(value: float, error: float) -> str:
-    return f"{value:.3f} ± {error:.3f}".rjust(18)
-
-
-def _text(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+def _estimate(row: Row, name: str) -> str:
+    return quantity(1e3 * row[name], ".3f", 1e3 * row[f"{name}_se"])
 
 
 EXPERIMENTS = (
@@ -148,7 +143,7 @@ EXPERIMENTS = (
         presets={"smoke": "1 s", "cpu": "10 s", "paper": "10 s"},
         tasks=tasks,
         run=run,
-        show=show,
-        findings=findings,
+        tables=tables,
+        claims=claims,
     ),
 )

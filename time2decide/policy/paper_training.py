@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from time2decide.core.training import LoopConfig, Progress, Report, fit
 from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets import BUDGETS, LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.markets.lmc import LMCConfig
+from time2decide.markets.oracle import BUDGETS
+from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel
 
 _ORDER, _HELD_OUT = 1, 2  # streams of random numbers

@@ -1,48 +1,73 @@
-"""What a report says, before it has a form: one section per experiment from the store, and the claims."""
+"""What a report says, before it has a form: one section per experiment and benchmark from the store, and the claims."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from time2decide.core.table import Table
+from time2decide.core.validation import InputError
+from time2decide.experiments.claims import Claim
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
-from time2decide.experiments.store import Store, results_root, task_key
-from time2decide.reports.block import Block
-from time2decide.reports.claims import Claim, claims
-from time2decide.reports.interactive import PANELS, Panel
-from time2decide.reports.tables import TABLES
+from time2decide.experiments.store import Row, Store, last_line, measured, results_root, task_key
+from time2decide.reports.figures import svg
 
-Row = dict[str, Any]
 _ORDER = ("paper", "cpu", "smoke")  # which preset is shown when several are complete to the same degree
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
 class Section:
-    """One table or figure: the rows of the preset that is most complete, in every form."""
+    """One table or figure: the rows of the preset that is most complete."""
 
     id: str
     title: str
     paper: str
     preset: str | None
     provenance: str
-    tables: list[Block]
-    text: str | None  # where there is no structured table
-    panels: list[Panel]
-    picture: Path | None
+    tables: list[Table]
+    figure: str  # SVG, or nothing
+    picture: Path | None  # the same as PNG
     claims: list[Claim]
 
 
 def sections(root: str | Path | None = None) -> list[Section]:
-    """Every registered experiment, in the order of the paper."""
-    return [_section(get_experiment(name), root) for name in experiment_ids()]
+    """Every registered experiment, in the order of the paper, then the stored benchmarks."""
+    return [_section(get_experiment(name), root) for name in experiment_ids()] + _benchmarks(root)
+
+
+def results_of(experiment: Experiment, rows: list[Row], place: str | Path) -> tuple[list[Table], list[Claim]]:
+    """Tables and claims of stored rows; failed tasks are the first table. `place` names the file of the rows."""
+    good = measured(rows)
+    failed = [[_settings(row), last_line(row["error"])] for row in rows if row["error"]]
+    tables = [Table("Failed tasks", ["task", "error"], failed)] if failed else []
+    tables += _read(lambda: experiment.tables(good), place) if good else []
+    return tables, _read(lambda: experiment.claims(good), place)
+
+
+def _read(make: Callable[[], _Made], place: str | Path) -> _Made:
+    """What is made of stored rows; rows that are not as an experiment writes them are bad input."""
+    try:
+        return make()
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):  # it names the line and the field
+            raise
+        raise InputError(f"{place}: expected rows as the experiment writes them, found {error!r}") from error
+
+
+def _settings(row: Row) -> str:
+    """The part of a configuration that fits in a line."""
+    hidden = ("preset", "error")
+    return " ".join(f"{k}={v}" for k, v in row.items() if k not in hidden and not isinstance(v, dict | list))
 
 
 def _section(experiment: Experiment, root: str | Path | None) -> Section:
     preset, lines, total = _most_complete(experiment, root)
-    rows = Store(experiment.id, preset, root).rows(set(lines)) if preset else []
-    good = [row for row in rows if not row["error"]]
-    tables = TABLES[experiment.id](good) if good and experiment.id in TABLES else []
+    store = Store(experiment.id, preset or _ORDER[0], root)
+    rows = store.rows(set(lines))
+    tables, claims = results_of(experiment, rows, store.path)
     picture = results_root(root) / "figures" / f"{experiment.id}{'' if preset == 'cpu' else f'-{preset}'}.png"
     return Section(
         id=experiment.id,
@@ -51,11 +76,40 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
         preset=preset,
         provenance=_provenance(list(lines.values()), preset, total),
         tables=tables,
-        text=experiment.show(rows) if rows and not tables else None,
-        panels=PANELS[experiment.id](good) if good and experiment.id in PANELS else [],
+        figure=_read(lambda: svg(experiment.id, rows), store.path),
         picture=picture if picture.exists() else None,
-        claims=claims(experiment, rows),
+        claims=claims,
     )
+
+
+def _benchmarks(root: str | Path | None) -> list[Section]:
+    """What ``time2decide bench NAME --store`` has stored, a section for each."""
+    found = []
+    for path in sorted(results_root(root).glob("bench-*/cpu.jsonl")):
+        store = Store(path.parent.name, path.stem, root)
+        lines = list(store.lines().values())
+        rows = [row for line in lines for row in line["rows"]]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [[_text(row.get(name)) for name in columns] for row in rows]
+        name = store.experiment.removeprefix("bench-")
+        found.append(
+            Section(
+                id=store.experiment,
+                title=f"Benchmark: {name}",
+                paper="not in the paper: peers timed in the same run",
+                preset=store.preset,
+                provenance=_provenance(lines, store.preset, len(lines)),
+                tables=[Table(f"time2decide bench {name}", columns, cells)],
+                figure="",
+                picture=None,
+                claims=[],
+            )
+        )
+    return found
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _most_complete(experiment: Experiment, root: str | Path | None) -> tuple[str | None, dict[str, Row], int]:

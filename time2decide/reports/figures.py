@@ -1,27 +1,36 @@
-"""Figures of the paper from stored rows, with matplotlib."""
+"""Figures from stored rows: one function each, for the page (SVG that follows its colours) and for files (PNG)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from io import StringIO
+from itertools import cycle
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
-from time2decide.experiments.store import results_root
-from time2decide.reports.portfolio_figures import portfolio
-from time2decide.reports.theory_figures import parity, toy_pto
+from time2decide.experiments.claims import published, published_mse
+from time2decide.experiments.parity import published_r2
+from time2decide.experiments.portfolio import bootstrap_error, values
+from time2decide.experiments.store import Row, grouped, measured, results_root
+from time2decide.markets.oracle import BUDGETS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Row = dict[str, Any]
-_TITLES = {
+_INK = "#3a414b"  # of text and axes; the page puts its own colour of text in its place
+_BLUE, _GREEN, _PURPLE, _RED, _GREY = "#2f75c0", "#2a9d5c", "#9657b8", "#cf5b53", "#9aa1ab"
+_COLOURS = (_BLUE, _GREEN, _PURPLE, _RED, "#e08214", "#3fa7a7", "#a88632", "#c7669d", _GREY, "#6b7fd6", "#7a9a2e")
+_CLASSES = {
     "U": "unconstrained (U)",
     "R": "ℓ1-penalised (R)",
     "C": "ℓ1-constrained (C)",
     "LC": "linear constraints (LC)",
 }
-_NAMES = {
+_METHODS = {
     "gradient": "gradient descent",
     "ista": "ISTA",
     "projected_gradient": "projected gradient",
@@ -36,63 +45,126 @@ _STYLES: dict[str, dict[str, Any]] = {
     "classical": {"lw": 1.2, "ls": (0, (3, 2))},
 }
 _ERRORS = {"nmse": "NMSE", "violation": "constraint violation", "objective_error": "|objective gap|"}
-_COLOURS = ("#1f5fa8", "#2a9d5c", "#8e44ad")
+#: strategy -> colour, and whether it is drawn for MSE and for regret
+_STRATEGIES: dict[str, tuple[str, bool, bool]] = {
+    "uniform": (_GREY, True, False),
+    "lag1-oracle": ("#b07aa1", True, True),
+    "soft-persistence": ("#a88632", True, False),
+    "sft": ("#3fa7a7", True, False),
+    "pto-network": (_RED, True, True),
+    "time2decide-own": (_BLUE, True, False),
+    "time2decide": (_GREEN, True, True),
+    "time2decide-utility": ("#e08214", False, True),
+}
+_RULES = {"pto": ("predict-then-optimise", _RED), "e2e": ("end-to-end", _BLUE)}
+_SAMPLES = [5, 10, 20, 50, 100, 200, 500]
 
 
 def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None = None) -> list[Path]:
-    """Draw the figures of an experiment into ``results/figures``; returns the files written."""
-    if experiment not in FIGURES or all(row["error"] for row in rows):
+    """Write the figure of an experiment as PNG into ``results/figures``; returns the files written."""
+    good = measured(rows)
+    if experiment not in FIGURES or not good:
         return []
     path = results_root(root) / "figures" / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
     with atomic_path(path) as temporary:
-        FIGURES[experiment](rows).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+        _figure(experiment, good).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
     return [path]
+
+
+def svg(experiment: str, rows: list[Row]) -> str:
+    """The figure as SVG for a page: no background, text and axes in the page's colour; empty if there is none."""
+    import matplotlib
+
+    good = measured(rows)
+    if experiment not in FIGURES or not good:
+        return ""
+    out = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": experiment}):
+        _figure(experiment, good).savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures share a page, ids may not
+    width = float(re.search(r'width="([\d.]+)pt"', text)[1])  # type: ignore[index]
+    size = f'style="max-width:{1.25 * width:.0f}pt;min-width:{min(0.7 * width, 480):.0f}pt"'
+    text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"', size, text, count=1)
+    return text.replace(_INK, "currentColor")
+
+
+def _figure(experiment: str, rows: list[Row]) -> Figure:
+    import matplotlib
+
+    style: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
+    style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK)
+    style |= {"axes.grid": True, "grid.color": _GREY, "grid.alpha": 0.3, "axes.titlesize": 11, "legend.fontsize": 8.5}
+    with matplotlib.rc_context(style):
+        return FIGURES[experiment](rows)
+
+
+def _panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, Any]:
+    """A figure of equal panels, and its axes (rows, columns)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def convergence(rows: list[Row]) -> Figure:
     """KKT residual by layer: the construction as a line, the classical iteration as dashes on top of it."""
-    from matplotlib.figure import Figure
-
-    rows = [row for row in rows if not row["error"]]
-    kinds = [kind for kind in _TITLES if any(row["kind"] == kind for row in rows)]
-    figure = Figure(figsize=(3.6 * len(kinds), 3.9), layout="constrained")
-    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for axis, kind in zip(axes, kinds, strict=True):
+    kinds = [kind for kind in _CLASSES if any(row["kind"] == kind for row in rows)]
+    figure, axes = _panels(1, len(kinds), 3.6, 3.9, sharey=True)
+    for axis, kind in zip(axes[0], kinds, strict=True):
         for colour, row in zip(_COLOURS, (row for row in rows if row["kind"] == kind), strict=False):
             for form, style in _STYLES.items():
                 axis.plot([max(v, 1e-16) for v in row[form]], color=colour, **style)
-            axis.plot([], [], color=colour, lw=3, label=_NAMES[row["method"]])
-        axis.set(title=_TITLES[kind], xlabel="layer = iteration", yscale="log", ylim=(1e-16, 30))
+            axis.plot([], [], color=colour, lw=3, label=_METHODS[row["method"]])
+        axis.set(title=_CLASSES[kind], xlabel="layer = iteration", yscale="log", ylim=(1e-20, 30))
         axis.set_xscale("symlog", linthresh=10, linscale=0.6)
         axis.set_xlim(0, 1000)
         axis.set_xticks([0, 10, 100, 1000], ["0", "10", "100", "1000"])
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(fontsize=8.5, loc="lower left", framealpha=0.9, edgecolor="none")
-    axes[0].set_ylabel("KKT residual")
-    figure.suptitle("wide line: attention layers      dashes on top: classical iteration", fontsize=10, color="#555555")
+        axis.legend(loc="lower left")
+    axes[0][0].set_ylabel("KKT residual")
+    figure.suptitle("wide line: attention layers (state form), dashes on top: classical iteration", fontsize=10)
     return figure
+
+
+def qp_grid(rows: list[Row]) -> Figure:
+    """R² by depth at the best number of heads, ours and the paper's."""
+    sizes = grouped(rows, "n", "m")
+    figure, axes = _panels(-(-len(sizes) // 3), min(len(sizes), 3), 5.2, 3.4)
+    for axis, ((n, m), here) in zip(axes.flat, sizes.items(), strict=False):
+        for colour, (name, own) in zip(_COLOURS, grouped(here, "architecture").items(), strict=False):
+            depth = {layers: max(row["r2"] for row in some) for layers, some in sorted(grouped(own, "layers").items())}
+            axis.plot(list(depth), list(depth.values()), color=colour, marker="o", ms=3.5, lw=2, label=name)
+            theirs = [_best_published(n, m, layers, name) for layers in depth]
+            axis.plot(list(depth), theirs, color=colour, ls=":", lw=1.6, label=f"{name}, paper")
+        axis.set(title=f"({n}, {m}), best number of heads", xlabel="layers", ylabel="R²", xscale="log")
+        axis.set_xticks(list(depth), [str(layers) for layers in depth])
+        axis.minorticks_off()
+        axis.legend()
+    return figure
+
+
+def _best_published(n: int, m: int, layers: int, name: str) -> float:
+    prefix = f"n={n};m={m};layers={layers};"
+    found = [v for (place, row), v in published("qp_r2").items() if row == name and place.startswith(prefix) and v == v]
+    return max(found, default=float("nan"))
 
 
 def qp_histograms(rows: list[Row]) -> Figure:
     """One row of panels per size, one column per error; both transformers in each panel."""
-    from matplotlib.figure import Figure
-
-    rows = [row for row in rows if not row["error"]]
-    sizes = sorted({(row["n"], row["m"]) for row in rows})
-    figure = Figure(figsize=(11, 2.6 * len(sizes) + 0.4), layout="constrained")
-    panels = figure.subplots(len(sizes), len(_ERRORS), squeeze=False)
-    for (n, m), line in zip(sizes, panels, strict=True):
+    sizes = grouped(rows, "n", "m")
+    figure, panels = _panels(len(sizes), len(_ERRORS), 3.7, 2.6)
+    for ((n, m), here), line in zip(sizes.items(), panels, strict=True):
         for axis, (error, title) in zip(line, _ERRORS.items(), strict=True):
-            for colour, row in zip(_COLOURS, (r for r in rows if (r["n"], r["m"]) == (n, m)), strict=False):
+            for colour, row in zip(_COLOURS, here, strict=False):
                 counts, edges = row[f"{error}_counts"], row[f"{error}_edges"]
                 share = [100 * count / sum(counts) for count in counts[1:-1]]
                 axis.stairs(share, edges, color=colour, fill=True, alpha=0.35)
                 axis.stairs(share, edges, color=colour, lw=1.3, label=_histogram_label(row, error))
             axis.set(xscale="log", xlabel=f"{title}, ({n}, {m})")
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend above the highest bar
-            axis.legend(fontsize=7.5, frameon=False, loc="upper left")
+            axis.set_ylim(0, 1.35 * axis.get_ylim()[1])  # room for the legend above the highest bar
+            axis.grid(visible=False)
+            axis.legend(fontsize=7.5, loc="upper left")
         line[0].set_ylabel("% of test instances")
     return figure
 
@@ -105,11 +177,126 @@ def _histogram_label(row: Row, error: str) -> str:
     return f"{name}: {below:.0f}% below {row[f'{error}_edges'][0]:.0e}"
 
 
+def portfolio_baselines(rows: list[Row]) -> Figure:
+    """MSE to the oracle by turnover budget, one panel per market; the paper's Time2Decide dotted."""
+    markets = grouped((row for row in rows if row["strategy"] != "oracle"), "market")
+    figure, axes = _panels(1, len(markets), 4.2, 4.2, sharey=True)
+    for axis, (market, here) in zip(axes[0], markets.items(), strict=True):
+        for colour, (name, own) in zip(cycle(_COLOURS), grouped(here, "strategy").items(), strict=False):
+            mse = {budget: mean(row["mse"] for row in some) for budget, some in grouped(own, "turnover_l1").items()}
+            axis.plot(list(mse), list(mse.values()), color=colour, lw=1.8, marker="o", ms=3, label=name)
+        _paper_line(axis, market)
+        axis.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ")
+    axes[0][0].set_ylim(bottom=0)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6)
+    return figure
+
+
+def portfolio(rows: list[Row]) -> Figure:
+    """One line of two panels per market."""
+    markets = grouped(rows, "market")
+    figure, panels = _panels(len(markets), 2, 5.5, 4.0)
+    for (market, here), (error, regret) in zip(markets.items(), panels, strict=True):
+        _strategy_lines(error, here, [name for name, (_, drawn, _) in _STRATEGIES.items() if drawn], "mse", 1.0)
+        _paper_line(error, market)
+        _strategy_lines(regret, here, [name for name, (_, _, drawn) in _STRATEGIES.items() if drawn], "regret", 1e4)
+        error.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ", ylim=(0, None))
+        regret.set(title=f"{market}: regret per step, basis points", xlabel="turnover budget γ")
+        regret.axhline(0.0, color=_INK, lw=0.8)
+        for axis in (error, regret):
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, 0.0), 1.35 * high)  # room for the legend
+            axis.legend(fontsize=8, loc="upper left", ncols=2)
+    figure.suptitle("our network and its baselines; bands: one standard error over series", fontsize=9)
+    return figure
+
+
+def _strategy_lines(axis: Axes, rows: list[Row], names: list[str], key: str, scale: float) -> None:
+    for name in names:
+        scores = [scale * values(rows, name, g, key) for g in BUDGETS]
+        if not all(len(found) for found in scores):
+            continue
+        colour = _STRATEGIES[name][0]
+        middle = [float(found.mean()) for found in scores]
+        width = [bootstrap_error(found) for found in scores]
+        axis.plot(BUDGETS, middle, color=colour, lw=1.8, marker="o", ms=3, label=name)
+        low, high = ([m + sign * w for m, w in zip(middle, width, strict=True)] for sign in (-1, 1))
+        axis.fill_between(BUDGETS, low, high, color=colour, alpha=0.15, lw=0)
+
+
+def _paper_line(axis: Axes, market: str) -> None:
+    theirs = {g: found for g in BUDGETS if (found := published_mse(market, "Time2Decide", g)) is not None}
+    axis.plot(list(theirs), list(theirs.values()), color=_INK, ls=":", lw=1.6, label="the paper's Time2Decide")
+
+
+def toy_pto(rows: list[Row]) -> Figure:
+    """Shrinkage and regret by number of samples, decision error by signal strength."""
+    figure, ((shrinkage, regret, error),) = _panels(1, 3, 3.85, 3.7)
+    for row in (row for row in rows if row["kind"] == "exact"):
+        shrinkage.plot(row["numbers"], row["rho"], color=_BLUE, lw=1.8, label="end-to-end: ρ")
+        shrinkage.fill_between(row["numbers"], row["rho"], 1, color=_BLUE, alpha=0.12, lw=0)
+        shrinkage.axhline(1, color=_RED, lw=1.5, ls="--", label="predict-then-optimise: 1")
+        for rule, (name, colour) in _RULES.items():
+            regret.plot(row["numbers"], row[rule], color=colour, lw=1.6, label=f"{name}, exact")
+    _points(regret, [row for row in rows if row["kind"] == "simulated"], "n")
+    signal = [row for row in rows if row["kind"] == "signal" and row["count"] > 1]
+    for rule, (name, colour) in _RULES.items():
+        exact = [row[f"{rule}_exact"] for row in signal]
+        error.plot([row["signal"] for row in signal], exact, color=colour, lw=1.6, label=name)
+    _points(error, signal, "signal")
+    shrinkage.set(title="(a) trust in the estimate", xlabel="samples n", ylim=(0, 1.08))
+    regret.set(title="(b) regret", xlabel="samples n", yscale="log")
+    number = next((row["n"] for row in signal if "n" in row), 50)
+    error.set(title=f"(c) decision error |w − w*|, n = {number}", xlabel="observed signal |δ̂|", ylim=(0, None))
+    for axis in (shrinkage, regret):
+        axis.set_xscale("log")
+        axis.set_xticks(_SAMPLES, [str(number) for number in _SAMPLES])
+        axis.minorticks_off()
+    figure.suptitle("dots: simulation, bars of three standard errors", fontsize=9)
+    for axis in (shrinkage, regret, error):
+        axis.legend()
+    return figure
+
+
+def _points(axis: Axes, rows: list[Row], x: str) -> None:
+    """Simulated means with bars of three standard errors."""
+    for rule, (_, colour) in _RULES.items():
+        bars, heights = ([scale * row[key] for row in rows] for scale, key in ((3, f"{rule}_se"), (1, rule)))
+        axis.errorbar([row[x] for row in rows], heights, bars, fmt="o", ms=3.5, color=colour, capsize=2, lw=1)
+
+
+def parity(rows: list[Row]) -> Figure:
+    """One bar per arm, the mean over seeds; the paper's figure as a mark."""
+    arms = grouped(rows, "arm")
+    figure, ((axis,),) = _panels(1, 1, 8.5, 0.38 * len(arms) + 1.2)
+    for place, chosen in enumerate(arms.values()):
+        value, theirs = mean(row["r2"] for row in chosen), published_r2(chosen[0])
+        odd = all(row["oddness"] < 1e-3 for row in chosen)
+        axis.barh(place, value, color=_GREY if odd else _BLUE, height=0.62)
+        if theirs is not None:
+            axis.plot([theirs] * 2, [place - 0.4, place + 0.4], color=_RED, lw=2.5)
+        label = f"{value:.3f}" + ("  odd in the data" if odd else "")
+        axis.text(max(value, theirs or 0.0, 0.0) + 0.02, place, label, va="center", fontsize=9)
+    axis.plot([], [], color=_RED, lw=2.5, label="paper")
+    axis.axvline(0, color=_INK, lw=0.8)
+    axis.set_yticks(range(len(arms)), list(arms))
+    axis.invert_yaxis()
+    axis.set(xlabel="R² of the covariance of unseen series", xlim=(-0.85, 1.15))
+    axis.spines["left"].set_visible(False)
+    axis.grid(visible=False)
+    axis.tick_params(axis="y", length=0)
+    axis.legend(loc="lower left")
+    return figure
+
+
 FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
     "convergence": convergence,
+    "qp-grid": qp_grid,
     "qp-histograms": qp_histograms,
-    "toy-pto": toy_pto,
-    "parity": parity,
+    "portfolio-baselines": portfolio_baselines,
     "portfolio-clean": portfolio,
     "portfolio-noisy": portfolio,
+    "toy-pto": toy_pto,
+    "parity": parity,
 }

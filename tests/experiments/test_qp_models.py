@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from time2decide.experiments import qp_ablation, qp_grid, qp_histograms, qp_shift, reproduce
-from time2decide.experiments.paper import published
+from time2decide.experiments import get_experiment, reproduce
+from time2decide.experiments.claims import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, published
 from time2decide.experiments.qp_cells import (
     BASELINES,
     BEST_CPU,
@@ -23,10 +23,11 @@ from time2decide.experiments.qp_cells import (
     new_model,
     trained,
 )
+from time2decide.experiments.qp_models import RANGES
 from time2decide.neural import TrainingConfig, count_parameters, labelled_qps, train
 from time2decide.qp import PAPER_SIZES
 
-MODULES = (qp_grid, qp_shift, qp_ablation, qp_histograms)
+IDS = ("qp-grid", "qp-shift", "qp-ablation", "qp-histograms")
 RESULTS = Path(__file__).parents[2] / "results"
 
 
@@ -36,7 +37,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
     root = tmp_path_factory.mktemp("smoke")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIME2DECIDE_CACHE", str(root / "cache"))
-        rows = {m.EXPERIMENTS[0].id: reproduce(m.EXPERIMENTS[0], "smoke", root=root / "results") for m in MODULES}
+        rows = {name: reproduce(get_experiment(name), "smoke", root=root / "results") for name in IDS}
     return root, rows
 
 
@@ -62,8 +63,7 @@ def test_second_time_nothing_is_trained(smoke: Any, monkeypatch: pytest.MonkeyPa
     root, rows = smoke
     monkeypatch.setenv("TIME2DECIDE_CACHE", str(root / "cache"))
     monkeypatch.setattr("time2decide.experiments.qp_cells.train", None)
-    for module in MODULES:
-        experiment = module.EXPERIMENTS[0]
+    for experiment in map(get_experiment, IDS):
         assert reproduce(experiment, "smoke", root=root / "results") == rows[experiment.id]
         again = reproduce(experiment, "smoke", root=root / "elsewhere")  # other rows, same trained models
         assert [row["r2"] for row in again] == [row["r2"] for row in rows[experiment.id]]
@@ -71,14 +71,12 @@ def test_second_time_nothing_is_trained(smoke: Any, monkeypatch: pytest.MonkeyPa
 
 def test_tables_show_ours_beside_the_papers(smoke: Any) -> None:
     _, rows = smoke
-    shown = {m.EXPERIMENTS[0].id: m.EXPERIMENTS[0].show(rows[m.EXPERIMENTS[0].id]) for m in MODULES}
+    shown = {name: "\n".join(table.text() for table in get_experiment(name).tables(rows[name])) for name in IDS}
     assert all("preset smoke: width 16" in text for text in shown.values())
     assert "(0.817)" in shown["qp-grid"]
     assert "0.9515 (-2.29%)" in shown["qp-shift"]
     assert "(0.7045)" in shown["qp-ablation"]
     assert "median 0.011" in shown["qp-histograms"]
-    for module in MODULES:
-        assert isinstance(module.EXPERIMENTS[0].show([]), str)
 
 
 @pytest.mark.parametrize("architecture", [*TRANSFORMERS, *BASELINES])
@@ -100,12 +98,12 @@ def test_paper_preset_takes_a_real_step(architecture: str) -> None:
 def test_tasks_of_the_paper_are_the_cells_of_its_tables() -> None:
     grid = {
         (f"n={c['n']};m={c['m']};layers={c['layers']};heads={c['heads']}", c["architecture"])
-        for c in qp_grid.tasks("paper")
+        for c in get_experiment("qp-grid").tasks("paper")
     }
     assert grid == set(published("qp_r2"))
-    ablation = {(f"n={c['n']};m={c['m']}", c["architecture"]) for c in qp_ablation.tasks("paper")}
+    ablation = {(f"n={c['n']};m={c['m']}", c["architecture"]) for c in get_experiment("qp-ablation").tasks("paper")}
     assert ablation == set(published("arch_ablation"))
-    ranges = {f"kappa={name}" for name in qp_shift.RANGES}
+    ranges = {f"kappa={name}" for name in RANGES}
     assert ranges == {place for place, _ in published("qp_distribution_shift")}
 
 
@@ -123,7 +121,7 @@ def test_baselines_have_as_many_parameters_as_the_best_linear_transformer() -> N
 
 
 def test_every_cell_of_a_preset_has_the_same_budget() -> None:
-    budgets = {json.dumps([c["counts"], c["training"]]) for m in MODULES for c in m.tasks("cpu")}
+    budgets = {json.dumps([c["counts"], c["training"]]) for name in IDS for c in get_experiment(name).tasks("cpu")}
     assert len(budgets) == 1
     assert SETTINGS["cpu"]["training"]["schedule"] == "cosine"
 
@@ -136,27 +134,46 @@ def published_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def test_findings_hold_on_the_papers_own_numbers() -> None:
+def verdicts(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    return [claim.verdict for claim in get_experiment(name).claims(rows)]
+
+
+def test_claims_are_supported_by_the_papers_own_numbers() -> None:
     small = [row for row in published_rows() if row["n"] == 5]
-    assert [item["held"] for item in qp_grid.findings(small)] == [True, True]
-    everything = qp_grid.findings(published_rows())  # the paper's largest sizes break them
-    assert [item["held"] for item in everything] == [False, False]
-    assert "not at" in everything[0]["detail"]
+    assert verdicts("qp-grid", small) == [SUPPORTED, SUPPORTED]
+    assert verdicts("qp-grid", published_rows()) == [NOT_SUPPORTED] * 2  # the paper's largest sizes break them
+    assert "not at" in get_experiment("qp-grid").claims(published_rows())[0].detail
     rows = [
         {"n": int(place[2:].split(";")[0]), "m": int(place.split("m=")[1]), "architecture": name, "r2": value}
         for (place, name), value in published("arch_ablation").items()
     ]
-    assert [item["held"] for item in qp_ablation.findings(rows)] == [True, True, True]
+    assert verdicts("qp-ablation", rows) == [SUPPORTED] * 3
     rows = [
         {"kappa": place.removeprefix("kappa="), "architecture": name, "r2": value}
         for (place, name), value in published("qp_distribution_shift").items()
     ]
-    assert [item["held"] for item in qp_shift.findings(rows)] == [True, True, True]
+    assert verdicts("qp-shift", rows) == [SUPPORTED] * 3
 
 
-def test_findings_without_rows_are_not_held() -> None:
-    for module in (qp_grid, qp_shift, qp_ablation):
-        assert [item["held"] for item in module.findings([])].count(True) == 0
+def test_far_better_is_half_of_the_unexplained_variance() -> None:
+    def rows(transformer: float) -> list[dict[str, Any]]:
+        r2 = dict.fromkeys(TRANSFORMERS, transformer) | dict.fromkeys(BASELINES, 0.5)
+        return [{"n": 5, "m": 3, "architecture": name, "r2": value} for name, value in r2.items()]
+
+    assert verdicts("qp-ablation", rows(0.751))[1] == SUPPORTED
+    assert verdicts("qp-ablation", rows(0.749))[1] == NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(("median", "p95", "verdict"), [(0.0109, 0.0949, SUPPORTED), (0.0111, 0.09, NOT_SUPPORTED)])
+def test_histograms_are_judged_by_the_papers_two_figures(median: float, p95: float, verdict: str) -> None:
+    row = {"n": 5, "m": 3, "architecture": "LinearTransformer", "nmse_median": median, "nmse_p95": p95}
+    assert verdicts("qp-histograms", [row]) == [verdict]
+    assert verdicts("qp-histograms", [row | {"nmse_p95": 0.0951}]) == [NOT_SUPPORTED]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_without_rows_nothing_is_tested(name: str) -> None:
+    assert set(verdicts(name, [])) == {NOT_TESTED}
 
 
 def test_training_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ def test_a_smoke_run_prints_its_table(name, tmp_path):
     experiment = get_experiment(name)
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
-    text = experiment.show(rows)
-    expected = {"forecast-errors": "timepfn", "lambda-sweep": "[0.0479]", "finetuned-pto": "[0.0407]"}
+    text = "\n".join(table.text() for table in experiment.tables(rows))
+    expected = {"forecast-errors": "timepfn", "lambda-sweep": "(0.0479)", "finetuned-pto": "(0.0407)"}
     assert expected[name] in text
     assert reproduce(experiment, "smoke", root=tmp_path) == rows  # nothing is run twice
 

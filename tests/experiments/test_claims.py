@@ -1,0 +1,192 @@
+"""Claims: what rows that are made up for it must give, thresholds by their numbers, and rows that are not there."""
+
+import pytest
+
+from time2decide.experiments import experiment_ids, get_experiment
+from time2decide.experiments.claims import (
+    GENERAL,
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    OUR_NETWORK,
+    SUPPORTED,
+    Claim,
+    claims_table,
+)
+from time2decide.markets import BUDGETS
+
+
+def verdicts(name, rows):
+    """Claim -> (verdict, evidence)."""
+    return {claim.text: (claim.verdict, claim.evidence) for claim in get_experiment(name).claims(rows)}
+
+
+def starting(found, start):
+    (key,) = [key for key in found if key.startswith(start)]
+    verdict, evidence = found[key]
+    return verdict, evidence.split(";")[0]
+
+
+def sweep(market, budget, scores):
+    """Rows of one market and budget: references, and λ_r -> (MSE, MSE on validation series) of the two models."""
+    common = {"market": market, "turnover_l1": budget, "steps": 100, "recipe": "cpu"}
+    rows = []
+    for name, value in scores.items():
+        if isinstance(value, dict):
+            for weight, (mse, known) in value.items():
+                cell = {"model": name, "strategy": name, "return_weight": weight}
+                rows.append({**common, **cell, "mse": mse, "validation_mse": known})
+        else:
+            rows.append({**common, "model": "references", "strategy": name, "mse": value})
+    return rows
+
+
+def test_the_sweep_compares_the_weights_chosen_on_validation_series():
+    references = {"uniform": 0.5, "pretrained": 0.6, "pto-timepfn": 0.3}
+    ours = {0: (0.1, 0.9), 100: (0.4, 0.2), 3000: (0.05, 0.5)}  # the least MSE is not the one that may be chosen
+    sft = {0: (0.45, 0.1), 100: (0.2, 0.3)}
+    rows = sweep("clean", 1.0, references | {"paper-time2decide": ours, "paper-sft": sft})
+    rows += sweep("noisy", 1.0, references | {"paper-time2decide": {0: (0.2, 0.1)}, "paper-sft": {100: (0.4, 0.1)}})
+    rows += sweep("noisy", 2.0, references | {"paper-time2decide": {100: (0.2, 0.1)}})
+    found = verdicts("lambda-sweep", rows)
+    assert starting(found, "Time2Decide is below SFT") == (SUPPORTED, "2 of 2 cases")
+    assert starting(found, "Time2Decide is below Pretrained") == (SUPPORTED, "3 of 3 cases")
+    assert starting(found, "Clean: predict") == (SUPPORTED, "1 of 1 cases")
+    assert starting(found, "Clean: Time2Decide") == (NOT_TESTED, "")
+    assert starting(found, "Noisy: Time2Decide") == (SUPPORTED, "1 of 1 cases")
+    assert starting(found, "Time2Decide: the best") == (NOT_SUPPORTED, "0 of 1 cases")
+    assert starting(found, "SFT wants") == (NOT_SUPPORTED, "1 of 2 cases")  # half is not most
+
+
+def test_claims_about_decisions_name_the_network_that_they_are_judged_on():
+    rows = sweep("clean", 1.0, {"uniform": 0.5, "paper-time2decide": {0: (0.1, 0.9)}})
+    (literal,) = {claim.judged_on for claim in get_experiment("lambda-sweep").claims(rows)}
+    assert literal.startswith("the paper's architecture (TimePFN with covariance tokens, as literally described")
+    assert "100 training steps of 16 windows" in literal
+    for name in ("portfolio-clean", "portfolio-noisy", "decide-ablation"):
+        assert {claim.judged_on for claim in get_experiment(name).claims([])} == {OUR_NETWORK}
+    for name in experiment_ids():
+        for claim in get_experiment(name).claims([]):
+            assert claim.judged_on != GENERAL or "Time2Decide" not in claim.text
+
+
+def crossing(name, ours, pto):
+    """Verdicts on the two sides of the crossing when predict-then-optimise is better at every budget."""
+    rows = []
+    for budget in BUDGETS:
+        rows += sweep("clean", budget, {pto: 0.1, ours: {0: (0.2, 0.1)}})
+    found = verdicts(name, rows)
+    (worse,) = [text for text in found if text.startswith("Clean: Time2Decide") and "γ ≥" in text]
+    return starting(found, "Clean: predict-then-optimise"), starting(found, worse)
+
+
+def test_on_clean_returns_the_curves_cross_between_1_25_and_1_5():
+    expected = (SUPPORTED, "4 of 4 cases"), (NOT_SUPPORTED, "0 of 3 cases")
+    assert crossing("lambda-sweep", "paper-time2decide", "pto-timepfn") == expected
+    assert crossing("portfolio-clean", "time2decide-own", "pto-network") == expected
+
+
+def test_on_noisy_returns_predict_then_optimise_is_worse_from_0_75_on():
+    rows = [
+        {"market": "noisy", "turnover_l1": budget, "strategy": name, "mse": mse}
+        for budget in BUDGETS
+        for name, mse in (("time2decide-own", 0.1), ("pto-network", 0.2))
+    ]
+    assert starting(verdicts("portfolio-noisy", rows), "Noisy: Time2Decide beats predict") == (
+        SUPPORTED,
+        "6 of 6 cases",
+    )
+
+
+def test_the_fine_tuned_forecaster_is_compared_budget_by_budget():
+    name = "pto-timepfn"
+    mse = {name: 1.0, f"{name}-shrunk": 0.9, f"{name}-finetuned": 1.1, f"{name}-finetuned-shrunk": 0.9}
+    rows = [
+        {"market": market, "turnover_l1": budget, "strategy": name, "mse": value * budget}
+        for market in ("noisy", "clean")
+        for budget in BUDGETS
+        for name, value in mse.items()
+    ]
+    better = [row | {"mse": 0.1} if row["strategy"] == f"{name}-finetuned" else row for row in rows]
+    found, other = verdicts("finetuned-pto", rows), verdicts("finetuned-pto", better)
+    assert starting(found, "Noisy: fine-tuning") == (SUPPORTED, "7 of 7 cases")
+    assert starting(other, "Noisy: fine-tuning") == (NOT_SUPPORTED, "0 of 7 cases")
+    assert starting(found, "Noisy: predict-then-optimise degrades") == (SUPPORTED, "12 of 12 cases")
+    assert starting(other, "Noisy: predict-then-optimise degrades") == (NOT_SUPPORTED, "6 of 12 cases")
+    assert starting(found, "Noisy: attenuating") == (SUPPORTED, "7 of 7 cases")
+
+
+def test_the_ablation_compares_networks_cell_by_cell():
+    def rows(covariance, weight, evaluation, validation):
+        common = {"covariance": covariance, "return_weight": weight, "budgets": "γ < 0.9"}
+        scores = {"evaluation": evaluation, "validation": (validation, validation)}
+        return [
+            {**common, "split": split, "market": market, "mse": mse}
+            for split, pair in scores.items()
+            for market, mse in zip(("clean", "noisy"), pair, strict=True)
+        ]
+
+    stored = rows("none", 0.1, (1.0, 1.0), 1.0) + rows("covariance", 0.1, (0.5, 1.5), 1.0)
+    stored += rows("full", 0.1, (0.9, 0.9), 0.5) + rows("full", 1.0, (0.1, 0.1), 0.6) + rows("full", 0.0, (0.5, 1), 1.0)
+    found = verdicts("decide-ablation", stored)
+    assert starting(found, "Told of the covariance") == (NOT_SUPPORTED, "1 of 2 cases")
+    assert starting(found, "Covariance and means") == (SUPPORTED, "2 of 2 cases")
+    assert starting(found, "Correlations alone") == (NOT_TESTED, "")
+    assert starting(found, "Correlations improve") == (NOT_TESTED, "")  # no rows to compare
+    assert starting(found, "Forecasting") == (NOT_SUPPORTED, "1 of 2 cases")
+
+
+def parity(**r2):
+    names = {"linear": "LinearTransformer 4×2", "basic": "BasicLinearTransformer 4×2", "odd": "pure attention"}
+    names |= {"lifted": "pure + constant channel", "width": "no projection, width 16"}
+    names |= {"relu": "pure + ReLU network without bias"}
+    return [{"arm": names[name], "r2": value} for name, value in r2.items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "agrees", "differs"),
+    [
+        ("linear", 0.991, 0.989),
+        ("basic", 0.349, 0.351),
+        ("odd", -0.001, 0.001),
+        ("lifted", 0.901, 0.899),
+        ("width", 0.899, 0.901),
+        ("relu", -0.001, 0.001),
+    ],
+)
+def test_thresholds_of_the_parity_barrier(name, agrees, differs):
+    claims = get_experiment("parity").claims
+    assert [c.verdict for c in claims(parity(**{name: agrees})) if c.cases] == [SUPPORTED]
+    assert [c.verdict for c in claims(parity(**{name: differs})) if c.cases] == [NOT_SUPPORTED]
+
+
+def test_thresholds_of_the_two_asset_model():
+    point = {"kind": "simulated", "pto": 0.031, "e2e": 0.0, "difference": 0.031, "difference_se": 0.01}
+    point |= {"pto_se": 0.01, "e2e_se": 0.01, "pto_exact": 0.0015, "e2e_exact": 0.0}
+    found = verdicts("toy-pto", [point])
+    assert starting(found, "E2E regret < PtO regret in simulation")[0] == SUPPORTED  # 3.1 standard errors
+    assert starting(found, "Simulation within")[0] == SUPPORTED  # 2.95
+    found = verdicts("toy-pto", [point | {"difference": 0.029, "pto_exact": 0.0}])
+    assert starting(found, "E2E regret < PtO regret in simulation")[0] == NOT_SUPPORTED
+    assert starting(found, "Simulation within")[0] == NOT_SUPPORTED
+    for last, verdict in ((1.099, SUPPORTED), (1.101, NOT_SUPPORTED)):
+        signal = [{"kind": "signal", "pto_exact": value, "e2e_exact": value} for value in (1.0, last)]
+        assert starting(verdicts("toy-pto", signal), "E2E's decision error stays")[0] == verdict
+
+
+@pytest.mark.parametrize("name", experiment_ids())
+def test_without_rows_nothing_is_tested(name):
+    assert {claim.verdict for claim in get_experiment(name).claims([])} <= {NOT_TESTED}
+
+
+def test_most_is_more_than_half():
+    assert Claim("x", [True, True, False], most=True).verdict == SUPPORTED
+    assert Claim("x", [True, False], most=True).verdict == NOT_SUPPORTED
+    assert Claim("x", [], most=True).verdict == NOT_TESTED
+    assert Claim("x", [True, True, False]).verdict == NOT_SUPPORTED
+
+
+def test_a_table_of_claims_says_what_they_are_judged_on():
+    table = claims_table([Claim("x", [True], "far", judged_on="our network")])
+    assert table.caption == "The paper's claims, judged on our network"
+    assert table.rows == [[SUPPORTED, "x", "1 of 1 cases; far"]]
+    assert claims_table([Claim("x", [True])]).caption == "The paper's claims"
