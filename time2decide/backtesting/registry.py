@@ -12,6 +12,7 @@ from typing import Any
 from time2decide.backtesting import baselines as rules
 from time2decide.backtesting import skfolio_baselines as skfolio
 from time2decide.core.validation import InputError
+from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
@@ -21,6 +22,7 @@ from time2decide.simulation.engine import Strategy, validate_strategy
 
 ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 _RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
+_PTO = "pto:"
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
 
 
@@ -107,9 +109,14 @@ REGISTRY: dict[str, Entry] = {
 
 
 def make_strategy(name: str) -> Strategy:
-    """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``."""
+    """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``.
+
+    ``pto:BACKBONE`` is predict-then-optimise with any backbone of `forecasting.backbones`: ``pto:chronos:FOLDER``.
+    """
     if name in REGISTRY:
         return REGISTRY[name].make()
+    if name.startswith(_PTO):
+        return rules.PredictThenOptimise(BackboneForecaster(load_backbone(name.removeprefix(_PTO))), name=name)
     variant = _VARIANT.fullmatch(name)
     if variant and variant[1] in REGISTRY:
         return _variant(REGISTRY[variant[1]].make(), variant[2], variant[3], name)
