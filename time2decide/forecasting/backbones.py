@@ -4,6 +4,7 @@ A backbone is a module with the attributes of `Backbone` and one method, `encode
 forecast alone (`BackboneForecaster`); a decision model reads its tokens as well. Adapters:
 
     timepfn:small, timepfn:FOLDER     TimePFN, of this package
+    kernel-bank:                      the kernel bank, of this package: one token per channel, no weights
     chronos:FOLDER or chronos:NAME    Chronos-Bolt and Chronos-2 of `chronos-forecasting` (extra `chronos`)
     timesfm:FOLDER or timesfm:NAME    TimesFM 2.5 of `timesfm` (extra `timesfm`)
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.validation import InputError
+from time2decide.forecasting.features import EXPERTS, window_features
 from time2decide.forecasting.timepfn import TimePFN, normalise
 
 
@@ -74,6 +76,23 @@ class TimePFNBackbone(nn.Module):
         return Encoded(encoded, forecast / self.scale)
 
 
+class KernelBankBackbone(nn.Module):
+    """The kernel bank: its token is what the bank and the lag regression say of a channel, in the channel's units."""
+
+    def __init__(self, window: int = 96) -> None:
+        super().__init__()
+        self.name, self.window, self.horizon, self.tokens = "kernel-bank", window, 1, 1
+        self.width = 2 * EXPERTS + 3
+        self.levels: tuple[float, ...] = ()
+
+    def encode(self, window: Tensor) -> Encoded:
+        """The bank's forecast of the next step."""
+        seen = window_features(window)
+        token = torch.cat([seen.forecasts, seen.deviations, seen.ahead[..., None], seen.recent], dim=-1)
+        forecast = seen.level + seen.scale * seen.forecasts[..., 0]  # (batch, N)
+        return Encoded(token[:, :, None], forecast[:, None])
+
+
 @dataclass(frozen=True)
 class BackboneForecaster:
     """(series, window, m) -> (series, m): the first step of a backbone's forecast, for predict-then-optimise."""
@@ -106,6 +125,8 @@ def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
 def load_backbone(name: str) -> Backbone:
     """The backbone of a name such as ``chronos:FOLDER``; see the head of this file."""
     kind, _, place = name.partition(":")
+    if kind == "kernel-bank" and not place:
+        return KernelBankBackbone()
     loaders = _loaders()
     if kind not in loaders or not place:
         expected = ", ".join(f"{one}:FOLDER" for one in loaders)

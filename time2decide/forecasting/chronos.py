@@ -8,8 +8,9 @@ random weights, for tests and for training from scratch.
 
 from __future__ import annotations
 
+import json
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import one_line
-from time2decide.core.validation import InputError, validate_choice
+from time2decide.core.files import write_text
+from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
 from time2decide.forecasting.backbones import Encoded, outputs_of
+from time2decide.forecasting.pretraining import Pool, PretrainingConfig
+from time2decide.forecasting.timepfn import TimePFNConfig
 from time2decide.markets.oracle import WINDOW
 
 _LEVELS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
@@ -123,6 +128,53 @@ def tiny_chronos(config: TinyChronos | None = None) -> ChronosBackbone:
         torch.manual_seed(config.seed)
         model = make(config, sizes, patches)
     return ChronosBackbone(model, config.window, name=f"tiny-chronos-{config.kind}").eval()
+
+
+@dataclass(frozen=True)
+class ChronosTraining:
+    """How a Chronos model is trained on LMC windows, by its own quantile loss."""
+
+    steps: int = 1_500
+    lr: float = 2e-3  # highest rate of OneCycle
+    batch: int = 8  # windows of 16 channels
+    pool: int = 128  # LMC series kept
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "pool"):
+            validate_count(name, getattr(self, name))
+        validate_positive("lr", self.lr)
+
+
+def train_chronos(
+    backbone: ChronosBackbone, config: ChronosTraining, out_dir: str | Path, *, report: Report | None = None
+) -> ChronosBackbone:
+    """Train or fine-tune `backbone` in place on LMC windows, clean and noisy, and write it as its package does.
+
+    Resumable; ``chronos:OUT_DIR`` then names it.
+    """
+    folder = Path(out_dir)
+    shares: dict[str, Any] = {"multiplicative_share": 0.0, "rescaled_share": 0.0, "noisy_share": 0.5}
+    sizes = TimePFNConfig(window=backbone.window, horizon=backbone.horizon)
+    pool = Pool(
+        PretrainingConfig(
+            batch=config.batch, channels=16, positions=16, pool=config.pool, seed=config.seed, model=sizes, **shares
+        )
+    )
+
+    def loss(step: int) -> Tensor:
+        batch = pool.batch(step)
+        return backbone.loss(batch.window, batch.target)
+
+    loop = LoopConfig(
+        steps=config.steps, lr=config.lr, optimiser="adam", schedule="one_cycle", clip_norm=1.0, seed=config.seed
+    )
+    settings = {"training": asdict(config), "model": backbone.name}
+    done = fit(backbone, loss, loop, state=folder / STATE, settings=settings, report=report)
+    backbone.model.save_pretrained(folder)
+    notes = {"training": asdict(config), "start": backbone.name, "seconds": round(done.seconds)}
+    write_text(folder / "training.json", json.dumps(notes, indent=2) + "\n")
+    return backbone.eval()
 
 
 def _tiny_bolt(config: TinyChronos, sizes: dict[str, Any], patches: dict[str, Any]) -> Any:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
+from time2decide.policy.backbone_model import BackboneModel
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
 from time2decide.simulation.engine import Observation
 
@@ -87,6 +88,11 @@ class PaperModel(PretrainedModel):
             if config.conditioned
             else None
         )
+
+    @property
+    def horizon(self) -> int:
+        """Steps forecast."""
+        return self.config.backbone.horizon
 
     @classmethod
     def from_backbone(cls, backbone: TimePFN, *, seed: int = 0, **switches: Any) -> PaperModel:
@@ -186,6 +192,9 @@ class PaperModel(PretrainedModel):
         return tokens
 
 
+DecisionModel = PaperModel | BackboneModel
+
+
 @dataclass(frozen=True)
 class PaperModelStrategy:
     """The raw first step of a model's allocations, from past returns and the strategy's own past allocations.
@@ -193,7 +202,7 @@ class PaperModelStrategy:
     `models` has one model per budget of the rollout, or one for all.
     """
 
-    models: tuple[PaperModel, ...]
+    models: tuple[DecisionModel, ...]
     name: str = "time2decide-literal"
     wants_hindsight: bool = False
     batch: int = 32  # windows at a time
@@ -220,7 +229,7 @@ class PaperModelStrategy:
 
 
 def first_step(
-    model: PaperModel, returns: Tensor, held: Tensor, gamma: Tensor, risk_aversion: float, batch: int = 32
+    model: DecisionModel, returns: Tensor, held: Tensor, gamma: Tensor, risk_aversion: float, batch: int = 32
 ) -> Tensor:
     """The raw decision (n, m) of windows (n, window, m) at budgets (n,), some windows at a time."""
     was_training = model.training

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checksum, load_checkpoint
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import (
     InputError,
@@ -26,12 +26,14 @@ from time2decide.core.validation import (
     validate_interval,
     validate_positive,
 )
+from time2decide.forecasting.backbones import Backbone, load_backbone
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import REPAIRED, PaperModel, PaperModelConfig, first_step
-from time2decide.policy.readout import common_units
+from time2decide.policy.backbone_model import BackboneModel, DecisionAdapter
+from time2decide.policy.paper_model import REPAIRED, DecisionModel, PaperModel, PaperModelConfig, first_step
+from time2decide.policy.readout import ReadoutConfig, common_units
 from time2decide.qp.projections import project_portfolio
 
 _EXAMPLES, _EPISODES = 1, 2  # streams of random numbers
@@ -133,14 +135,14 @@ class Histories:
         self.own = torch.zeros(config.episodes, WINDOW + config.episode_steps, assets)
         self.place = torch.zeros(config.episodes, 3, dtype=torch.int64)  # series, budget, first step
 
-    def refresh(self, model: PaperModel, data: Examples, step: int) -> None:
+    def refresh(self, model: DecisionModel, data: Examples, step: int) -> None:
         """Roll out a share of the episodes anew, all of them at first, half from uniform weights."""
         config = self.config
         rng = np.random.default_rng([config.seed, _EPISODES, step])
         share = 1.0 if step <= config.refresh_every else config.refresh_share
         chosen = torch.from_numpy(rng.permutation(config.episodes)[: max(1, round(share * config.episodes))])
         count, budgets, length, m = data.oracle.shape
-        last = length - config.episode_steps - model.config.backbone.horizon
+        last = length - config.episode_steps - model.horizon
         series, budget = (torch.from_numpy(rng.integers(0, high, len(chosen))) for high in (count, budgets))
         first = torch.from_numpy(rng.integers(WINDOW, last + 1, len(chosen)))
         begun = corrupt(data.paths(series, budget, first, WINDOW, 0), rng)
@@ -208,7 +210,7 @@ def draw(config: RepairedTraining, data: Examples, histories: Histories, step: i
     return Batch(data.windows(series, at, WINDOW, horizon), history, path[:, WINDOW:], gamma)
 
 
-def repaired_loss(model: PaperModel, batch: Batch, config: RepairedTraining) -> Tensor:
+def repaired_loss(model: DecisionModel, batch: Batch, config: RepairedTraining) -> Tensor:
     """λ_r‖r̂ − r‖² + w(γ)·‖ŝ − s*‖², w of mean 1 over the budgets; the decision is as long as the read-out makes it."""
     risk = torch.full_like(batch.gamma, RISK_AVERSION)
     forecast, decision = model(batch.returns[:, :WINDOW], batch.history, batch.gamma, risk)
@@ -222,14 +224,15 @@ def repaired_loss(model: PaperModel, batch: Batch, config: RepairedTraining) -> 
     return loss + config.return_weight * (error.mean() + config.first_step * error[:, 0].mean())
 
 
-def best_temperature(model: PaperModel, data: Examples, every: int = 16) -> float:
+def best_temperature(model: DecisionModel, data: Examples, every: int = 16) -> float:
     """τ with the least error of softmax(z/τ) to the oracle at the largest budget, over windows of these series."""
     squared = torch.zeros(len(TEMPERATURES))
-    scale = model.config.returns_scale
+    gamma = torch.full((len(data.returns),), BUDGETS[-1])
     for step in range(WINDOW, data.returns.shape[1], every):
         window = data.returns[:, step - WINDOW : step]
+        held = torch.full_like(window, 1 / window.shape[-1])
         with torch.inference_mode():
-            z = common_units(model.backbone(scale * window)[:, 0] / scale, window)
+            z = common_units(model(window, held, gamma, torch.full_like(gamma, RISK_AVERSION))[0][:, 0], window)
         answers = torch.stack([(z / value).softmax(-1) for value in TEMPERATURES])  # (τ, series, m)
         squared += (answers - data.oracle[:, -1, step]).square().mean(dim=(1, 2))
     return TEMPERATURES[int(squared.argmin())]
@@ -259,24 +262,28 @@ def train_repaired(
 
 def prepare(config: RepairedTraining, backbone: TimePFN, folder: Path) -> TrainingRun:
     """A training at its first step, τ of its skip chosen on validation series."""
-    data = Examples.of(config, "train")
     switches = {name: value for name, value in vars(config.model).items() if name != "backbone"}
-    switches["assets"] = assets = data.returns.shape[-1]
+    switches["assets"] = LMCConfig().channels
     model = PaperModel.from_backbone(backbone, seed=config.seed, **switches)
     if config.model.readout is not None and config.model.readout.skip:
         temperature = best_temperature(model, Examples.of(config, "validation"))
         switches["readout"] = replace(config.model.readout, temperature=temperature)
         model = PaperModel.from_backbone(backbone, seed=config.seed, **switches)
     config = replace(config, model=model.config, start=checksum(backbone.state_dict())[:16])
-    histories = Histories(config, assets)
+    return training_run(config, model, folder)
+
+
+def training_run(config: RepairedTraining, model: DecisionModel, folder: Path) -> TrainingRun:
+    """The training of any decision model by this recipe, at its first step."""
+    data = Examples.of(config, "train")
+    histories = Histories(config, data.returns.shape[-1])
     averaged = deepcopy(model)
 
     def loss(step: int) -> Tensor:
         if config.own and step and step % config.refresh_every == 0:
             averaged.load_state_dict(run.average, strict=False)
             histories.refresh(averaged, data, step)
-        batch = draw(config, data, histories, step, backbone.config.horizon)
-        return repaired_loss(model, batch, config)
+        return repaired_loss(model, draw(config, data, histories, step, model.horizon), config)
 
     loop = LoopConfig(
         steps=config.steps,
@@ -289,3 +296,37 @@ def prepare(config: RepairedTraining, backbone: TimePFN, folder: Path) -> Traini
     kept = {"own": histories.own, "place": histories.place}
     run = TrainingRun(model, loss, loop, state=folder / STATE, settings={"recipe": asdict(config)}, kept=kept)
     return run
+
+
+def train_adapter(
+    config: RepairedTraining,
+    backbone: Backbone,
+    out_dir: str | Path,
+    *,
+    save_every: float = 60.0,
+    report: Report | None = None,
+    notes: dict[str, Any] | None = None,
+) -> BackboneModel:
+    """Train covariance tokens and the read-out on top of any backbone, which is left as it is; resumable.
+
+    Of the recipe's model the switch `covariance` counts; forecasts are not trained, so λ_r has no meaning here.
+    """
+    config = replace(config, return_weight=0.0, start=backbone.name)
+    readout = ReadoutConfig()
+    model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance)
+    readout = replace(readout, temperature=best_temperature(model, Examples.of(config, "validation")))
+    model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance, readout=readout)
+    run = training_run(config, model, Path(out_dir))
+    done = run.run(save_every, report)
+    made = {"recipe": run.settings["recipe"], "backbone": backbone.name, "steps": done.step}
+    model.adapter.save_pretrained(out_dir, made | {"seconds": round(done.seconds)} | (notes or {}))
+    return model.eval()
+
+
+def load_backbone_model(folder: str | Path) -> BackboneModel:
+    """The adapter of a folder with the backbone that its notes name."""
+    adapter, notes = load_checkpoint(folder, {"DecisionAdapter": DecisionAdapter})
+    assert isinstance(adapter, DecisionAdapter)
+    if not isinstance(notes.get("backbone"), str):
+        raise InputError(f"checkpoint: expected the name of a backbone in its notes, found none in {folder}")
+    return BackboneModel(load_backbone(notes["backbone"]), adapter).eval()
