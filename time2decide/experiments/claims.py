@@ -20,6 +20,10 @@ GENERAL = "constructions, learned QP solvers and theory"
 OUR_NETWORK = (
     "our network (another design; its kernel bank is drawn from the same prior that generates the evaluation data)"
 )
+REPAIRED_ARCHITECTURE = (
+    "the paper's architecture, repaired (TimePFN with covariance tokens; read-out in common units, γ as a token, "
+    "trained on its own histories)"
+)
 
 
 def paper_architecture(training: str) -> str:

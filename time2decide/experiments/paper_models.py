@@ -8,6 +8,7 @@ second experiment fine-tunes the backbone to forecast returns of the market it t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import mean
@@ -86,19 +87,25 @@ def scored(strategy: Strategy, config: Config, split: str, budgets: list[float])
     return [dict(row) for row in score(result, returns, oracle).rows()]
 
 
-def teacher_forced(strategy: Strategy, config: Config, budget: float, every: int = 4) -> float:
-    """MSE on the evaluation series if the past allocations were the oracle's, as in training; every few steps.
+def shown_oracle_history(
+    strategy: Strategy, returns: np.ndarray, oracle: np.ndarray, budgets: Sequence[float], every: int = 4
+) -> list[Row]:
+    """MSE per budget if the past allocations were the oracle's, as in training, at every few steps.
 
-    The distance to the rollout's MSE is the price of a history of its own.
+    `shown_oracle_mse` is with the returns that belong to them (teacher forcing): its distance to the rollout's MSE is
+    the price of a history of its own. `other_returns_mse` is the probe beside it, with the returns of the next series:
+    a model that does as well there copies the last allocation and does not read returns. With a single series its
+    returns are reversed in time instead.
     """
-    returns, oracle = rollout_data(config, "evaluation", [budget])
-    steps = range(WINDOW, returns.shape[1], every)
-    squared = []
-    for t in steps:
+    other = np.roll(returns, 1, axis=0) if len(returns) > 1 else returns[:, ::-1]
+    found: dict[str, list[np.ndarray]] = {"shown_oracle_mse": [], "other_returns_mse": []}
+    for t in range(WINDOW, returns.shape[1], every):
         seen = slice(t - WINDOW, t)
-        past = Observation(returns[:, seen], oracle[:, :, seen], None, np.array([budget]), RISK_AVERSION)
-        squared.append(float(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean()))
-    return float(np.mean(squared))
+        for key, shown in zip(found, (returns, other), strict=True):
+            past = Observation(shown[:, seen].copy(), oracle[:, :, seen], None, np.array(budgets), RISK_AVERSION)
+            found[key].append(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean(axis=(0, 2)))  # (budgets,)
+    means = {key: np.mean(parts, axis=0) for key, parts in found.items()}
+    return [{key: float(value[k]) for key, value in means.items()} for k in range(len(budgets))]
 
 
 def _trained(rows: list[Row]) -> str:
@@ -151,7 +158,9 @@ def run_sweep(config: Config) -> list[Row]:
     known = scored(strategy, config, "validation", [config["turnover_l1"]])[0]
     row = scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "validation_loss": progress.best}
-    row["teacher_forced_mse"] = teacher_forced(strategy, config, config["turnover_l1"])
+    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
+    probe = shown_oracle_history(strategy, returns, oracle, [config["turnover_l1"]])[0]
+    row |= {"teacher_forced_mse": probe["shown_oracle_mse"], "other_returns_mse": probe["other_returns_mse"]}
     return [{"strategy": name, **row, "validation_mse": known["mse"], **training}]
 
 
@@ -216,7 +225,8 @@ def sweep_tables(rows: list[Row]) -> list[Table]:
         "projection. ±: standard error over series. Brackets: the paper's full-size models on 30 series × 928 "
         "decisions. chosen: λ_r with the least MSE of a rollout on validation series; in brackets the paper's best, "
         "which is the least of its whole row. on s* history: the same models if they are shown the oracle's past "
-        "allocations, as in training, instead of their own."
+        "allocations, as in training, instead of their own; other returns: and the returns of another series (– in "
+        "rows that are older than this probe)."
     )
     found = []
     for market, here in grouped(rows, "market").items():
@@ -242,6 +252,10 @@ def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, s
         cells.append([name, *line, f"{_mse(best[name], least)} at λ_r={best[name]['return_weight']:g}"])
         known = [f"{own[w]['teacher_forced_mse']:.4f}" if w in own else "–" for w in weights]
         cells.append([f"{name} on s* history", *known, "–"])
+        probe = [
+            f"{own[w]['other_returns_mse']:.4f}" if "other_returns_mse" in own.get(w, {}) else "–" for w in weights
+        ]
+        cells.append([f"{name} on s* history, other returns", *probe, "–"])
     return cells
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, n
 from time2decide.policy.backbone_model import BackboneModel
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
 from time2decide.simulation.engine import Observation
+
+#: Bundled checkpoints: the repaired model and its twin without covariance tokens.
+PRETRAINED = {name: Path(__file__).parent / "pretrained" / name for name in ("repaired", "repaired-sft")}
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class PaperModel(PretrainedModel):
     """Time2Decide, SFT and Pretrained of the paper."""
 
     CONFIG = PaperModelConfig
+    BUNDLED = PRETRAINED
 
     def __init__(self, config: PaperModelConfig | None = None) -> None:
         super().__init__()
