@@ -8,19 +8,24 @@ second experiment fine-tunes the backbone to forecast returns of the market it t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
+from time2decide.core.provenance import provenance
 from time2decide.core.table import Table, quantity, with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
+from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
+from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
@@ -46,18 +51,28 @@ _FINETUNED_ROWS = {_PTO: "Original Checkpoint", "pto-timepfn-finetuned": "Fine-t
 #: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
 CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
 _SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
+#: Folder of the backbone of the paper's size: made by `time2decide train forecast --preset paper`, or when needed.
+PAPER_BACKBONE = "runs/forecast"
 #: Sizes of a rollout by preset: series and decisions for the choice of parameters, and for the table.
 SIZES: dict[str, Config] = {
     "smoke": {"recipe": "smoke", "backbone": "small", "known": [2, 4], "evaluation": [2, 4], "length": 256},
     "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 150], "evaluation": [6, 300], "length": 1024},
     "paper": {
         "recipe": "paper",
-        "backbone": "runs/forecast",
+        "backbone": PAPER_BACKBONE,
         "known": [30, 928],
         "evaluation": [30, 928],
         "length": 1024,
     },
 }
+
+
+def backbone_of(name: str) -> TimePFN:
+    """A bundled backbone or that of a folder; the one of the paper's size is pretrained first where it is missing."""
+    if name == PAPER_BACKBONE and not (Path(name) / "model.safetensors").is_file():
+        print(f"time2decide: pretraining the paper's backbone to {name} first (resumable)", file=sys.stderr)
+        return pretrain(PRETRAINING["paper"], name, notes={"preset": "paper", **provenance()})
+    return TimePFN.from_pretrained(name)
 
 
 def recipe_of(config: Config, **changes: Any) -> PaperModelTraining:
@@ -136,7 +151,7 @@ def sweep_tasks(preset: str) -> list[Config]:
 
 def run_sweep(config: Config) -> list[Row]:
     """Fine-tune one model and roll it out, or roll out the references."""
-    backbone = TimePFN.from_pretrained(config["backbone"])
+    backbone = backbone_of(config["backbone"])
     scale = recipe_of(config).returns_scale
     if config["model"] == "references":
         budgets = config["budgets"]
@@ -272,7 +287,7 @@ def finetuned_tasks(preset: str) -> list[Config]:
 
 def run_finetuned(config: Config) -> list[Row]:
     """Fine-tune, choose ρ for either checkpoint, score all four."""
-    original = TimePFN.from_pretrained(config["backbone"])
+    original = backbone_of(config["backbone"])
     recipe = recipe_of(config)
     tuned, progress = fine_tune_forecaster(recipe, original)
     training = {"steps": progress.step, "best_step": progress.best_step}
@@ -360,7 +375,87 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
     return with_last_note(found)
 
 
+def starts_tasks(preset: str) -> list[Config]:
+    """One training per model, budget and scale of the returns; every one is rolled out from both starts."""
+    budgets, scales, steps = ([1.0], [100.0], 2) if preset == "smoke" else ([1.0, 0.5, 2.0], [1.0, 100.0], 2_000)
+    if preset == "paper":
+        budgets = list(BUDGETS)
+    sizes = SIZES[preset] | ({"evaluation": [1, 98]} if preset == "smoke" else {})
+    sizes |= {"evaluation": [6, 400]} if preset == "cpu" else {}
+    cell = {"market": "clean", "return_weight": 1000.0, "seed": 0, "steps_at_most": steps}
+    return [
+        {**cell, "turnover_l1": budget, "returns_scale": scale, "model": model, **sizes}
+        for budget in budgets
+        for model in list(MODELS)[: 1 if preset == "smoke" else None]
+        for scale in scales
+    ]
+
+
+def run_starts(config: Config) -> list[Row]:
+    """Fine-tune a literal model, and roll it out from equal weights and from the oracle's first window."""
+    recipe = PAPER_MODEL_PRESETS[config["recipe"]]
+    if config["recipe"] != "paper":  # as many windows as fill the steps, no early stop
+        epochs = min(10, config["steps_at_most"])
+        windows = recipe.batch * (config["steps_at_most"] // epochs)
+        recipe = replace(recipe, epochs=epochs, windows=windows, patience=epochs)
+    changes = {key: config[key] for key in ("market", "seed", "turnover_l1", "return_weight", "returns_scale")}
+    recipe = replace(recipe, covariance=config["model"] == "time2decide", **changes)
+    model, progress = train_paper_model(recipe, backbone_of(config["backbone"]))
+    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
+    rows: list[Row] = []
+    for start in ("uniform", "oracle"):
+        strategy = PaperModelStrategy((model,), MODELS[config["model"]], start)
+        result = rollout(returns, strategy, [config["turnover_l1"]], oracle=oracle)
+        # both are scored on the same steps, those after the oracle's start
+        row = dict(score(replace(result, window=2 * WINDOW), returns, oracle).rows()[0])
+        rows.append({"strategy": strategy.name, "start": start, **row})
+    free = PaperModelStrategy((model,), MODELS[config["model"]])
+    probe = shown_oracle_history(free, returns, oracle, [config["turnover_l1"]])[0]
+    training = {"steps": progress.step, "best_step": progress.best_step, "batch": recipe.batch}
+    reference = score(replace(rollout(returns, Uniform(), [config["turnover_l1"]]), window=2 * WINDOW), returns, oracle)
+    return [{**row, **probe, **training, "uniform_mse": float(reference.mse.mean())} for row in rows]
+
+
+def starts_tables(rows: list[Row]) -> list[Table]:
+    """A line per budget, model and scale."""
+    cells = []
+    for (budget, scale, name), own in grouped(rows, "turnover_l1", "returns_scale", "strategy").items():
+        by_start = {row["start"]: row for row in own}
+        first = own[0]
+        line = [f"{by_start[start]['mse']:.4f}" if start in by_start else "–" for start in ("uniform", "oracle")]
+        turnover = [f"{by_start[start]['turnover']:.4f}" if start in by_start else "–" for start in by_start]
+        probe = [f"{first[key]:.4f}" for key in ("shown_oracle_mse", "other_returns_mse")]
+        cells.append([f"{budget:g}", name, f"{scale:g}", *line, f"{first['uniform_mse']:.4f}", *probe, *turnover])
+    columns = ["γ", "model", "scale", "from 1/m", "from s*", "uniform", "shown s*", "other returns"]
+    columns += ["turnover from 1/m", "turnover from s*"]
+    series, steps = rows[0]["evaluation"]
+    trained = f"{max(row['steps'] for row in rows)} training steps of {rows[0]['batch']} windows, λ_r = 1000"
+    note = (
+        f"MSE of the raw output to the oracle over the steps from {2 * WINDOW} on, own history. from 1/m: its history "
+        f"begins at equal weights; from s*: with the oracle's allocations up to step {2 * WINDOW}. scale: what returns "
+        "are multiplied by before the backbone. shown s*: the oracle's history throughout (teacher forcing); other "
+        "returns: the same with the returns of another series: a model that does as well there does not read returns."
+    )
+    return [
+        Table(
+            f"clean: the literal model from two starts, {series} series × {steps} steps, {trained}",
+            columns,
+            cells,
+            note,
+        )
+    ]
+
+
 EXPERIMENTS = (
+    Experiment(
+        id="literal-starts",
+        title="The literal Time2Decide from two starts, with returns scaled or not, and what it reads",
+        paper="None: the paper does not say what history it starts from",
+        presets={"smoke": "20 s", "cpu": "3 h", "paper": "days on one GPU"},
+        tasks=starts_tasks,
+        run=run_starts,
+        tables=starts_tables,
+    ),
     Experiment(
         id="lambda-sweep",
         title="Literal Time2Decide and SFT: MSE over turnover budgets γ and return weights λ_r",

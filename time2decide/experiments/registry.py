@@ -37,6 +37,7 @@ _MODULES = {
     "forecast-errors": "forecast_errors",
     "lambda-sweep": "paper_models",
     "finetuned-pto": "paper_models",
+    "literal-starts": "paper_models",
     "toy-pto": "toy_pto",
     "parity": "parity",
     "sp500": "sp500",

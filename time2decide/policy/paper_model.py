@@ -204,15 +204,26 @@ DecisionModel = PaperModel | BackboneModel
 class PaperModelStrategy:
     """The raw first step of a model's allocations, from past returns and the strategy's own past allocations.
 
-    `models` has one model per budget of the rollout, or one for all.
+    `models` has one model per budget of the rollout, or one for all. `start` is what its history begins with:
+    "uniform", nothing but equal weights before the first decision; or "oracle", the oracle's (causal) allocations up
+    to the step 2·window, so that the first decisions of its own are those from there on.
     """
 
     models: tuple[DecisionModel, ...]
     name: str = "time2decide-literal"
-    wants_hindsight: bool = False
+    start: str = "uniform"
     batch: int = 32  # windows at a time
 
+    def __post_init__(self) -> None:
+        validate_choice("start", self.start, ("uniform", "oracle"))
+
+    @property
+    def wants_hindsight(self) -> bool:
+        """Only for the start."""
+        return self.start == "oracle"
+
     def decide(self, past: Observation) -> np.ndarray:
+        past = self._started(past)
         series, budgets, window, m = past.allocations.shape
         if len(self.models) not in (1, budgets):
             raise InputError(f"{self.name}: expected 1 or {budgets} models, found {len(self.models)}")
@@ -231,6 +242,15 @@ class PaperModelStrategy:
             ]
             raw = torch.stack(each, dim=1)  # (series, budgets, m)
         return np.asarray(raw.double().numpy())
+
+    def _started(self, past: Observation) -> Observation:
+        """The observation with the oracle's allocations in place of its own at the steps before 2·window."""
+        window = past.allocations.shape[2]
+        if self.start == "uniform" or past.step is None or past.step >= 3 * window:
+            return past
+        assert past.hindsight is not None
+        early = (np.arange(past.step - window, past.step) < 2 * window)[:, None]  # (window, 1)
+        return replace(past, allocations=np.where(early, past.hindsight, past.allocations))
 
 
 def first_step(
