@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_count, validate_positive
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
 from time2decide.simulation.engine import Observation
 
@@ -135,8 +135,7 @@ class PaperModelStrategy:
 
     def decide(self, past: Observation) -> np.ndarray:
         series, budgets, window, m = past.allocations.shape
-        if len(self.models) not in (1, budgets):
-            raise InputError(f"{self.name}: expected 1 or {budgets} models, found {len(self.models)}")
+        expect(len(self.models) in (1, budgets), self.name, f"1 or {budgets} models", len(self.models))
         returns = torch.from_numpy(past.returns).float()
         held = torch.from_numpy(past.allocations).float()
         if len(self.models) == 1:
