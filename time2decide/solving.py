@@ -12,8 +12,9 @@ from time2decide.attention import FORMS, build, run
 from time2decide.attention import METHODS as CONSTRUCTIONS
 from time2decide.core.validation import (
     ArrayLike,
-    InputError,
     as_tensor,
+    expect,
+    refuse,
     validate_choice,
     validate_count,
     validate_finite,
@@ -74,8 +75,7 @@ def solve(
     Solution
         With ``status`` per instance; nothing is raised for instances without an answer.
     """
-    if not isinstance(qp, QP):
-        raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
+    expect(isinstance(qp, QP), "qp", "a QP", type(qp).__name__)
     validate_choice("method", method, METHODS)
     default = 1e-8 if qp.A.dtype == torch.float64 else 1e-5
     tol = default if tol is None else validate_positive("tol", tol)
@@ -87,8 +87,7 @@ def solve(
         given = {"steps": steps is not None, "history": history, "initial": initial is not None}
         extra = [*options, *(name for name, is_given in given.items() if is_given)]
         extra = [name for name in extra if method == "exact" or name not in ("steps", "checkpoint")]
-        if extra:
-            raise InputError(f"{extra[0]}: expected no such option for method {method!r}")
+        refuse(f"{name}: expected no such option for method {method!r}" for name in extra)
         if method == "exact":
             return solve_exact(qp, tol=tol)
         from time2decide.neural.solver import solve_neural  # only now: the constructions do not need it
@@ -112,8 +111,8 @@ def solve(
 
 
 def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(initial, (tuple, list)) or len(initial) != 2:
-        raise InputError(f"initial: expected a pair (x, dual), found {type(initial).__name__}")
+    pair = isinstance(initial, (tuple, list)) and len(initial) == 2
+    expect(pair, "initial", "a pair (x, dual)", type(initial).__name__)
     parts = []
     for name, value in zip(("initial x", "initial dual"), initial, strict=True):
         tensor = as_tensor(name, value)
@@ -145,32 +144,26 @@ def solve_qp(
     validate_choice("solver", solver, METHODS)
     P, q = _dense("P", P, 2), _dense("q", q, 1)
     n = len(q)
-    if P.shape != (n, n):
-        raise InputError(f"P: expected shape ({n}, {n}) to match q, found {P.shape}")
+    expect(P.shape == (n, n), "P", f"shape ({n}, {n}) to match q", P.shape)
     QP(P, q)  # the usual checks of P and q
     rows, bounds = _pair("G", G, "h", h, n)
     equal_rows, values = _pair("A", A, "b", b, n)
-    if not np.isfinite(values).all():
-        raise InputError("b: expected finite numbers, found NaN or infinity")
+    expect(np.isfinite(values).all(), "b", "finite numbers", "NaN or infinity")
     start = np.zeros(n) if initvals is None else _dense("initvals", initvals, 1)
-    if start.shape != (n,) or not np.isfinite(start).all():
-        raise InputError(f"initvals: expected {n} finite numbers, found {start.tolist()[:8]}")
+    expect(start.shape == (n,) and np.isfinite(start).all(), "initvals", f"{n} finite numbers", f"{start.tolist()[:8]}")
     for name, limit, sign in (("ub", ub, 1.0), ("lb", lb, -1.0)):
         if limit is not None:
             side = _dense(name, limit, None)
-            if side.shape not in ((), (1,), (n,)):
-                raise InputError(f"{name}: expected a number or shape ({n},), found {side.shape}")
+            expect(side.shape in ((), (1,), (n,)), name, f"a number or shape ({n},)", side.shape)
             side = np.broadcast_to(side, (n,))
             rows, bounds = np.vstack([rows, sign * np.eye(n)]), np.append(bounds, sign * side)
-    if np.isnan(bounds).any():
-        raise InputError("h, lb, ub: expected numbers, found NaN")
+    expect(not np.isnan(bounds).any(), "h, lb, ub", "numbers", "NaN")
     if (bounds == -np.inf).any():
         return None
     keep = bounds < np.inf
     rows, bounds = rows[keep], bounds[keep]
     if solver == "exact":
-        if options:
-            raise InputError(f"{next(iter(options))}: expected no such option for solver 'exact'")
+        refuse(f"{name}: expected no such option for solver 'exact'" for name in options)
         return _exact_with_equalities(P, q, rows, bounds, equal_rows, values)
     C = np.vstack([rows, equal_rows, -equal_rows])
     d = np.concatenate([bounds, values, -values])
@@ -204,8 +197,7 @@ def _exact_with_equalities(
 def _dense(name: str, value: ArrayLike, dims: int | None) -> np.ndarray:
     tensor = as_tensor(name, value.toarray() if hasattr(value, "toarray") else value)
     array = np.asarray(tensor.detach().cpu().double().numpy())
-    if dims is not None and array.ndim != dims:
-        raise InputError(f"{name}: expected {dims} dimension{'s' * (dims > 1)}, found shape {array.shape}")
+    expect(dims is None or array.ndim == dims, name, f"{dims} dimension{'s' * (dims == 2)}", f"shape {array.shape}")
     return array
 
 
@@ -215,15 +207,12 @@ def _pair(
     """Both or neither of a constraint matrix and its right-hand side; empty arrays when neither is given."""
     if matrix is None and vector is None:
         return np.zeros((0, n)), np.zeros(0)
-    if matrix is None or vector is None:
-        missing = matrix_name if matrix is None else vector_name
-        raise InputError(f"{missing}: expected together with its other half ({matrix_name} and {vector_name})")
+    halves = {matrix_name: matrix, vector_name: vector}
+    both = f"expected together with its other half ({matrix_name} and {vector_name})"
+    refuse(f"{name}: {both}" for name, half in halves.items() if half is None)
     rows = np.atleast_2d(_dense(matrix_name, matrix, None))
     values = np.atleast_1d(_dense(vector_name, vector, None))
-    if values.ndim != 1:
-        raise InputError(f"{vector_name}: expected 1 dimension, found shape {values.shape}")
-    if rows.shape != (len(values), n):
-        raise InputError(f"{matrix_name}: expected shape ({len(values)}, {n}), found {rows.shape}")
-    if not np.isfinite(rows).all():
-        raise InputError(f"{matrix_name}: expected finite numbers, found NaN or infinity")
+    expect(values.ndim == 1, vector_name, "1 dimension", f"shape {values.shape}")
+    expect(rows.shape == (len(values), n), matrix_name, f"shape ({len(values)}, {n})", rows.shape)
+    expect(np.isfinite(rows).all(), matrix_name, "finite numbers", "NaN or infinity")
     return rows, values

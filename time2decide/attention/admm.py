@@ -57,7 +57,7 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
         small = torch.where(values > 1e-9 * values[:, -1:], values, torch.inf).amin(-1)
         weight = {"LC": 0.5, "C": 2.0}.get(qp.kind, 1.0) / (small * values[:, -1]).sqrt()
     else:
-        weight = per_instance("rho", rho, qp.b, (len(qp),)).expand(len(qp))
+        weight = per_instance("rho", rho, qp.b, (len(qp),), allow_negative=True).expand(len(qp))
         if bool((weight <= 0).any()):
             raise InputError(f"rho: expected a positive number, found {weight.min().item()}")
     rho3 = weight.view(-1, 1, 1)

@@ -23,6 +23,12 @@ def refuse(problems: Iterable[str]) -> None:
         raise InputError(problem)
 
 
+def expect(fits: object, name: object, expected: str, found: object) -> None:
+    """Raise the `InputError` "name: expected …, found …" unless `fits`."""
+    if not fits:
+        raise InputError(f"{name}: expected {expected}, found {found}")
+
+
 def as_tensor(name: str, value: ArrayLike) -> Tensor:
     """A real float tensor (integers become float64), or an `InputError` that names the argument."""
     import torch  # here, so that bad file names are refused before torch is loaded
@@ -69,14 +75,28 @@ def validate_vectors(name: str, tensor: Tensor) -> None:
         raise InputError(f"{name}: expected shape (..., n) with at least one entry, found {tuple(tensor.shape)}")
 
 
-def per_instance(name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...]) -> Tensor:
+def per_instance(
+    name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...], *, allow_negative: bool = False
+) -> Tensor:
     """A finite number or one for every instance, as a tensor that broadcasts to `lead`, in the dtype of `like`."""
     tensor = as_tensor(name, value).to(like)
     sizes = tuple(reversed(tensor.shape))  # as in broadcasting: last dimension first
     if len(sizes) > len(lead) or any(size not in (1, one) for size, one in zip(sizes, reversed(lead), strict=False)):
         raise InputError(f"{name}: expected a number or shape {lead}, found shape {tuple(tensor.shape)}")
     validate_finite(name, tensor)
+    least = 0.0 if allow_negative else tensor.min().item()
+    expect(least >= 0, name, "a non-negative number", least)
     return tensor
+
+
+def validate_simplex(name: str, weights: Any, tolerance: float = 1e-6) -> Any:
+    """Weights (..., m), tensor or array, that are ≥ 0 and sum to 1, with rounding up to `tolerance` removed."""
+    found = np.asarray(weights.detach().cpu() if hasattr(weights, "detach") else weights)
+    least, off = found.min(initial=0.0), np.abs(found.sum(-1) - 1).max(initial=0.0)
+    expect(least >= -tolerance, name, "non-negative weights", f"{least:.6g}")
+    expect(off <= tolerance, name, "weights that sum to 1", f"a sum off by {off:.3g}")
+    weights = weights.clip(min=0)
+    return weights / weights.sum(-1)[..., None]
 
 
 def validate_positive(name: str, value: float, *, allow_zero: bool = False, most: float = np.inf) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import InputError, expect, validate_count, validate_interval, validate_positive
 
 #: Bundled checkpoints.
 PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
@@ -51,12 +51,11 @@ class TimePFNConfig:
         for name in (*counts, "feedforward", "head_hidden"):
             validate_count(name, getattr(self, name))
         validate_positive("eps", self.eps)
-        if len(self.kernels) != len(self.pools):
-            raise InputError(f"pools: expected one per kernel, found {len(self.pools)} for {len(self.kernels)}")
-        if self.embed % self.heads or self.embed % 4:
-            raise InputError(f"embed: expected a multiple of heads ({self.heads}) and of 4, found {self.embed}")
-        if self.patch > self.window:
-            raise InputError(f"patch: expected at most the window ({self.window}), found {self.patch}")
+        kernels, pools, heads = len(self.kernels), len(self.pools), self.heads
+        expect(kernels == pools, "pools", "one per kernel", f"{pools} for {kernels}")
+        fits = not self.embed % heads and not self.embed % 4
+        expect(fits, "embed", f"a multiple of heads ({heads}) and of 4", self.embed)
+        expect(self.patch <= self.window, "patch", f"at most the window ({self.window})", self.patch)
         validate_interval("dropout", self.dropout, "[0, 1)")
 
     @property

@@ -16,7 +16,15 @@ import daqp
 import numpy as np
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, validate_finite, validate_positive
+from time2decide.core.validation import (
+    ArrayLike,
+    InputError,
+    as_tensor,
+    expect,
+    validate_finite,
+    validate_positive,
+    validate_simplex,
+)
 
 _CERTIFIED = 1e-14  # gap relative to the data (return differences and curvature): a few units of rounding
 _REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
@@ -56,11 +64,11 @@ def mean_variance_step(
     r, S = _array("returns", returns), _array("covariance", covariance)
     p, gamma = _array("previous", previous), _array("turnover_l1", turnover_l1)
     m = r.shape[-1] if r.ndim else 0
-    if not m or p.shape[-1:] != (m,) or S.shape[-2:] != (m, m):
-        raise InputError(f"returns: expected (..., m) as in previous and covariance, found {r.shape} and {S.shape}")
+    fits = m and p.shape[-1:] == (m,) and S.shape[-2:] == (m, m)
+    expect(fits, "returns", "(..., m) as in previous and covariance", f"{r.shape} and {S.shape}")
     weight = validate_positive("risk_aversion", risk_aversion, allow_zero=True)
     validate_semidefinite(S)
-    p = _on_simplex("previous", p)
+    p = validate_simplex("previous", p)
     shapes = {"returns": r.shape[:-1], "previous": p.shape[:-1], "covariance": S.shape[:-2], "turnover_l1": gamma.shape}
     try:
         lead = np.broadcast_shapes(*shapes.values())
@@ -81,8 +89,8 @@ def validate_semidefinite(covariance: np.ndarray) -> None:
     """
     size = np.abs(covariance).max((-2, -1), keepdims=True, initial=0.0)
     unit = covariance / np.where(size > 0, size, 1.0)
-    if (np.abs(unit - unit.swapaxes(-1, -2)) > 1e-6).any():
-        raise InputError("covariance: expected symmetric matrices, found one that is not")
+    symmetric = (np.abs(unit - unit.swapaxes(-1, -2)) <= 1e-6).all()
+    expect(symmetric, "covariance", "symmetric matrices", "one that is not")
     try:
         np.linalg.cholesky(unit + 1e-6 * np.eye(unit.shape[-1]))
     except np.linalg.LinAlgError:
@@ -92,28 +100,16 @@ def validate_semidefinite(covariance: np.ndarray) -> None:
 def validate_budgets(turnover_l1: ArrayLike) -> np.ndarray:
     """One or several budgets γ as an array (k,), or an `InputError`."""
     budgets = np.atleast_1d(_array("turnover_l1", turnover_l1))
-    if budgets.ndim != 1 or not budgets.size:
-        raise InputError(f"turnover_l1: expected a number or a list of numbers, found shape {budgets.shape}")
+    expect(budgets.ndim == 1 and budgets.size, "turnover_l1", "a number or a list of numbers", f"shape {budgets.shape}")
     half_turnover(budgets)
     return budgets
 
 
 def half_turnover(turnover_l1: np.ndarray) -> np.ndarray:
     """γ/2, what may be bought and what may be sold; γ above 2 means the same as 2."""
-    if not np.isfinite(turnover_l1).all() or (turnover_l1 < 0).any():
-        raise InputError(f"turnover_l1: expected non-negative numbers, found {turnover_l1.ravel().tolist()[:8]}")
+    good = np.isfinite(turnover_l1).all() and (turnover_l1 >= 0).all()
+    expect(good, "turnover_l1", "non-negative numbers", turnover_l1.ravel().tolist()[:8])
     return np.asarray(np.minimum(turnover_l1, 2.0) / 2)
-
-
-def _on_simplex(name: str, weights: np.ndarray) -> np.ndarray:
-    """Weights (..., m) with rounding up to 1e-6 removed, or an `InputError`."""
-    if (weights < -1e-6).any():
-        raise InputError(f"{name}: expected non-negative weights, found {weights.min():.6g}")
-    off = np.abs(weights.sum(-1) - 1).max(initial=0.0)
-    if off > 1e-6:
-        raise InputError(f"{name}: expected weights that sum to 1, found a sum off by {off:.3g}")
-    weights = np.maximum(weights, 0.0)
-    return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 def best_allocations(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -123,10 +119,9 @@ def best_allocations(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: 
     """
     r = r - r.max(-1, keepdims=True)  # a constant does not matter on the simplex, and its rounding does
     scale = np.maximum(np.abs(r).max(-1), np.abs(curvature).max((-2, -1))[:, None])  # (n, k or 1)
-    if not np.isfinite(scale).all():  # every comparison with NaN is false: the greedy step would sell nothing
-        raise InputError(
-            "covariance: expected finite numbers, found NaN or an overflow (check the size of the returns)"
-        )
+    # every comparison with NaN is false: the greedy step would sell nothing
+    overflow = "NaN or an overflow (check the size of the returns)"
+    expect(np.isfinite(scale).all(), "covariance", "finite numbers", overflow)
     s = greedy_allocations(r - p @ curvature, p, half)
     for _ in range(_VERTEX_ROUNDS):
         gap, target = _certify(r - s @ curvature, p, half, s)

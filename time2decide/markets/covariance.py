@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 
 #: Windows (series, window, assets) -> covariances (series, assets, assets).
 Covariance = Callable[[np.ndarray], np.ndarray]
@@ -29,8 +29,8 @@ def covariance_by(estimator: object) -> Covariance:
     (2, 4, 4)
     """
 
-    if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
-        raise InputError(f"estimator: expected one of scikit-learn or skfolio, found {type(estimator).__name__}")
+    fits = hasattr(estimator, "fit") and hasattr(estimator, "get_params")
+    expect(fits, "estimator", "one of scikit-learn or skfolio", type(estimator).__name__)
 
     def estimate(windows: np.ndarray) -> np.ndarray:
         from sklearn.base import clone  # takes a second to import, and few need it

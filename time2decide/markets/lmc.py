@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from time2decide.core.cache import cached_array
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_positive
 
 _VERSION = 1  # of the random stream: raise it when the same seed gives other numbers, so that caches are not mixed
 
@@ -55,8 +55,8 @@ class LMCConfig:
             validate_count(name, getattr(self, name), least=2 if name == "length" else 1)
         for name in ("dirichlet_min", "dirichlet_max", "weibull_shape", "weibull_scale"):
             validate_positive(name, getattr(self, name))
-        if self.dirichlet_min > self.dirichlet_max:
-            raise InputError(f"dirichlet_min: expected at most {self.dirichlet_max}, found {self.dirichlet_min}")
+        low, high = self.dirichlet_min, self.dirichlet_max
+        expect(low <= high, "dirichlet_min", f"at most {high}", low)
 
 
 class Kernel(NamedTuple):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from time2decide.core.validation import (
     ArrayLike,
-    InputError,
     as_tensor,
+    expect,
     validate_count,
     validate_finite,
     validate_positive,
@@ -58,8 +58,7 @@ def oracle_path(
     array = validate_return_array(returns, window)
     weight = validate_positive("risk_aversion", risk_aversion, allow_zero=True)
     budgets = validate_budgets(turnover_l1)
-    if not callable(covariance):
-        raise InputError(f"covariance: expected a function of windows, found {type(covariance).__name__}")
+    expect(callable(covariance), "covariance", "a function of windows", type(covariance).__name__)
     series, time, m = array.shape
     half = np.broadcast_to(half_turnover(budgets), (series, len(budgets)))
     path = np.full((series, len(budgets), time, m), 1.0 / m)
@@ -81,10 +80,10 @@ def _covariance_at(t: int, covariance: Covariance, windows: np.ndarray) -> np.nd
     """Σ̂_t (series, m, m), checked."""
     series, _, m = windows.shape
     sigma = np.asarray(covariance(windows))
-    if sigma.shape != (series, m, m) or sigma.dtype.kind not in "fiu" or not np.isfinite(sigma).all():
-        found = "NaN or an overflow" if sigma.shape == (series, m, m) else f"shape {sigma.shape}"
-        found = found if sigma.dtype.kind in "fiu" else f"dtype {sigma.dtype}"
-        raise InputError(f"covariance: expected finite numbers ({series}, {m}, {m}) at step {t}, found {found}")
+    shape, real = sigma.shape == (series, m, m), sigma.dtype.kind in "fiu"
+    found = f"dtype {sigma.dtype}" if not real else "NaN or an overflow" if shape else f"shape {sigma.shape}"
+    good = shape and real and np.isfinite(sigma).all()
+    expect(good, "covariance", f"finite numbers ({series}, {m}, {m}) at step {t}", found)
     if covariance is not empirical_covariance:  # which is semidefinite by its form
         validate_semidefinite(sigma)
     return sigma
@@ -94,11 +93,9 @@ def validate_return_array(returns: ArrayLike, window: int) -> np.ndarray:
     """Returns as a float64 array (series, time, assets) with more than `window` finite steps, or an `InputError`."""
     validate_count("window", window, least=2)
     tensor = as_tensor("returns", returns)
-    if tensor.dim() not in (2, 3) or not tensor.numel():
-        raise InputError(f"returns: expected shape (series, time, assets), found {tuple(tensor.shape)}")
+    expect(tensor.dim() in (2, 3) and tensor.numel(), "returns", "shape (series, time, assets)", tuple(tensor.shape))
     validate_finite("returns", tensor)
     array = np.asarray(tensor.detach().cpu().double().numpy())
     array = array if array.ndim == 3 else array[None]  # (series, time, assets)
-    if array.shape[1] <= window:
-        raise InputError(f"returns: expected more than {window} steps (the window), found {array.shape[1]}")
+    expect(array.shape[1] > window, "returns", f"more than {window} steps (the window)", array.shape[1])
     return array

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide.core.files import validate_input_file, write_text
-from time2decide.core.validation import InputError, refuse, validate_choice, validate_positive
+from time2decide.core.validation import InputError, expect, refuse, validate_choice, validate_positive
 from time2decide.markets.validation import looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
@@ -88,8 +88,8 @@ def load_market(
 def _guess(array: np.ndarray, name: str) -> str:
     if looks_like_prices(array):
         return "prices"
-    if len(array) >= _TELLING and (array > 0).all():
-        raise InputError(f"{name}: expected to be told prices or returns, found small numbers that are all positive")
+    telling = len(array) < _TELLING or (array <= 0).any()
+    expect(telling, name, "to be told prices or returns", "small numbers that are all positive")
     return "returns"
 
 
@@ -113,12 +113,10 @@ def sp500_prices() -> pd.DataFrame:
 def _read(path: Path) -> pd.DataFrame:
     validate_input_file(path)
     megabytes, suffix = path.stat().st_size >> 20, path.suffix.lower()
-    if path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"{path.name}: expected at most {_MOST_BYTES >> 20} MB, found {megabytes} MB")
+    expect(path.stat().st_size <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", f"{megabytes} MB")
     if suffix == ".csv":
         return _read_csv(path)
-    if suffix not in (".parquet", ".pq"):
-        raise InputError(f"{path.name}: expected a .csv or .parquet file, found {path.suffix or 'no suffix'!r}")
+    expect(suffix in (".parquet", ".pq"), path.name, "a .csv or .parquet file", f"{path.suffix or 'no suffix'!r}")
     try:
         return _dates_first(pd.read_parquet(path))
     except Exception as error:  # pyarrow has errors of its own, and raises others for damaged files
@@ -141,8 +139,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     """Cells as text, so that an error can show what stands in the file."""
     rows = read_cells(path)
     header, body = rows[0], rows[1:]
-    if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
-        raise InputError(f"{path.name}: expected cells separated by commas, found {header[0][:40]!r}")
+    commas = len(header) > 1 or not any(sign in header[0] for sign in ";\t|")
+    expect(commas, path.name, "cells separated by commas", f"{header[0][:40]!r}")
     refuse(
         f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}"
         for number, row in enumerate(body, start=1)
@@ -258,9 +256,8 @@ def _return_problems(table: pd.DataFrame, name: str) -> Iterator[str]:
 def _prices_to_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
     array = table.to_numpy()
     row, column = divmod(int(array.argmin()), array.shape[1])
-    if array[row, column] <= 0:
-        place = _place(table.index, table.columns[column], row)
-        raise InputError(f"{name}: {place}: expected a positive price, found {array[row, column]:g}")
+    place = _place(table.index, table.columns[column], row)
+    expect(array[row, column] > 0, f"{name}: {place}", "a positive price", f"{array[row, column]:g}")
     return pd.DataFrame(array[1:] / array[:-1] - 1, index=table.index[1:], columns=table.columns)
 
 
@@ -306,8 +303,8 @@ def _is_number(text: str) -> bool:
 def write_weights(weights: pd.Series, path: str | Path) -> Path:
     """Write weights for `read_weights`, whole or not at all."""
     path = Path(path)
-    if path.suffix.lower() != ".csv" or not path.parent.is_dir():
-        raise InputError(f"out: expected a name ending in .csv in an existing folder, found {path}")
+    fits = path.suffix.lower() == ".csv" and path.parent.is_dir()
+    expect(fits, "out", "a name ending in .csv in an existing folder", path)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(_WEIGHTS_HEADER)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, validate_finite, validate_positive
+from time2decide.core.validation import ArrayLike, as_tensor, expect, validate_finite, validate_positive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,32 +29,28 @@ def validate_returns(returns: ArrayLike | pd.DataFrame, least_rows: int, window:
 
         returns = load_returns(returns).to_numpy()
     array = validate_real_returns(returns)
-    if array.ndim != 2:
-        raise InputError(f"returns: expected shape (time, assets), found {array.shape}")
+    expect(array.ndim == 2, "returns", "shape (time, assets)", array.shape)
     rows, assets = array.shape
     expected = f"at least {least_rows} rows and 2 to {MOST_ASSETS} assets"
-    if rows < least_rows or not 2 <= assets <= MOST_ASSETS:
-        raise InputError(f"returns: expected {expected}, found {rows} rows and {assets} assets")
-    if array.max() > _LARGEST:
-        raise InputError(f"returns: expected returns of at most {_LARGEST:g}, found {array.max():g}")
-    if (array == array[0]).all() or array[-window:].std(axis=0).max() < _STILL:
-        raise InputError(f"returns: expected an asset that moves in the last {window} rows, found none")
+    expect(rows >= least_rows and 2 <= assets <= MOST_ASSETS, "returns", expected, f"{rows} rows and {assets} assets")
+    expect(array.max() <= _LARGEST, "returns", f"returns of at most {_LARGEST:g}", f"{array.max():g}")
+    moves = (array != array[0]).any() and array[-window:].std(axis=0).max() >= _STILL
+    expect(moves, "returns", f"an asset that moves in the last {window} rows", "none")
     return array
 
 
 def validate_real_returns(returns: ArrayLike) -> np.ndarray:
     """Finite simple returns of at least −1 that do not look like prices, as a float64 array."""
     kind = str(getattr(returns, "dtype", ""))
-    if kind in ("bool", "torch.bool"):
-        raise InputError(f"returns: expected real numbers, found dtype {kind}")
+    expect(kind not in ("bool", "torch.bool"), "returns", "real numbers", f"dtype {kind}")
     tensor = as_tensor("returns", returns)
     validate_finite("returns", tensor)
     array = np.asarray(tensor.detach().cpu().double().numpy())
-    if array.size and looks_like_prices(array):
-        raise InputError(f"returns: expected returns, found what look like prices (median {np.median(array):g})")
-    if array.size and array.min() < -1:
+    if array.size:
+        found = f"what look like prices (median {np.median(array):g})"
+        expect(not looks_like_prices(array), "returns", "returns", found)
         place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
-        raise InputError(f"returns: expected returns of at least -1, found {array[place]:g} at index {place}")
+        expect(array[place] >= -1, "returns", "returns of at least -1", f"{array[place]:g} at index {place}")
     return array
 
 
@@ -65,17 +61,17 @@ def validate_weights(weights: ArrayLike | pd.Series | None, assets: int, names: 
     if hasattr(weights, "reindex") and names is not None:
         unknown = [str(name) for name in weights.index if name not in names]
         missing = [str(name) for name in names if name not in weights.index]
-        if unknown or missing or weights.index.has_duplicates:
-            found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
-            raise InputError(f"previous_weights: expected one weight for each asset, found {found}")
+        found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
+        fits = not (unknown or missing or weights.index.has_duplicates)
+        expect(fits, "previous_weights", "one weight for each asset", found)
         weights = weights.reindex(names).to_numpy()
     array = as_tensor("previous_weights", weights).detach().cpu().double().numpy()
-    if array.shape != (assets,) or not np.isfinite(array).all():
-        found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
-        raise InputError(f"previous_weights: expected {assets} finite numbers, found {found}")
-    if (array < -1e-6).any() or abs(array.sum() - 1) > 1e-3:
-        found = f"{array.min():g}" if (array < -1e-6).any() else f"a sum of {array.sum():g}"
-        raise InputError(f"previous_weights: expected non-negative weights of sum 1, found {found}")
+    found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
+    fits = array.shape == (assets,) and bool(np.isfinite(array).all())
+    expect(fits, "previous_weights", f"{assets} finite numbers", found)
+    found = f"{array.min():g}" if (array < -1e-6).any() else f"a sum of {array.sum():g}"
+    fits = bool((array >= -1e-6).all() and abs(array.sum() - 1) <= 1e-3)
+    expect(fits, "previous_weights", "non-negative weights of sum 1", found)
     array = np.maximum(array, 0.0)
     return np.asarray(array / array.sum())
 

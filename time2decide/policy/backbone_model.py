@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, validate_count
+from time2decide.core.validation import expect, validate_count
 from time2decide.forecasting.backbones import Backbone, Encoded
 from time2decide.forecasting.timepfn import EncoderLayer, TimePFNConfig, positions
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
@@ -43,8 +43,8 @@ class AdapterConfig:
     def __post_init__(self) -> None:
         for name in ("tokens", "width", "assets", "history", "embed", "layers", "heads", "feedforward"):
             validate_count(name, getattr(self, name))
-        if self.embed % self.heads or self.embed % 4:
-            raise InputError(f"embed: expected a multiple of heads ({self.heads}) and of 4, found {self.embed}")
+        fits = self.embed % self.heads == 0 and self.embed % 4 == 0
+        expect(fits, "embed", f"a multiple of heads ({self.heads}) and of 4", self.embed)
 
 
 class DecisionAdapter(PretrainedModel):
@@ -67,8 +67,7 @@ class DecisionAdapter(PretrainedModel):
     def forward(self, told: Encoded, returns: Tensor, allocations: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
         """Target weights (batch, m), of what the backbone told and of histories (batch, window, m)."""
         m = returns.shape[-1]
-        if self.covariance is not None and m != self.config.assets:
-            raise InputError(f"returns: expected {self.config.assets} assets, found {m}")
+        expect(self.covariance is None or m == self.config.assets, "returns", f"{self.config.assets} assets", m)
         past = allocations[:, -self.config.history :].mT  # (batch, m, history)
         place = positions(torch.arange(m), torch.arange(3), self.config.embed).to(returns)  # (m, 3, embed)
         front = [torch.stack([self.condition[0](gamma[:, None] / 2), self.condition[1](_log(risk))], dim=1)]
@@ -88,10 +87,8 @@ class BackboneModel(nn.Module):
 
     def __init__(self, backbone: Backbone, adapter: DecisionAdapter) -> None:
         super().__init__()
-        sizes = (backbone.tokens, backbone.width)
-        if sizes != (adapter.config.tokens, adapter.config.width):
-            expected = f"{adapter.config.tokens} tokens of width {adapter.config.width}"
-            raise InputError(f"backbone: expected {expected}, found {sizes[0]} of width {sizes[1]} in {backbone.name}")
+        sizes, own = (f"{one.tokens} tokens of width {one.width}" for one in (adapter.config, backbone))
+        expect(sizes == own, "backbone", sizes, f"{own} in {backbone.name}")
         self._backbone = [backbone]  # not a submodule: it is neither trained nor saved
         self.adapter = adapter
         self.horizon = backbone.horizon

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_choice, validate_count, validate_positive
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
 from time2decide.policy.backbone_model import BackboneModel
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
@@ -144,8 +144,8 @@ class PaperModel(PretrainedModel):
             expected = f"(batch, {config.backbone.window}, {config.assets})"
             found = f"{tuple(returns.shape)} and {tuple(allocations.shape)}"
             raise InputError(f"returns, allocations: expected shape {expected}, found {found}")
-        if (config.conditioned or config.readout) and (gamma is None or risk is None):
-            raise InputError("gamma, risk: expected one of each per window (the model reads them), found none")
+        told = gamma is not None and risk is not None
+        expect(told or not (config.conditioned or config.readout), "gamma, risk", "one of each per window", "none")
 
     def normalise(self, window: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
         """Window (batch, window, 2m) → (x − mean)/scale, mean and scale, by the rules of the configuration."""
@@ -225,8 +225,7 @@ class PaperModelStrategy:
     def decide(self, past: Observation) -> np.ndarray:
         past = self._started(past)
         series, budgets, window, m = past.allocations.shape
-        if len(self.models) not in (1, budgets):
-            raise InputError(f"{self.name}: expected 1 or {budgets} models, found {len(self.models)}")
+        expect(len(self.models) in (1, budgets), self.name, f"1 or {budgets} models", len(self.models))
         returns = torch.from_numpy(past.returns).float()
         held = torch.from_numpy(past.allocations).float()
         gamma = torch.from_numpy(past.turnover_l1).float()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.training import LoopConfig, Progress, Report, fit
-from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_interval, validate_positive
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS
@@ -61,8 +61,7 @@ class PaperModelTraining:
         validate_positive("lr", self.lr)
         validate_count("seed", self.seed, least=0)
         validate_interval("pct_start", self.pct_start, "(0, 1)")
-        if self.turnover_l1 not in BUDGETS:
-            raise InputError(f"turnover_l1: expected one of {BUDGETS}, found {self.turnover_l1}")
+        expect(self.turnover_l1 in BUDGETS, "turnover_l1", f"one of {BUDGETS}", self.turnover_l1)
 
 
 _FAST: dict[str, Any] = {"lr": 2e-3, "batch": 16, "returns_scale": 100.0, "first_step": 1.0}

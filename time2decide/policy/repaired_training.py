@@ -20,7 +20,6 @@ from torch import Tensor
 from time2decide.core.checkpoints import checksum, load_checkpoint
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import (
-    InputError,
     validate_choice,
     validate_count,
     validate_interval,
@@ -76,12 +75,10 @@ class RepairedTraining:
             validate_positive(name, getattr(self, name), allow_zero=True)
         for name in ("corrupted", "own", "refresh_share"):
             validate_interval(name, getattr(self, name), "[0, 1]")
-        if self.corrupted + self.own > 1:
-            raise InputError(f"corrupted, own: expected shares of at most 1 in all, found {self.corrupted + self.own}")
+        expect(self.corrupted + self.own <= 1, "corrupted, own", "at most 1 in all", self.corrupted + self.own)
         for market in self.markets:
             validate_choice("markets", market, MARKETS)
-        if not self.markets:
-            raise InputError("markets: expected at least one, found none")
+        expect(self.markets, "markets", "at least one", "none")
 
 
 #: name -> recipe: a look at whether it runs, and the one that made the published rows.
@@ -327,6 +324,6 @@ def load_backbone_model(folder: str | Path) -> BackboneModel:
     """The adapter of a folder with the backbone that its notes name."""
     adapter, notes = load_checkpoint(folder, {"DecisionAdapter": DecisionAdapter})
     assert isinstance(adapter, DecisionAdapter)
-    if not isinstance(notes.get("backbone"), str):
-        raise InputError(f"checkpoint: expected the name of a backbone in its notes, found none in {folder}")
+    named = isinstance(notes.get("backbone"), str)
+    expect(named, "checkpoint", "the name of a backbone in its notes", f"none in {folder}")
     return BackboneModel(load_backbone(notes["backbone"]), adapter).eval()

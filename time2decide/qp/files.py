@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.core.files import atomic_path
-from time2decide.core.validation import InputError
+from time2decide.core.files import atomic_path, validate_input_file
+from time2decide.core.validation import InputError, expect, refuse
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution
 
@@ -21,22 +21,16 @@ _FIELDS = ("A", "b", "C", "d", "l1_penalty", "l1_radius")
 
 def read_problem(path: Path) -> QP:
     """The `QP` in a file; every error names the file and what is wrong with it."""
-    if not path.exists():
-        raise InputError(f"{path}: expected a file, found none")
-    if not path.is_file():
-        raise InputError(f"{path}: expected a file, found a {'folder' if path.is_dir() else 'device'}")
+    validate_input_file(path)
     readers = {".npz": _read_npz, ".json": _read_json}
-    if path.suffix not in readers:
-        raise InputError(f"{path}: expected a name ending in .npz or .json, found {path.suffix or 'no ending'!r}")
-    fields = readers[path.suffix](path)
-    unknown = sorted(set(fields) - set(_FIELDS))
-    if unknown:
-        raise InputError(f"{path}: expected only the names {', '.join(_FIELDS)}, found {unknown[0]!r}")
-    fields = {name: value for name, value in fields.items() if value is not None}  # null in JSON
-    for name in ("A", "b"):
-        if name not in fields:
-            raise InputError(f"{path}: expected {name}, found only {', '.join(fields) or 'nothing'}")
+    expect(path.suffix in readers, path, "a name ending in .npz or .json", f"{path.suffix or 'no ending'!r}")
     try:
+        fields = readers[path.suffix](path)
+        names = f"expected only the names {', '.join(_FIELDS)}"
+        refuse(f"{names}, found {name!r}" for name in sorted(set(fields) - set(_FIELDS)))
+        fields = {name: value for name, value in fields.items() if value is not None}  # null in JSON
+        found = ", ".join(fields) or "nothing"
+        refuse(f"expected {name}, found only {found}" for name in ("A", "b") if name not in fields)
         return QP(**fields)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -47,27 +41,25 @@ def _read_npz(path: Path) -> dict[str, Any]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (*_UNREADABLE, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError) as error:
-        raise InputError(f"{path}: expected an .npz archive of arrays, found something else ({error})") from None
+        raise InputError(f"expected an .npz archive of arrays, found something else ({error})") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repetition)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    except InputError:
+        raise
     except (*_UNREADABLE, RecursionError) as error:
-        raise InputError(f"{path}: expected JSON, found something else ({error})") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object with A and b, found {type(content).__name__}")
-    return content
+        raise InputError(f"expected JSON, found something else ({error})") from None
+    if isinstance(content, dict):
+        return content
+    raise InputError(f"expected a JSON object with A and b, found {type(content).__name__}")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise InputError(f"expected every name once, found {next(n for n in names if names.count(n) > 1)!r} again")
-    return content
+    names = [name for name, _ in pairs]
+    refuse(f"expected every name once, found {name!r} again" for name in names if names.count(name) > 1)
+    return dict(pairs)
 
 
 def solution_as_dict(solution: Solution) -> dict[str, Any]:
@@ -92,12 +84,10 @@ def solution_as_dict(solution: Solution) -> dict[str, Any]:
 
 def validate_output(path: Path) -> None:
     """Raise unless an .npz file can be written at `path`: before the work, not after it."""
-    if path.suffix != ".npz":
-        raise InputError(f"--out: expected a name ending in .npz, found {str(path)!r}")
-    if path.is_dir():
-        raise InputError(f"--out: expected a file, found the folder {str(path)!r}")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError(f"--out: expected a file in an existing folder that can be written, found {str(path)!r}")
+    expect(path.suffix == ".npz", "--out", "a name ending in .npz", f"{str(path)!r}")
+    expect(not path.is_dir(), "--out", "a file", f"the folder {str(path)!r}")
+    there = path.parent.is_dir() and os.access(path.parent, os.W_OK)
+    expect(there, "--out", "a file in an existing folder that can be written", f"{str(path)!r}")
 
 
 def write_solution(solution: Solution, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_choice, validate_count, validate_positive
 from time2decide.qp.problem import QP
 
 #: The paper's nine sizes (n, m).
@@ -46,8 +46,7 @@ def random_qp(
     validate_count("m", m, least=0)
     kind = ("LC" if m else "U") if kind is None else kind
     validate_choice("kind", kind, _KINDS)
-    if (kind == "LC") != (m > 0):
-        raise InputError(f"m: expected {'at least 1' if kind == 'LC' else '0'} for kind {kind}, found {m}")
+    expect((kind == "LC") == (m > 0), "m", f"{'at least 1' if kind == 'LC' else '0'} for kind {kind}", m)
     rng = (
         seed if isinstance(seed, np.random.Generator) else np.random.default_rng(validate_count("seed", seed, least=0))
     )
@@ -68,11 +67,9 @@ def random_qp(
 def _shift_condition(
     G: np.ndarray, gram: np.ndarray, kappa: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
-    if not isinstance(kappa, (tuple, list)) or len(kappa) != 2:
-        raise InputError(f"kappa: expected a pair (low, high), found {kappa!r}")
+    expect(isinstance(kappa, (tuple, list)) and len(kappa) == 2, "kappa", "a pair (low, high)", f"{kappa!r}")
     low, high = (validate_positive("kappa", bound) for bound in kappa)
-    if not 1 <= low <= high:
-        raise InputError(f"kappa: expected a range 1 <= low <= high, found {kappa}")
+    expect(1 <= low <= high, "kappa", "a range 1 <= low <= high", kappa)
     batch, n, _ = G.shape
     factor = np.exp(rng.uniform(np.log(low), np.log(high), (batch, 1)))
     scaled = G * (factor ** (np.arange(n) / max(n - 1, 1)))[:, None, :]  # (batch, n, n), column j scaled

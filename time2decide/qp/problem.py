@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, validate_finite, validate_shape
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect, validate_finite, validate_shape
 
 
 class QP:
@@ -65,14 +65,12 @@ class QP:
         *,
         check: bool = True,
     ) -> None:
-        if (C is None) != (d is None):
-            missing, given = ("d", "C") if d is None else ("C", "d")
-            raise InputError(f"{missing}: expected together with {given} (the constraints Cx <= d), found nothing")
+        missing, given = ("d", "C") if d is None else ("C", "d")
+        expect((C is None) == (d is None), missing, f"together with {given} (the constraints Cx <= d)", "nothing")
         given_fields = {"A": A, "b": b, "C": C, "d": d, "l1_penalty": l1_penalty, "l1_radius": l1_radius}
         given_fields = {name: value for name, value in given_fields.items() if value is not None}
         for name in ("A", "b"):
-            if name not in given_fields:
-                raise InputError(f"{name}: expected an array, found None")
+            expect(name in given_fields, name, "an array", "None")
         tensors = {name: as_tensor(name, value) for name, value in given_fields.items()}
         self.numpy = not any(isinstance(value, Tensor) for value in given_fields.values())
         tensors = _one_dtype_and_device(tensors, given_fields)
@@ -81,18 +79,16 @@ class QP:
         self.single = not batches
         batch = max(batches.values(), default=1)
         for name, size in batches.items():
-            if size not in (1, batch):
-                largest = max(batches, key=lambda key: batches[key])
-                raise InputError(f"{name}: expected a batch of {batch} as in {largest}, found {size}")
-        if batch == 0 or 0 in batches.values():
-            raise InputError("A: expected at least one problem, found an empty batch")
+            largest = max(batches, key=lambda key: batches[key])
+            expect(size in (1, batch), name, f"a batch of {batch} as in {largest}", size)
+        expect(batch != 0 and 0 not in batches.values(), "A", "at least one problem", "an empty batch")
         if check:
             for name, tensor in tensors.items():
                 validate_finite(name, tensor)
             _check_semidefinite(tensors["A"])
-            for name in ("l1_penalty", "l1_radius"):
-                if name in tensors and bool((tensors[name] < 0).any()):
-                    raise InputError(f"{name}: expected a non-negative number, found {tensors[name].min().item()}")
+            for name in (name for name in ("l1_penalty", "l1_radius") if name in tensors):
+                least = tensors[name].min().item()
+                expect(least >= 0, name, "a non-negative number", least)
 
         def batched(name: str) -> Tensor:
             tensor = tensors[name]
@@ -113,8 +109,7 @@ class QP:
                 meaning = f"{_SHAPES[name]} or (batch, {_SHAPES[name].strip('(),')})".replace("(batch, )", "(batch,)")
                 raise InputError(f"{name}: expected shape {meaning}, found {tuple(tensors[name].shape)}")
         n = tensors["A"].shape[-1]
-        if n == 0:
-            raise InputError(f"A: expected at least one variable, found shape {tuple(tensors['A'].shape)}")
+        expect(n != 0, "A", "at least one variable", f"shape {tuple(tensors['A'].shape)}")
         _check_trailing("A", tensors["A"], (n, n), "square (n, n)")
         _check_trailing("b", tensors["b"], (n,), f"({n},) to match A")
         if "C" in tensors:
@@ -196,8 +191,7 @@ def _one_dtype_and_device(tensors: dict[str, Tensor], given: dict[str, ArrayLike
     arrays = [t for name, t in tensors.items() if hasattr(given[name], "dtype")] or list(tensors.values())
     dtype = torch.float32 if all(t.dtype == torch.float32 for t in arrays) else torch.float64
     devices = {tensors[name].device for name, value in given.items() if isinstance(value, Tensor)}
-    if len(devices) > 1:
-        raise InputError(f"A: expected all tensors on one device, found {sorted(map(str, devices))}")
+    expect(len(devices) <= 1, "A", "all tensors on one device", sorted(map(str, devices)))
     device = devices.pop() if devices else torch.device("cpu")
     return {name: t.to(device=device, dtype=dtype) for name, t in tensors.items()}
 

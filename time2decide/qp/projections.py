@@ -15,9 +15,11 @@ from time2decide.core.validation import (
     ArrayLike,
     InputError,
     as_tensor,
+    expect,
     per_instance,
     validate_finite,
     validate_positive,
+    validate_simplex,
     validate_vectors,
 )
 
@@ -76,8 +78,6 @@ def project_l1_ball(y: ArrayLike, radius: ArrayLike) -> ArrayLike:
     """
     vectors = _vectors("y", y)
     bound = per_instance("radius", radius, vectors, tuple(vectors.shape[:-1]))
-    if bool((bound < 0).any()):
-        raise InputError(f"radius: expected a non-negative number, found {bound.min().item()}")
     return _like(y, _onto_l1_ball(vectors, bound.unsqueeze(-1) if bound.dim() else bound))
 
 
@@ -145,29 +145,19 @@ def _sale_threshold(v: Tensor, p: Tensor, amount: Tensor) -> Tensor:
 def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
     y = _vectors("y", y)
     p = _vectors("previous", previous).to(dtype=y.dtype, device=y.device)
-    if p.shape[-1] != y.shape[-1]:
-        raise InputError(f"previous: expected {y.shape[-1]} weights as in y, found {p.shape[-1]}")
-    tolerance = 1e-6 if y.dtype == torch.float64 else 1e-4
-    if bool((p < -tolerance).any()):
-        raise InputError(f"previous: expected non-negative weights, found {p.min().item():.6g}")
-    off = (p.sum(-1) - 1).abs().max().item()
-    if off > tolerance:
-        raise InputError(f"previous: expected weights that sum to 1, found a sum off by {off:.3g}")
-    p = p.clamp_min(0)
-    p = p / p.sum(-1, keepdim=True)
+    expect(p.shape[-1] == y.shape[-1], "previous", f"{y.shape[-1]} weights as in y", p.shape[-1])
+    p = validate_simplex("previous", p, 1e-6 if y.dtype == torch.float64 else 1e-4)
     try:
         y, p = y + torch.zeros_like(p), p + torch.zeros_like(y)  # one shape for both
     except RuntimeError:
         raise InputError(f"previous: expected shape {tuple(y.shape)} as y, found {tuple(p.shape)}") from None
     gamma = per_instance("turnover_l1", turnover_l1, y, tuple(y.shape[:-1]))
-    if bool((gamma < 0).any()):
-        raise InputError(f"turnover_l1: expected a non-negative number, found {gamma.min().item()}")
     if gamma.dim():
         gamma = gamma.unsqueeze(-1)
     spread = (y.amax(-1) - y.amin(-1)).max().item()
     limit = 1e9 if y.dtype == torch.float64 else 1e3
-    if spread > limit:  # weights are at most 1: beyond this they drown in the rounding of y
-        raise InputError(f"y: expected entries within {limit:g} of each other, found a spread of {spread:.3g}")
+    # weights are at most 1: beyond this they drown in the rounding of y
+    expect(spread <= limit, "y", f"entries within {limit:g} of each other", f"a spread of {spread:.3g}")
     y = y - y.amax(-1, keepdim=True).detach()  # the projection does not see a common shift
     return y, p, gamma.clamp_max(2.0)
 

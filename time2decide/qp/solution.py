@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor
+from time2decide.core.validation import ArrayLike, as_tensor, expect
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import project_l1_ball, soft_threshold
 
@@ -78,8 +78,7 @@ def _of_shape(name: str, value: ArrayLike, like: Tensor) -> Tensor:
     tensor = as_tensor(name, value)
     if tensor.dim() == 1 and len(like) == 1:
         tensor = tensor.unsqueeze(0)  # (1, n) or (1, m)
-    if tensor.shape != like.shape:
-        raise InputError(f"{name}: expected shape {tuple(like.shape)}, found {tuple(tensor.shape)}")
+    expect(tensor.shape == like.shape, name, f"shape {tuple(like.shape)}", tuple(tensor.shape))
     return tensor.to(like)
 
 
