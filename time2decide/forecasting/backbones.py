@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.forecasting.features import EXPERTS, window_features
 from time2decide.forecasting.timepfn import TimePFN, normalise
 
@@ -128,9 +128,8 @@ def load_backbone(name: str) -> Backbone:
     if kind == "kernel-bank" and not place:
         return KernelBankBackbone()
     loaders = _loaders()
-    if kind not in loaders or not place:
-        expected = ", ".join(f"{one}:FOLDER" for one in loaders)
-        raise InputError(f"backbone: expected {expected} or a name in place of FOLDER, found {name!r}")
+    expected = ", ".join(f"{one}:FOLDER" for one in loaders)
+    expect(kind in loaders and place, "backbone", f"{expected} or a name in place of FOLDER", repr(name))
     return loaders[kind](place)
 
 

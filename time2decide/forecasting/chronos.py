@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from time2decide.core.checkpoints import one_line
 from time2decide.core.files import write_text
 from time2decide.core.training import STATE, LoopConfig, Report, fit
-from time2decide.core.validation import InputError, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_choice, validate_count, validate_positive
 from time2decide.forecasting.backbones import Encoded, outputs_of
 from time2decide.forecasting.pretraining import Pool, PretrainingConfig
 from time2decide.forecasting.timepfn import TimePFNConfig
@@ -41,8 +41,7 @@ class ChronosBackbone(nn.Module):
         self.horizon = int(settings.output_patch_size if self.grouped else settings.prediction_length)
         self.levels = tuple(float(level) for level in settings.quantiles)
         self.width = int(model.config.d_model)
-        if settings.context_length < window:
-            raise InputError(f"window: expected at most {settings.context_length} steps, found {window}")
+        expect(window <= settings.context_length, "window", f"at most {settings.context_length} steps", window)
         with torch.inference_mode():
             self.tokens = self.encode(torch.arange(float(window))[None, :, None]).tokens.shape[2]
 
@@ -76,14 +75,14 @@ class ChronosBackbone(nn.Module):
 def load_chronos(place: str) -> ChronosBackbone:
     """The backbone of a folder or of a name on the hub, in evaluation mode."""
     package = _package()
-    if not Path(place).is_dir() and place.count("/") != 1:
-        raise InputError(f"backbone: expected a folder or a name such as amazon/chronos-2, found {place}")
+    found = Path(place).is_dir() or place.count("/") == 1
+    expect(found, "backbone", "a folder or a name such as amazon/chronos-2", place)
     try:
         pipeline = package.BaseChronosPipeline.from_pretrained(place)
     except Exception as error:  # whatever the library, the network or the server has to say
         raise InputError(f"backbone: expected a Chronos model at {place}, found {one_line(error)}") from None
-    if not hasattr(pipeline.model, "chronos_config"):
-        raise InputError(f"backbone: expected Chronos-Bolt or Chronos-2, found {type(pipeline).__name__} at {place}")
+    known = hasattr(pipeline.model, "chronos_config")
+    expect(known, "backbone", "Chronos-Bolt or Chronos-2", f"{type(pipeline).__name__} at {place}")
     return ChronosBackbone(pipeline.model.float(), name=f"chronos:{place}").eval()
 
 

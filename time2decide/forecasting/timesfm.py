@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import one_line
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.backbones import Encoded, outputs_of
 from time2decide.markets.oracle import WINDOW
 
@@ -53,8 +53,8 @@ def load_timesfm(place: str) -> TimesFMBackbone:
         package = import_module("timesfm.timesfm_2p5.timesfm_2p5_torch")
     except ImportError:
         raise InputError("backbone: expected the package timesfm (time2decide[timesfm]), found none") from None
-    if not Path(place).is_dir() and place.count("/") != 1:
-        raise InputError(f"backbone: expected a folder or google/timesfm-2.5-200m-pytorch, found {place}")
+    found = Path(place).is_dir() or place.count("/") == 1
+    expect(found, "backbone", "a folder or google/timesfm-2.5-200m-pytorch", place)
     try:
         model = package.TimesFM_2p5_200M_torch.from_pretrained(place, torch_compile=False).model
     except Exception as error:  # whatever the library, the network or the server has to say
