@@ -20,6 +20,7 @@ from torch import Tensor
 from time2decide.core.checkpoints import checksum, load_checkpoint
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import (
+    expect,
     validate_choice,
     validate_count,
     validate_interval,
