@@ -38,6 +38,7 @@ _MODULES = {
     "lambda-sweep": "paper_models",
     "finetuned-pto": "paper_models",
     "literal-starts": "paper_models",
+    "backbones": "backbones",
     "toy-pto": "toy_pto",
     "parity": "parity",
     "sp500": "sp500",
