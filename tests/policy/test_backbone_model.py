@@ -83,7 +83,8 @@ def test_the_whole_path_with_a_chronos(tmp_path):
     with torch.inference_mode():
         torch.testing.assert_close(loaded(*seen)[1], trained(*seen)[1])
     returns = 0.01 * np.random.default_rng(0).standard_normal((1, 98, 16)).cumsum(axis=1)
-    for strategy in (PaperModelStrategy((loaded,)), make_strategy(f"pto:{name}")):
+    adapter = make_strategy(str(tmp_path / "adapter"))  # a folder is a strategy
+    for strategy in (PaperModelStrategy((loaded,)), adapter, make_strategy(f"pto:{name}")):
         result = rollout(returns, strategy, [0.5, 2.0])
         np.testing.assert_allclose(result.allocations.sum(-1), 1.0, atol=1e-9)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from time2decide.backtesting.registry import PAPER_MODELS, make_strategy
+from time2decide.core.checkpoints import load_checkpoint
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig
 from time2decide.markets.oracle import BUDGETS, WINDOW
@@ -195,8 +197,20 @@ def test_training_resumes_to_the_bit_and_one_model_serves_all_budgets(backbone, 
     loaded = PaperModel.from_pretrained(tmp_path / "whole")
     returns = 0.01 * np.random.default_rng(0).standard_normal((2, 99, 16)).cumsum(axis=1)
     result = rollout(returns, PaperModelStrategy((loaded,)), list(BUDGETS))
+    by_folder = rollout(returns, make_strategy(str(tmp_path / "whole")), list(BUDGETS))
+    np.testing.assert_array_equal(by_folder.raw, result.raw)
     assert np.abs(np.diff(result.raw[:, :, 96:], axis=1)).max() > 1e-3  # budgets get different answers
     np.testing.assert_allclose(result.raw.sum(-1), 1.0, atol=1e-5)
+
+
+def test_bundled_models_are_strategies_and_name_their_training():
+    returns = 0.01 * np.random.default_rng(0).standard_normal((1, 97, 16)).cumsum(axis=1)
+    for name, place in PAPER_MODELS.items():
+        result = rollout(returns, make_strategy(name), [1.0])
+        np.testing.assert_allclose(result.raw.sum(-1), 1.0, atol=1e-5)
+        _, notes = load_checkpoint(place, {"PaperModel": PaperModel}, PaperModel.BUNDLED)
+        assert notes["recipe"]["model"]["covariance"] == (place == "repaired")
+        assert notes["steps"] == notes["recipe"]["steps"]
 
 
 def test_a_run_of_another_backbone_is_refused(backbone, tmp_path):
