@@ -39,6 +39,7 @@ _MODULES = {
     "finetuned-pto": "paper_models",
     "literal-starts": "paper_models",
     "backbones": "backbones",
+    "paper-ablation": "paper_ablation",
     "toy-pto": "toy_pto",
     "parity": "parity",
     "sp500": "sp500",
