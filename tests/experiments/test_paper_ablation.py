@@ -7,7 +7,8 @@ from time2decide.experiments.registry import get_experiment, reproduce
 
 
 def test_every_arm_differs_from_the_repaired_model():
-    recipes = [recipe_of({"recipe": "cpu", "market": "clean", "seed": 0, "steps": 5, "arm": arm}) for arm in ARMS]
+    shared = {"recipe": "cpu", "market": "clean", "seed": 0, "steps": 5, "risk_aversion": 1.0}
+    recipes = [recipe_of({**shared, "arm": arm}) for arm in ARMS]
     assert len({str(recipe) for recipe in recipes}) == len(ARMS)
     assert all(recipe.markets == ("clean",) and recipe.steps == 5 for recipe in recipes)
 

@@ -175,10 +175,18 @@ def test_the_loss_is_the_papers(backbone, data):
     torch.testing.assert_close(repaired_loss(model, batch, plain), expected)
 
 
+def test_every_series_is_there_once_for_each_risk_aversion():
+    both = Examples.of(replace(SMOKE, risks=(0.1, 100.0)), "train")
+    assert both.risk.tolist() == pytest.approx([0.1, 0.1, 100.0, 100.0])
+    assert torch.equal(both.returns[:2], both.returns[2:])
+    held = (both.oracle[:, -1, WINDOW:] > 1e-6).float().sum(-1).mean(dim=1)
+    assert (held[2:] > 1.2 * held[:2]).all()  # who minds risk holds more assets
+
+
 def test_the_temperature_is_chosen_by_its_error(backbone, data):
     chosen = best_temperature(repaired(backbone), data, every=64)
     assert chosen in TEMPERATURES
-    flat = Examples(data.returns, torch.full_like(data.oracle, 1 / 16))
+    flat = Examples(data.returns, torch.full_like(data.oracle, 1 / 16), data.risk)
     assert best_temperature(repaired(backbone), flat, every=64) == max(TEMPERATURES)
 
 
@@ -221,7 +229,15 @@ def test_a_run_of_another_backbone_is_refused(backbone, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"own": 0.9, "corrupted": 0.2}, {"markets": ("quiet",)}, {"markets": ()}, {"lr": 0.0}, {"own": 1.5}]
+    "wrong",
+    [
+        {"own": 0.9, "corrupted": 0.2},
+        {"markets": ("quiet",)},
+        {"markets": ()},
+        {"risks": (-1.0,)},
+        {"lr": 0.0},
+        {"own": 1.5},
+    ],
 )
 def test_bad_recipes_are_named(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

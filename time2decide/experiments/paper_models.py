@@ -103,7 +103,12 @@ def scored(strategy: Strategy, config: Config, split: str, budgets: list[float])
 
 
 def shown_oracle_history(
-    strategy: Strategy, returns: np.ndarray, oracle: np.ndarray, budgets: Sequence[float], every: int = 4
+    strategy: Strategy,
+    returns: np.ndarray,
+    oracle: np.ndarray,
+    budgets: Sequence[float],
+    every: int = 4,
+    risk_aversion: float = RISK_AVERSION,
 ) -> list[Row]:
     """MSE per budget if the past allocations were the oracle's, as in training, at every few steps.
 
@@ -117,7 +122,7 @@ def shown_oracle_history(
     for t in range(WINDOW, returns.shape[1], every):
         seen = slice(t - WINDOW, t)
         for key, shown in zip(found, (returns, other), strict=True):
-            past = Observation(shown[:, seen].copy(), oracle[:, :, seen], None, np.array(budgets), RISK_AVERSION)
+            past = Observation(shown[:, seen].copy(), oracle[:, :, seen], None, np.array(budgets), risk_aversion)
             found[key].append(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean(axis=(0, 2)))  # (budgets,)
     means = {key: np.mean(parts, axis=0) for key, parts in found.items()}
     return [{key: float(value[k]) for key, value in means.items()} for k in range(len(budgets))]

@@ -34,7 +34,7 @@ from time2decide.experiments.store import LABELS, Config, Row, grouped
 from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
-from time2decide.markets.oracle import BUDGETS, WINDOW, oracle_path
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.synthetic import synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
@@ -205,9 +205,10 @@ def scored(
     oracle: np.ndarray,
     parameters: list[float] | None = None,
     budgets: tuple[float, ...] = BUDGETS,
+    risk_aversion: float = RISK_AVERSION,
 ) -> list[Row]:
     """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
-    result = rollout(returns, strategy, budgets, oracle=oracle)
+    result = rollout(returns, strategy, budgets, oracle=oracle, risk_aversion=risk_aversion)
     scores = score(result, returns, oracle)
     held = result.allocations[:, :, WINDOW - 1 :]
     excess = np.abs(np.diff(held, axis=2)).sum(-1) - np.asarray(budgets)[:, None]

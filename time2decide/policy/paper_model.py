@@ -228,15 +228,15 @@ class PaperModelStrategy:
         expect(len(self.models) in (1, budgets), self.name, f"1 or {budgets} models", len(self.models))
         returns = torch.from_numpy(past.returns).float()
         held = torch.from_numpy(past.allocations).float()
-        gamma = torch.from_numpy(past.turnover_l1).float()
+        gamma = torch.from_numpy(past.turnover_l1).float().repeat(series)  # (series · budgets,)
+        risk = torch.full_like(gamma, past.risk_aversion)
         if len(self.models) == 1:
             every = returns[:, None].expand(series, budgets, window, m).flatten(0, 1)  # (series · budgets, window, m)
-            told = gamma.repeat(series)
-            raw = first_step(self.models[0], every, held.flatten(0, 1), told, past.risk_aversion, self.batch)
+            raw = first_step(self.models[0], every, held.flatten(0, 1), gamma, risk, self.batch)
             raw = raw.view(series, budgets, m)
         else:
             each = [
-                first_step(model, returns, held[:, k], gamma[k].expand(series), past.risk_aversion, self.batch)
+                first_step(model, returns, held[:, k], gamma[k::budgets], risk[k::budgets], self.batch)
                 for k, model in enumerate(self.models)
             ]
             raw = torch.stack(each, dim=1)  # (series, budgets, m)
@@ -253,14 +253,14 @@ class PaperModelStrategy:
 
 
 def first_step(
-    model: DecisionModel, returns: Tensor, held: Tensor, gamma: Tensor, risk_aversion: float, batch: int = 32
+    model: DecisionModel, returns: Tensor, held: Tensor, gamma: Tensor, risk: Tensor, batch: int = 32
 ) -> Tensor:
-    """The raw decision (n, m) of windows (n, window, m) at budgets (n,), some windows at a time."""
+    """The raw decision (n, m) of windows (n, window, m) at γ and λ, each (n,), some windows at a time."""
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        parts = zip(*(torch.split(one, batch) for one in (returns, held, gamma)), strict=True)
-        found = [model(r, s, g, torch.full_like(g, risk_aversion))[1][:, 0] for r, s, g in parts]
+        parts = zip(*(torch.split(one, batch) for one in (returns, held, gamma, risk)), strict=True)
+        found = [model(*part)[1][:, 0] for part in parts]
     model.train(was_training)
     return torch.cat(found)
 

@@ -45,6 +45,7 @@ class RepairedTraining:
     """The recipe; the defaults made the published rows."""
 
     markets: tuple[str, ...] = ("clean", "noisy-matched", "noisy")
+    risks: tuple[float, ...] = (RISK_AVERSION,)  # λ; every series is there once for each
     series: int = 100  # training series of each market
     validation: int = 4  # series of each market on which τ is chosen
     length: int = 1024
@@ -79,7 +80,10 @@ class RepairedTraining:
         expect(self.corrupted + self.own <= 1, "corrupted, own", "at most 1 in all", self.corrupted + self.own)
         for market in self.markets:
             validate_choice("markets", market, MARKETS)
+        for risk in self.risks:
+            validate_positive("risks", risk, allow_zero=True)
         expect(self.markets, "markets", "at least one", "none")
+        expect(self.risks, "risks", "at least one", "none")
 
 
 #: name -> recipe: a look at whether it runs, and the one that made the published rows.
@@ -102,19 +106,22 @@ REPAIRED_PRESETS = {
 
 @dataclass(frozen=True)
 class Examples:
-    """Returns (series, time, m) and the oracle's path (series, budgets, time, m) of all markets, one after another."""
+    """Returns (series, time, m), the oracle's path (series, budgets, time, m) and λ (series,) of all markets."""
 
     returns: Tensor
     oracle: Tensor
+    risk: Tensor
 
     @classmethod
     def of(cls, config: RepairedTraining, split: str) -> Examples:
         """The series of a split of every market of the recipe."""
         count = config.series if split == "train" else config.validation
         options: dict[str, Any] = {"count": count, "seed": config.seed, "config": LMCConfig(length=config.length)}
-        returns = [synthetic_returns(market, split, **options) for market in config.markets]
-        oracle = [synthetic_oracle(market, split, BUDGETS, **options) for market in config.markets]
-        return cls(*(torch.from_numpy(np.concatenate(parts)).float() for parts in (returns, oracle)))
+        cells = [(market, risk) for market in config.markets for risk in config.risks]
+        returns = [synthetic_returns(market, split, **options) for market, _ in cells]
+        oracle = [synthetic_oracle(market, split, BUDGETS, risk_aversion=risk, **options) for market, risk in cells]
+        risk = [np.full(count, risk) for _, risk in cells]
+        return cls(*(torch.from_numpy(np.concatenate(parts)).float() for parts in (returns, oracle, risk)))
 
     def windows(self, series: Tensor, step: Tensor, before: int, after: int) -> Tensor:
         """Returns of the steps step − before … step + after − 1, (n, before + after, m)."""
@@ -150,7 +157,7 @@ class Histories:
         gamma = torch.tensor(BUDGETS)[budget]
         for k in range(config.episode_steps):
             seen = data.windows(series, first + k, WINDOW, 0)
-            raw = first_step(model, seen, own[:, k : k + WINDOW], gamma, RISK_AVERSION, batch=config.batch)
+            raw = first_step(model, seen, own[:, k : k + WINDOW], gamma, data.risk[series], batch=config.batch)
             held = project_portfolio(raw.double().clamp(-5, 5), own[:, k + WINDOW - 1].double(), gamma.double())
             own[:, k + WINDOW] = torch.as_tensor(held).float()
         self.own[chosen] = own
@@ -178,12 +185,13 @@ def corrupt(path: Tensor, rng: np.random.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Batch:
-    """Windows with what follows them, (n, window + horizon, m); histories (n, window, m); targets; γ (n,)."""
+    """Windows with what follows them, (n, window + horizon, m); histories (n, window, m); targets; γ and λ (n,)."""
 
     returns: Tensor
     history: Tensor
     target: Tensor
     gamma: Tensor
+    risk: Tensor
 
 
 def draw(config: RepairedTraining, data: Examples, histories: Histories, step: int, horizon: int) -> Batch:
@@ -205,13 +213,12 @@ def draw(config: RepairedTraining, data: Examples, histories: Histories, step: i
     decided = histories.own[episode[:, None], k[:, None] + torch.arange(WINDOW)]
     history = torch.where(own[:, None, None], decided, shown)
     gamma = torch.tensor(BUDGETS)[budget]
-    return Batch(data.windows(series, at, WINDOW, horizon), history, path[:, WINDOW:], gamma)
+    return Batch(data.windows(series, at, WINDOW, horizon), history, path[:, WINDOW:], gamma, data.risk[series])
 
 
 def repaired_loss(model: DecisionModel, batch: Batch, config: RepairedTraining) -> Tensor:
     """λ_r‖r̂ − r‖² + w(γ)·‖ŝ − s*‖², w of mean 1 over the budgets; the decision is as long as the read-out makes it."""
-    risk = torch.full_like(batch.gamma, RISK_AVERSION)
-    forecast, decision = model(batch.returns[:, :WINDOW], batch.history, batch.gamma, risk)
+    forecast, decision = model(batch.returns[:, :WINDOW], batch.history, batch.gamma, batch.risk)
     usual = torch.tensor(BUDGETS).pow(-config.budget_power).mean()
     weight = (batch.gamma.pow(-config.budget_power) / usual)[:, None, None]
     missed = weight * (decision - batch.target[:, : decision.shape[1]]).square()
@@ -230,7 +237,7 @@ def best_temperature(model: DecisionModel, data: Examples, every: int = 16) -> f
         window = data.returns[:, step - WINDOW : step]
         held = torch.full_like(window, 1 / window.shape[-1])
         with torch.inference_mode():
-            z = common_units(model(window, held, gamma, torch.full_like(gamma, RISK_AVERSION))[0][:, 0], window)
+            z = common_units(model(window, held, gamma, data.risk)[0][:, 0], window)
         answers = torch.stack([(z / value).softmax(-1) for value in TEMPERATURES])  # (τ, series, m)
         squared += (answers - data.oracle[:, -1, step]).square().mean(dim=(1, 2))
     return TEMPERATURES[int(squared.argmin())]
