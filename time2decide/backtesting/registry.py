@@ -28,7 +28,7 @@ ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 _RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
 _PTO = "pto:"
 #: Strategy -> bundled model of the paper's architecture.
-PAPER_MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}
+PAPER_MODELS = {"paper-repaired": "repaired"}
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
 
 
@@ -118,7 +118,7 @@ def make_strategy(name: str) -> Strategy:
     """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``.
 
     ``pto:BACKBONE`` is predict-then-optimise with any backbone of `forecasting.backbones`: ``pto:chronos:FOLDER``. The
-    bundled models of the paper's architecture, ``paper-repaired`` and ``paper-repaired-sft``, are for 16 assets.
+    bundled model of the paper's architecture, ``paper-repaired``, is for 16 assets.
     """
     if name in REGISTRY:
         return REGISTRY[name].make()

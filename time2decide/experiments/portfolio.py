@@ -194,7 +194,6 @@ MAKERS: dict[str, Maker] = {
         TEMPERATURES,
     ),
     REPAIRED: Maker(lambda *_: Uniform(), "repaired"),  # made by `run_paper_model`
-    REPAIRED_SFT: Maker(lambda *_: Uniform(), "repaired-sft"),
 }
 
 
