@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_positive
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import kkt
 
@@ -127,6 +127,5 @@ def _initial_point(qp: QP, initial: tuple[Tensor, Tensor] | None) -> tuple[Tenso
     if initial is None:
         return zeros
     for name, given, expected in zip(("x", "dual"), initial, zeros, strict=True):
-        if given.shape != expected.shape:
-            raise InputError(f"initial {name}: expected shape {tuple(expected.shape)}, found {tuple(given.shape)}")
+        expect(given.shape == expected.shape, f"initial {name}", f"shape {tuple(expected.shape)}", tuple(given.shape))
     return initial[0].to(qp.A), initial[1].to(qp.A).clamp_min(0)

@@ -18,7 +18,7 @@ from time2decide.attention import (
 )
 from time2decide.attention.loop import Algorithm
 from time2decide.attention.step_sizes import dual_step, momentum, primal_step, spectrum
-from time2decide.core.validation import InputError, validate_choice
+from time2decide.core.validation import InputError, expect, validate_choice
 from time2decide.qp.problem import QP
 
 FORMS = ("state", "literal", "classical")
@@ -94,8 +94,7 @@ def build(qp: QP, method: str, form: str = "state", **options: Any) -> Algorithm
 
     `newton_schulz` on a constrained problem is ADMM whose inverse comes from Newton–Schulz layers.
     """
-    if not isinstance(qp, QP):
-        raise InputError(f"qp: expected a QP, found {type(qp).__name__}")
+    expect(isinstance(qp, QP), "qp", "a QP", type(qp).__name__)
     validate_choice("method", method, METHODS)
     validate_choice("form", form, FORMS)
     if method == "newton_schulz" and qp.kind != "U":

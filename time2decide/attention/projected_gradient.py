@@ -17,7 +17,7 @@ from torch import Tensor
 from time2decide.attention.gradient import iterate_algorithm, token_algorithm
 from time2decide.attention.ista import ISTA
 from time2decide.attention.loop import Algorithm, State
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import is_single, soft_threshold
 
@@ -26,8 +26,7 @@ ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
 
 def literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-14) -> Algorithm:
     """Attention layer, then the ReLU network inside its loop from θ = 0."""
-    if eta not in ETAS:
-        raise InputError(f"eta: expected one of {', '.join(ETAS)}, found {eta!r}")
+    expect(eta in ETAS, "eta", f"one of {', '.join(ETAS)}", f"{eta!r}")
     model = ISTA(qp.n, qp.A.dtype).to(qp.A.device)
     radius = _radius(qp)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from time2decide.backtesting import baselines as rules
 from time2decide.backtesting import skfolio_baselines as skfolio
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
@@ -136,6 +136,5 @@ def make_strategies(strategies: Sequence[str | Strategy]) -> list[Strategy | str
             validate_strategy(one)
     names = [s if isinstance(s, str) else s.name for s in strategies]
     repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if repeated is not None:
-        raise InputError(f"strategies: expected distinct names, found {repeated!r} twice")
+    expect(repeated is None, "strategies", "distinct names", f"{repeated!r} twice")
     return [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, console, step_progress, validate_source, values_flag
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,8 +133,7 @@ def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float)
 
 
 def _source(file: str | None, data: str | None) -> str:
-    if (file is None) == (data is None):
-        raise InputError(f"file: expected a file or sp500, found {'nothing' if file is None else 'two (--data)'}")
+    expect((file is None) != (data is None), "file", "a file or sp500", "nothing" if file is None else "two (--data)")
     return str(file or data)
 
 
@@ -145,8 +144,7 @@ def _budgets(text: str) -> list[float]:
         budgets = [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"turnover: expected numbers separated by commas, found {text!r}") from None
-    if len(set(budgets)) < len(budgets):
-        raise InputError(f"turnover: expected distinct numbers, found {text!r}")
+    expect(len(set(budgets)) >= len(budgets), "turnover", "distinct numbers", f"{text!r}")
     return [validate_turnover(budget) for budget in budgets]
 
 
@@ -171,11 +169,9 @@ def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFram
     from time2decide.markets.validation import MOST_ASSETS
 
     table, values = load_market(source, told)
-    if not 2 <= table.shape[1] <= MOST_ASSETS:
-        raise InputError(f"{source}: expected 2 to {MOST_ASSETS} assets, found {table.shape[1]}")
+    expect(2 <= table.shape[1] <= MOST_ASSETS, source, f"2 to {MOST_ASSETS} assets", table.shape[1])
     if last is not None:
-        if last < 1:
-            raise InputError(f"last: expected a positive number of rows, found {last}")
+        expect(last >= 1, "last", "a positive number of rows", last)
         table = table.iloc[-last:]
     return table, values
 

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from time2decide.core.files import atomic_path, write_text
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 WEIGHTS = "model.safetensors"
 _INFO, _CHECKSUM = "time2decide", "checksum"  # keys in the header
@@ -83,8 +83,7 @@ def load_checkpoint(
     architecture, notes = facts.get("architecture"), facts.get("notes", {})
     if not isinstance(architecture, str) or architecture not in models:
         raise InputError(f"checkpoint: expected a {' or '.join(models)}, found {architecture!r} in {path}")
-    if not isinstance(notes, dict):
-        raise InputError(f"checkpoint: expected notes that are an object, found {type(notes).__name__} in {path}")
+    expect(isinstance(notes, dict), "checkpoint", "notes that are an object", f"{type(notes).__name__} in {path}")
     if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
         raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {path}")
     kind = models[architecture]
@@ -106,8 +105,7 @@ def load_checkpoint(
 
 def config_from(kind: type[Config], values: object) -> Config:
     """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"config: expected an object with the fields of {kind.__name__}, found {_short(values)}")
+    expect(isinstance(values, Mapping), "config", f"an object with the fields of {kind.__name__}", _short(values))
     hints = get_type_hints(kind)
     unknown = sorted(str(key) for key in set(values) - set(hints))
     if unknown:
@@ -166,14 +164,12 @@ def load_tensors(
         raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"path: expected a safetensors file, found {path} ({one_line(error)})") from None
-    if _INFO not in header:
-        raise InputError(f"path: expected a file written by time2decide, found {path} without its header")
+    expect(_INFO in header, "path", "a file written by time2decide", f"{path} without its header")
     try:
         facts = json.loads(header[_INFO])
     except ValueError as error:
         raise InputError(f"path: expected JSON in the header of {path}, found {one_line(error)}") from None
-    if not isinstance(facts, dict):
-        raise InputError(f"path: expected a JSON object in the header of {path}, found {type(facts).__name__}")
+    expect(isinstance(facts, dict), "path", f"a JSON object in the header of {path}", type(facts).__name__)
     if (need_checksum or _CHECKSUM in header) and header.get(_CHECKSUM) != checksum(tensors):
         raise InputError(f"path: expected the numbers that were written, found others in {path} (wrong checksum)")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, facts
@@ -195,8 +191,7 @@ def one_line(error: BaseException) -> str:
 
 def _find(name_or_path: str | Path, bundled: Mapping[str, Path]) -> Path:
     """The file with the weights."""
-    if not isinstance(name_or_path, str | Path):
-        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_path).__name__}")
+    expect(isinstance(name_or_path, str | Path), "checkpoint", "a name or a folder", type(name_or_path).__name__)
     path = bundled.get(str(name_or_path), Path(name_or_path))
     for place in (path / WEIGHTS, path):  # os.path: a name that no file can have is none, not an error
         if os.path.isfile(place):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from time2decide.core.cache import cached_tensors
-from time2decide.core.validation import validate_count
+from time2decide.core.validation import expect, validate_count
 from time2decide.neural.tokens import feasible_start, tokenise
-from time2decide.qp import QP, InputError, random_qp, solve_exact
+from time2decide.qp import QP, random_qp, solve_exact
 
 #: The paper's seeds of the training, validation and test sets.
 PAPER_SEEDS = {"train": 42, "validation": 43, "test": 44}
@@ -84,8 +84,7 @@ def _draw(
     qp = random_qp(count, n, m, kappa=kappa, seed=seed).to(torch.float32)
     answer = solve_exact(qp, workers=workers)
     unsolved = int((answer.status != "optimal").sum())
-    if unsolved:
-        raise InputError(f"seed: expected problems that all have an answer, found {unsolved} without one")
+    expect(not unsolved, "seed", "problems that all have an answer", f"{unsolved} without one")
     start = feasible_start(qp, torch.Generator().manual_seed(seed))
     return {"A": qp.A, "b": qp.b, "C": qp.C, "d": qp.d, "x": answer.x, "dual": answer.dual, "x_init": start}
 

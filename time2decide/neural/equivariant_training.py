@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from time2decide.core.training import STATE, LoopConfig, Report, fit
-from time2decide.core.validation import validate_count, validate_interval, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_interval, validate_positive
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
-from time2decide.qp import PAPER_SIZES, InputError, random_qp, solve_exact
+from time2decide.qp import PAPER_SIZES, random_qp, solve_exact
 
 #: Sizes (n, m) that training never sees, to measure how the solver carries over.
 UNSEEN_SIZES = ((4, 2), (12, 12), (30, 20), (40, 10))
@@ -45,8 +45,7 @@ class EquivariantTraining:
             validate_positive(name, getattr(self, name))
         validate_positive("weight_decay", self.weight_decay, allow_zero=True)
         low, high = self.depths
-        if not 1 <= low <= high:
-            raise InputError(f"depths: expected 1 <= low <= high, found {self.depths}")
+        expect(1 <= low <= high, "depths", "1 <= low <= high", self.depths)
         validate_interval("decay", self.decay, "[0, 1)")
 
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 from time2decide.core.checkpoints import PretrainedModel, describe, load_checkpoint, save_tensors
 from time2decide.core.validation import (
     InputError,
+    expect,
     validate_choice,
     validate_count,
     validate_interval,
@@ -45,8 +46,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         _validate_shape(self, "d_model", "layers", "heads", "ff_multiple")
         validate_choice("attention", self.attention, ATTENTIONS)
-        if self.d_model % self.heads:
-            raise InputError(f"heads: expected a divisor of d_model = {self.d_model}, found {self.heads}")
+        expect(not self.d_model % self.heads, "heads", f"a divisor of d_model = {self.d_model}", self.heads)
         validate_positive("position_std", self.position_std)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_positive
 from time2decide.neural.equivariant import EquivariantSolver
 from time2decide.neural.polish import EXACT, Polished, polish
 from time2decide.qp import QP, InputError, Solution, Status, kkt, solve_exact
@@ -118,8 +118,7 @@ def _scale(qp: QP) -> tuple[QP, _Units]:
 
     with r the square roots of the diagonal of A, w the lengths of the rows of C/rᵀ and t the largest of |b/r|, |d/w|.
     """
-    if qp.kind not in KINDS:
-        raise InputError(f"qp: expected a problem of class LC or U for a learned solver, found class {qp.kind}")
+    expect(qp.kind in KINDS, "qp", "a problem of class LC or U for a learned solver", f"class {qp.kind}")
     if qp.m > MOST_CONSTRAINTS:
         raise InputError(
             f"qp: expected at most {MOST_CONSTRAINTS} constraints for a learned solver, found {qp.m}; "

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import validate_count
+from time2decide.core.validation import expect, validate_count
 from time2decide.qp import QP, InputError
 
 
@@ -34,8 +34,7 @@ def tokenise(qp: QP, x_init: Tensor) -> Tensor:
     if qp.l1_penalty is not None or qp.l1_radius is not None:
         raise InputError(f"qp: expected linear constraints only (class LC or U), found class {qp.kind}")
     n, m = qp.n, qp.m
-    if x_init.shape != (len(qp), n):
-        raise InputError(f"x_init: expected shape ({len(qp)}, {n}), found {tuple(x_init.shape)}")
+    expect(x_init.shape == (len(qp), n), "x_init", f"shape ({len(qp)}, {n})", tuple(x_init.shape))
     count, width = token_shape(n, m)
     tokens = qp.A.new_zeros(len(qp), count, width)
     tokens[:, :n, :n] = qp.A

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
 from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
-from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import InputError, expect, validate_count, validate_interval, validate_positive
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, episodes_of
 from time2decide.policy.losses import Group, Place, draw_inertia, utility_loss, walk_utility
@@ -65,8 +65,7 @@ class FineTuning:
         validate_interval("cost_bps", self.cost_bps, "[0, 5000)")
         for name, most in (("budgets", 2.0), ("risks", 1e6)):
             values = getattr(self, name)
-            if not values or not all(0 < value <= most for value in values):
-                raise InputError(f"{name}: expected numbers in (0, {most:g}], found {values}")
+            expect(values and all(0 < value <= most for value in values), name, f"numbers in (0, {most:g}]", values)
         validate_interval("share", self.share, "(0, 1]")
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import load_checkpoint
-from time2decide.core.validation import ArrayLike, InputError
+from time2decide.core.validation import ArrayLike, expect
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
@@ -41,8 +41,7 @@ class PolicyStrategy:
     features_of: Callable[[np.ndarray], WindowFeatures] = window_features
 
     def __post_init__(self) -> None:
-        if self.history not in HISTORIES:
-            raise InputError(f"history: expected one of {', '.join(HISTORIES)}, found {self.history!r}")
+        expect(self.history in HISTORIES, "history", f"one of {', '.join(HISTORIES)}", f"{self.history!r}")
 
     @property
     def wants_hindsight(self) -> bool:
@@ -54,8 +53,7 @@ class PolicyStrategy:
     def inputs(self, observation: Observation) -> PolicyInput:
         """What the network is given, (series · budgets) decisions."""
         history = observation.hindsight if self.wants_hindsight else observation.allocations
-        if history is None:
-            raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
+        expect(history is not None, "observation", "the oracle's past allocations", "none (wants_hindsight is off)")
         n, k = history.shape[:2]
         return PolicyInput(
             self.features_of(observation.returns)[torch.arange(n).repeat_interleave(k)],

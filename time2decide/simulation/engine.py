@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
@@ -156,8 +156,7 @@ def validate_strategy(strategy: object) -> None:
     if isinstance(strategy, type):
         name = strategy.__name__
         raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")
-    if missing:
-        raise InputError(f"strategy: expected {', '.join(missing)}, found none in {type(strategy).__name__}")
+    expect(not missing, "strategy", ", ".join(missing), f"none in {type(strategy).__name__}")
 
 
 def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int, int, int]) -> np.ndarray:

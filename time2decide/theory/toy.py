@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import quad
 
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_positive
 
 RULES = ("pto", "e2e")
 _REACH = 12.0  # standard deviations beyond which a Gaussian density is zero in double precision
@@ -89,8 +89,7 @@ class ToyModel:
         return _gaussian_mean(lambda z: abs(weight - float(self.weight(centre + scale * z))), kinks)
 
     def _trust(self, rule: str, n: int) -> float:
-        if rule not in RULES:
-            raise InputError(f"rule: expected one of {', '.join(RULES)}, found {rule!r}")
+        expect(rule in RULES, "rule", f"one of {', '.join(RULES)}", f"{rule!r}")
         return 1.0 if rule == "pto" else self.shrinkage(n)
 
     def _expect(self, function, variance: float, trust: float) -> float:  # type: ignore[no-untyped-def]
