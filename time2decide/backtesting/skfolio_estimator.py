@@ -14,8 +14,7 @@ from time2decide.core.validation import expect
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.validation import MOST_ASSETS, validate_risk_aversion, validate_turnover, validate_weights
-from time2decide.policy.model import Time2Decide
-from time2decide.policy.observe import MEMORY
+from time2decide.policy.model import MEMORY, Time2Decide
 
 
 class Time2DecidePortfolio(BaseOptimization):

@@ -123,7 +123,7 @@ def _list_strategies(as_json: bool) -> None:
 
 def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
     """What Time2Decide would do after the last row from what it held then, at the first budget; None without it."""
-    from time2decide.policy.decision_facts import decision_facts
+    from time2decide.policy.explanation import decision_facts
 
     budget = float(result.rollouts[0].turnover_l1[0])
     if "time2decide" not in {one.name for one in result.rollouts}:

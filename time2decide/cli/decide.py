@@ -52,7 +52,7 @@ def decide(
     import torch
 
     from time2decide.markets.tables import load_market
-    from time2decide.policy.decision_facts import decision_facts
+    from time2decide.policy.explanation import decision_facts
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     table, found = load_market(file, values)

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from time2decide.core.files import atomic_path, write_text
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import InputError, expect, refuse
 
 WEIGHTS = "model.safetensors"
 _INFO, _CHECKSUM = "time2decide", "checksum"  # keys in the header
@@ -105,11 +105,11 @@ def load_checkpoint(
 
 def config_from(kind: type[Config], values: object) -> Config:
     """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
-    expect(isinstance(values, Mapping), "config", f"an object with the fields of {kind.__name__}", _short(values))
+    if not isinstance(values, Mapping):
+        raise InputError(f"config: expected an object with the fields of {kind.__name__}, found {_short(values)}")
     hints = get_type_hints(kind)
     unknown = sorted(str(key) for key in set(values) - set(hints))
-    if unknown:
-        raise InputError(f"config: expected keys among {', '.join(hints)}, found {unknown[0]!r}")
+    refuse(f"config: expected keys among {', '.join(hints)}, found {key!r}" for key in unknown)
     try:
         return kind(**{key: _typed(key, hints[key], value) for key, value in values.items()})
     except TypeError as error:

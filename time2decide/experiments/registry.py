@@ -37,8 +37,8 @@ _MODULES = {
     "forecast-errors": "forecast_errors",
     "lambda-sweep": "paper_models",
     "finetuned-pto": "paper_models",
-    "toy-pto": "toy_pto",
-    "parity": "parity",
+    "toy-pto": "theory",
+    "parity": "theory",
     "sp500": "sp500",
     "scale": "scale",
 }

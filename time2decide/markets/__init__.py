@@ -4,7 +4,7 @@ Synthetic markets by the linear model of coregionalisation, real ones from files
 windows, the exact mean-variance decision in bulk, and the oracle path that every strategy is measured against.
 """
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__,

@@ -6,7 +6,7 @@ optimality conditions. Beyond the paper: one network for every size (`Equivarian
 `polish` certifies; `solve_neural` is the way to it.
 """
 
-from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
+from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, feasible_start, labelled_qps, paper_counts, tokenise
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.neural.equivariant_training import EquivariantTraining, train_equivariant
 from time2decide.neural.metrics import evaluate, histograms, r2_score
@@ -25,7 +25,6 @@ from time2decide.neural.models import (
     save_model,
 )
 from time2decide.neural.solver import solve_neural
-from time2decide.neural.tokens import feasible_start, tokenise
 from time2decide.neural.training import TrainingConfig, predict, train
 
 __all__ = [

@@ -21,7 +21,7 @@ from time2decide.core.validation import (
     validate_interval,
     validate_positive,
 )
-from time2decide.neural.tokens import token_shape
+from time2decide.neural.datasets import token_shape
 
 ATTENTIONS = ("softmax", "linear")
 _LONG = 64  # tokens from which the fused softmax kernel wins on a CPU

@@ -19,7 +19,7 @@ from time2decide.core.validation import (
     validate_interval,
     validate_positive,
 )
-from time2decide.neural.tokens import random_rotation, rotate
+from time2decide.neural.datasets import random_rotation, rotate
 
 _EVALUATION_BATCH = 512
 _ORDER, _ROTATION, _DROPOUT = range(3)  # streams of random numbers

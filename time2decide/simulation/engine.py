@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect, refuse
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
@@ -56,6 +56,12 @@ class Observation:
     def previous(self) -> np.ndarray:
         """The weights held now, (series, budgets, m)."""
         return self.allocations[:, :, -1]
+
+    def oracle_history(self) -> np.ndarray:
+        """`hindsight`, or an `InputError` if the strategy did not ask for it."""
+        if self.hindsight is None:
+            raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
+        return self.hindsight
 
     @cached_property
     def covariance(self) -> np.ndarray:
@@ -125,9 +131,9 @@ def rollout(
     shape = (series, len(budgets), time, m)
     if strategy.wants_hindsight:
         oracle = oracle_path(array, budgets.tolist(), risk, window) if oracle is None else oracle
-        if getattr(oracle, "shape", None) != shape or not np.isfinite(oracle).all():
-            found = getattr(oracle, "shape", type(oracle).__name__)
-            raise InputError(f"oracle: expected finite numbers of shape {shape}, found {found}")
+        fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
+        found = getattr(oracle, "shape", type(oracle).__name__)
+        expect(fits, "oracle", f"finite numbers of shape {shape}", found)
     raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
     for t in range(window, time):
         steps = slice(t - window, t)
@@ -171,10 +177,9 @@ def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int,
     except ValueError:
         expected = f"({series}, {budgets}, {m})"
         raise InputError(f"{strategy.name}: expected weights of shape {expected}, found {answer.shape}") from None
-    if not np.isfinite(answer).all():
-        raise InputError(f"{strategy.name}: expected finite weights, found {answer[~np.isfinite(answer)][0]}")
-    if np.abs(answer).max() > _LARGEST:
-        raise InputError(f"{strategy.name}: expected weights within {_LARGEST:g}, found {np.abs(answer).max():g}")
+    refuse(f"{strategy.name}: expected finite weights, found {value}" for value in answer[~np.isfinite(answer)])
+    largest = np.abs(answer).max()
+    expect(largest <= _LARGEST, strategy.name, f"weights within {_LARGEST:g}", f"{largest:g}")
     return answer
 
 
