@@ -1,7 +1,7 @@
 """The constructions beside classical iterations: convergence layer by layer, and time per step.
 
 Convergence, besides the curves: the largest difference between construction and classical iterates, and the number of
-layers to a KKT residual of 1e-6. Times come from the machinery of ``time2decide bench constructions``: interleaved, one
+layers to a KKT residual of 1e-6. Times come from the machinery of ``time2decide.bench.solvers``: interleaved, one
 thread, medians of many rounds. Times are those of the machine named in the rows; the overhead is what can be compared
 with the paper's.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from time2decide.attention.methods import METHODS, build
-from time2decide.bench.constructions import measure
+from time2decide.bench.solvers import measure
 from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table, quantity
 from time2decide.experiments.claims import Claim, published
