@@ -34,6 +34,24 @@ class Algorithm:
     read: Callable[[State], tuple[Tensor, Tensor]]
 
 
+def primal_algorithm(step: Callable[[State], State]) -> Algorithm:
+    """An algorithm whose state is the row of the iterate alone, (batch, 1, n)."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1),),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+    )
+
+
+def primal_dual_algorithm(step: Callable[[State], State]) -> Algorithm:
+    """An algorithm whose state is the rows of x and of λ, (batch, 1, n) and (batch, 1, m)."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), dual.unsqueeze(1)),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
+    )
+
+
 @dataclass(frozen=True)
 class Run:
     """Where a loop ended: x (batch, n), dual (batch, m), layers used and KKT residual per instance.

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.attention.gradient import iterate_algorithm, token_algorithm
+from time2decide.attention.gradient import token_algorithm
 from time2decide.attention.ista import ISTA
-from time2decide.attention.loop import Algorithm, State
+from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.core.validation import expect
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import is_single, soft_threshold
@@ -56,7 +56,7 @@ def state_form(qp: QP, step: Tensor) -> Algorithm:
         theta = threshold_loop(y.abs(), radius, state[1])
         return soft_threshold(y, theta), theta
 
-    algorithm = iterate_algorithm(layer)
+    algorithm = primal_algorithm(layer)
     return Algorithm(
         start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)),
         step=layer,

@@ -5,7 +5,7 @@ classical step. All run through the same loop body on the same problems, one thr
 the best we can write: everything constant is formed once, and the projection sorts. The state form (`attention_us`,
 `overhead`) applies KᵀV, formed once per problem; for U and R that is the same operation as the classical step. The
 literal form (`literal_us`, `literal_overhead`) computes token matrices, scores and feed-forward networks in every
-layer, as in the proofs. `paper` is the overhead the paper prints for its own pair of implementations.
+layer, as in the proofs. ``reproduce runtime-u`` (-r, -c, -lc) prints the paper's overheads beside ours.
 
 *Labels*: `solve_exact` in bulk against the paper's route, CVXPY with OSQP rebuilt for every instance.
 
@@ -38,23 +38,9 @@ from time2decide.solving import solve
 
 _METHODS = {"U": "gradient", "R": "ista", "C": "projected_gradient", "LC": "arrow_hurwicz"}
 _PLACEMENTS = 8
-_PAPER = {
-    "U": {16: 1.25, 32: 1.08, 64: 1.04, 128: 1.08},
-    "R": {16: 1.35, 32: 1.12, 64: 1.09, 128: 1.09},
-    "C": {16: 3.37, 32: 1.67, 64: 1.39, 128: 1.14},
-}
-_PAPER_LC = {
-    (16, 8): 1.25,
-    (16, 16): 1.18,
-    (32, 8): 1.07,
-    (32, 16): 1.02,
-    (32, 32): 1.02,
-    (64, 16): 1.04,
-    (64, 32): 0.99,
-    (64, 64): 1.05,
-    (128, 32): 1.19,
-    (128, 64): 1.20,
-}
+#: The sizes (n, m) of the paper's runtime tables.
+_RUNTIME_SIZES = {kind: [(n, 0) for n in (16, 32, 64, 128)] for kind in ("U", "R", "C")}
+_RUNTIME_SIZES["LC"] = [(n, m) for n in (16, 32, 64) for m in (n // 4, n // 2, n) if m > 4] + [(128, 32), (128, 64)]
 NEURAL_SIZES = ((5, 3), (20, 16))
 SEED = 20_261_000  # never used in training
 _TIGHT = 1e-8
@@ -63,16 +49,9 @@ Answer = tuple[Tensor, Tensor]  # x (batch, n) and dual (batch, m)
 
 def construction_rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per class, size and batch."""
-    cases = [(kind, n, 0, value) for kind, sizes in _PAPER.items() for n, value in sizes.items()]
-    cases += [("LC", n, m, value) for (n, m), value in _PAPER_LC.items()]
-    if quick:
-        cases = [case for case in cases if case[1] == 16]
+    cases = [(kind, *size) for kind, sizes in _RUNTIME_SIZES.items() for size in sizes if not quick or size[0] == 16]
     with one_thread(), torch.no_grad():
-        return [
-            {**measure(kind, n, m, batch, rounds=5 if quick else 101), "paper": paper}
-            for kind, n, m, paper in cases
-            for batch in (1, 256)
-        ]
+        return [measure(*case, batch, rounds=5 if quick else 101) for case in cases for batch in (1, 256)]
 
 
 def measure(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from time2decide.backtesting.walk_forward import Backtest
 
-_DEFAULT = (
+DEFAULT_STRATEGIES = (
     "time2decide,time2decide-own,time2decide-utility,uniform,inverse-volatility,minimum-variance,"
     "mean-variance-shrunk,pto-ar1"
 )
@@ -43,7 +43,7 @@ def backtest(
     data: Annotated[str | None, typer.Option(help="The same as FILE.")] = None,
     strategies: Annotated[
         str, typer.Option(help="Comma-separated names, folders made by `train decide`, or `list` to see all names.")
-    ] = _DEFAULT,
+    ] = DEFAULT_STRATEGIES,
     turnover: Annotated[
         str, typer.Option(help="Budget γ in (0, 2] on the l1 change of the weights; several with commas.")
     ] = "1.0",
@@ -156,11 +156,11 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
     validate_output_folder("out", out)
     for name in ("summary.csv", "steps.csv", *map(picture_name, budgets)):
         validate_output_file("out", out / name)
-        if (out / name).resolve() == Path(source).resolve():
-            raise InputError(f"out: expected a folder where nothing replaces the input, found {out} with {source}")
+        safe = (out / name).resolve() != Path(source).resolve()
+        expect(safe, "out", "a folder where nothing replaces the input", f"{out} with {source}")
     if report is not None:
-        if report.suffix.lower() not in (".html", ".htm") or not report.parent.is_dir():
-            raise InputError(f"report: expected a name ending in .html in an existing folder, found {report}")
+        fits = report.suffix.lower() in (".html", ".htm") and report.parent.is_dir()
+        expect(fits, "report", "a name ending in .html in an existing folder", report)
         validate_output_file("report", report)
 
 

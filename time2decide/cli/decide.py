@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, console, validate_source, values_flag
-from time2decide.core.validation import InputError, expect, validate_count
+from time2decide.core.validation import expect, validate_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,8 +40,8 @@ def decide(
     Example: time2decide decide returns.csv --turnover 0.5 --previous weights.csv --out new.csv
     """
     validate_source(file)
-    if out is not None and (out.suffix.lower() != ".csv" or not out.parent.is_dir()):
-        raise InputError(f"out: expected a name ending in .csv in an existing folder, found {out}")
+    fits = out is None or (out.suffix.lower() == ".csv" and out.parent.is_dir())
+    expect(fits, "out", "a name ending in .csv in an existing folder", out)
     expect(out is None or out.resolve() != Path(file).resolve(), "out", "another file than the one that is read", out)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from time2decide.core.files import atomic_path, write_text
-from time2decide.core.validation import InputError, expect, refuse
+from time2decide.core.validation import InputError, describe_value, expect, refuse
 
 WEIGHTS = "model.safetensors"
 _INFO, _CHECKSUM = "time2decide", "checksum"  # keys in the header
@@ -80,12 +80,12 @@ def load_checkpoint(
     path = _find(name_or_path, bundled or {})
     tensors, facts = load_tensors(path, device)
     _match_config_file(path, facts)
-    architecture, notes = facts.get("architecture"), facts.get("notes", {})
-    if not isinstance(architecture, str) or architecture not in models:
-        raise InputError(f"checkpoint: expected a {' or '.join(models)}, found {architecture!r} in {path}")
+    architecture, notes = str(facts.get("architecture")), facts.get("notes", {})
+    known = f"a {' or '.join(models)}"
+    expect(architecture in models, "checkpoint", known, f"{architecture!r} in {path}")
     expect(isinstance(notes, dict), "checkpoint", "notes that are an object", f"{type(notes).__name__} in {path}")
-    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
-        raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {path}")
+    finite = all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values())
+    expect(finite, "checkpoint", "weights that are finite real numbers", f"others in {path}")
     kind = models[architecture]
     config: Any = config_from(kind.CONFIG, facts.get("config"))
     try:
@@ -106,7 +106,9 @@ def load_checkpoint(
 def config_from(kind: type[Config], values: object) -> Config:
     """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
     if not isinstance(values, Mapping):
-        raise InputError(f"config: expected an object with the fields of {kind.__name__}, found {_short(values)}")
+        raise InputError(
+            f"config: expected an object with the fields of {kind.__name__}, found {describe_value(values)}"
+        )
     hints = get_type_hints(kind)
     unknown = sorted(str(key) for key in set(values) - set(hints))
     refuse(f"config: expected keys among {', '.join(hints)}, found {key!r}" for key in unknown)
@@ -133,7 +135,9 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         accepted = (int, float) if hint is float else hint
         if isinstance(value, accepted) and (hint is bool or not isinstance(value, bool)):
             return value
-    raise InputError(f"config: expected {name} of type {getattr(hint, '__name__', hint)}, found {_short(value)}")
+    raise InputError(
+        f"config: expected {name} of type {getattr(hint, '__name__', hint)}, found {describe_value(value)}"
+    )
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:
@@ -170,8 +174,8 @@ def load_tensors(
     except ValueError as error:
         raise InputError(f"path: expected JSON in the header of {path}, found {one_line(error)}") from None
     expect(isinstance(facts, dict), "path", f"a JSON object in the header of {path}", type(facts).__name__)
-    if (need_checksum or _CHECKSUM in header) and header.get(_CHECKSUM) != checksum(tensors):
-        raise InputError(f"path: expected the numbers that were written, found others in {path} (wrong checksum)")
+    right = not (need_checksum or _CHECKSUM in header) or header.get(_CHECKSUM) == checksum(tensors)
+    expect(right, "path", "the numbers that were written", f"others in {path} (wrong checksum)")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, facts
 
 
@@ -225,10 +229,5 @@ def _match_config_file(path: Path, facts: Mapping[str, Any]) -> None:
     except (OSError, ValueError) as error:
         raise InputError(f"checkpoint: expected JSON in {path.parent}/config.json, found {one_line(error)}") from None
     keys = ("architecture", "config")
-    if not isinstance(told, dict) or any(told.get(key) != facts.get(key) for key in keys):
-        raise InputError(f"checkpoint: expected {path.name} and config.json of one model, found two in {path.parent}")
-
-
-def _short(value: object) -> str:
-    text = one_line(ValueError(repr(value)))
-    return text if len(text) <= 60 else text[:57] + "..."
+    same = isinstance(told, dict) and all(told.get(key) == facts.get(key) for key in keys)
+    expect(same, "checkpoint", f"{path.name} and config.json of one model", f"two in {path.parent}")

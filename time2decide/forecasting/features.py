@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.forecasting.kernel_bank import kernel_bank
 
 EXPERTS = 2  # kernel bank, lag regression
@@ -60,8 +60,8 @@ class WindowFeatures:
 
 def window_features(windows: np.ndarray | Tensor) -> WindowFeatures:
     """Features of windows of returns (n, T, m), T ≥ 20; of a tensor it can be differentiated."""
-    if windows.ndim != 3 or windows.shape[1] < LEAST_WINDOW:
-        raise InputError(f"windows: expected (n, at least {LEAST_WINDOW} steps, m), found {tuple(windows.shape)}")
+    fits = windows.ndim == 3 and windows.shape[1] >= LEAST_WINDOW
+    expect(fits, "windows", f"(n, at least {LEAST_WINDOW} steps, m)", tuple(windows.shape))
     n, steps, m = windows.shape
     tensor = windows if isinstance(windows, Tensor) else torch.from_numpy(np.ascontiguousarray(windows))
     x = tensor.double().transpose(1, 2).contiguous()  # (n, m, T)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
-from time2decide.core.validation import expect, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_fields
 from time2decide.policy.episodes import EpisodeConfig, Episodes, episodes, signals
 from time2decide.policy.losses import Group, draw_inertia, policy_loss, utility_loss
 from time2decide.policy.network import Policy, PolicyConfig
@@ -48,12 +48,8 @@ class PolicyTraining:
     start: str = ""  # digest of the weights that it goes on from; set by `prepare`
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "warmup", "refresh_every"):
-            validate_count(name, getattr(self, name))
-        for name in ("lr", "clip_norm"):
-            validate_positive(name, getattr(self, name))
-        validate_positive("return_weight", self.return_weight, allow_zero=True)
-        validate_count("seed", self.seed, least=0)
+        validate_fields(self, count="steps batch warmup refresh_every", natural="seed")
+        validate_fields(self, positive="lr clip_norm", non_negative="return_weight")
         expect(self.groups, "groups", "at least one (assets, episodes, share)", "none")
 
 

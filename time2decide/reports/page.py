@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from time2decide.core.files import validate_output_file, write_text
 from time2decide.core.table import Table
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.experiments.claims import (
     GENERAL,
     NOT_SUPPORTED,
@@ -45,8 +45,8 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
     text = page.with_suffix(".md")
     for path in (page, text):
         validate_output_file("out", path)
-    if text.exists() and not text.read_bytes().startswith(f"# {TITLE}\n".encode()):
-        raise InputError(f"out: expected no file or an older report beside the page, found another text in {text}")
+    ours = not text.exists() or text.read_bytes().startswith(f"# {TITLE}\n".encode())
+    expect(ours, "out", "no file or an older report beside the page", f"another text in {text}")
     found = sections(root)
     write_text(page, html(found))
     write_text(text, markdown(found, page.parent))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.validation import InputError, expect, validate_count
+from time2decide.core.validation import expect, validate_count, validate_fields
 from time2decide.neural.models import initialise, linear_attention
 
 
@@ -35,11 +35,10 @@ class ParityConfig:
     covariance: bool = False  # one token per row of the empirical covariance, beside the data tokens
 
     def __post_init__(self) -> None:
-        for name in ("variables", "width", "layers", "heads"):
-            validate_count(name, getattr(self, name))
+        validate_fields(self, count="variables width layers heads")
         expect(not self.width % self.heads, "heads", f"a divisor of width = {self.width}", self.heads)
-        if not self.projection and self.width < self.channels:
-            raise InputError(f"width: expected at least {self.channels} without projection, found {self.width}")
+        least = 1 if self.projection else self.channels
+        expect(self.width >= least, "width", f"at least {least} without projection", self.width)
 
     @property
     def channels(self) -> int:
