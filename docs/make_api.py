@@ -35,6 +35,21 @@ PAGES = {
     ),
     "time2decide.policy.fine_tuning": ("FineTuning", "fine_tune", "fine_tune_to"),
     "time2decide.backtesting.skfolio_estimator": ("Time2DecidePortfolio",),
+    "time2decide.markets.estimators": (
+        "OnlineCovariance",
+        "EWMA",
+        "IteratedEWMA",
+        "CombinedIEWMA",
+        "RollingQIS",
+        "qis",
+    ),
+    "time2decide.backtesting.skfolio_covariance": (
+        "OnlineCovarianceEstimator",
+        "IEWMACovariance",
+        "TwoScaleCovariance",
+        "CMIEWMACovariance",
+        "QISCovariance",
+    ),
     "time2decide.markets.tables": ("read_weights", "write_weights"),
     "time2decide.reports.backtest_page": ("write_page",),
 }

@@ -1,7 +1,8 @@
 """Returns and the problem of deciding on them.
 
 Synthetic markets by the linear model of coregionalisation, real ones from files, DataFrames or skfolio, covariances of
-windows, the exact mean-variance decision in bulk, and the oracle path that every strategy is measured against.
+windows and covariances carried forward day by day, the exact mean-variance decision in bulk, and the oracle path that
+every strategy is measured against.
 """
 
 from time2decide.core import lazy_names
@@ -11,6 +12,7 @@ __getattr__, __all__ = lazy_names(
     {
         "allocation": "mean_variance_step",
         "covariance": "covariance_by empirical_covariance",
+        "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",
         "lmc": "LMCConfig lmc_series lmc_set",
         "oracle": "BUDGETS RISK_AVERSION WINDOW oracle_path",
         "synthetic": "MARKETS SPLITS synthetic_oracle synthetic_returns",
