@@ -28,7 +28,7 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints
 
 CERTIFIED = 1e-12  # gap relative to the data (differences of slopes, curvature, costs) that counts as exact
 _REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
-_COMPILE_FROM = 3e6  # rows · assets² of one call from which compiled code is loaded; a single small decision is not
+_COMPILE_FROM = 20_000  # decisions · assets of this process from which compiled code is loaded: about a second in numpy
 _THREADS_FROM = 5e5  # rows · assets² of one thread
 
 
@@ -255,9 +255,17 @@ def solve_rows(
     return weights, report
 
 
+_done = 0  # decisions · assets that this process has solved in numpy
+
+
 def kernels(rows: int, m: int) -> Any:
-    """The compiled module where it is loaded already or pays, else the numpy form."""
-    if "time2decide.markets.turnover_kernels" in sys.modules or rows * m**2 >= _COMPILE_FROM:
+    """The compiled module where it is loaded already or pays, else the numpy form.
+
+    A single decision of the command line shall not pay half a second of import, or the first compilation.
+    """
+    global _done
+    _done += rows * m
+    if "time2decide.markets.turnover_kernels" in sys.modules or _done >= _COMPILE_FROM:
         return import_module("time2decide.markets.turnover_kernels")
     return turnover_path
 
