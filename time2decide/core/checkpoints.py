@@ -82,7 +82,7 @@ def load_checkpoint(
     _match_config_file(path, facts)
     architecture, notes = str(facts.get("architecture")), facts.get("notes", {})
     known = f"a {' or '.join(models)}"
-    expect(architecture in models, "checkpoint", known, f"{architecture!r} in {path}")
+    expect(architecture in models, "checkpoint", known, f"{facts.get('architecture')!r} in {path}")
     expect(isinstance(notes, dict), "checkpoint", "notes that are an object", f"{type(notes).__name__} in {path}")
     finite = all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values())
     expect(finite, "checkpoint", "weights that are finite real numbers", f"others in {path}")
