@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup run test quick lint bench clean
+.PHONY: setup run test test-lowest quick lint bench clean
 
 setup: $(STAMP)
 
@@ -18,6 +18,12 @@ run: setup
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# The same tests with the oldest versions that pyproject.toml allows, in an environment of their own.
+test-lowest:
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev]'
+	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal
+
 quick: setup
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
@@ -30,4 +36,4 @@ bench: setup
 	$(BIN)/time2decide bench all
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache build dist

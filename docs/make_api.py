@@ -25,9 +25,14 @@ PAGES = {
     "time2decide.simulation": ("Strategy", "Observation", "rollout", "score"),
     "time2decide.policy": ("Decision",),
     "time2decide.backtesting": ("Backtest", "with_intervals"),
-    "time2decide.policy.decision_facts": ("decision_facts",),
-    "time2decide.policy.explanation": ("Explanation", "explain"),
-    "time2decide.policy.uncertainty": ("Uncertainty", "uncertainty", "noise_curve"),
+    "time2decide.policy.explanation": (
+        "decision_facts",
+        "Explanation",
+        "explain",
+        "Uncertainty",
+        "uncertainty",
+        "noise_curve",
+    ),
     "time2decide.policy.fine_tuning": ("FineTuning", "fine_tune", "fine_tune_to"),
     "time2decide.backtesting.skfolio_estimator": ("Time2DecidePortfolio",),
     "time2decide.markets.estimators": (

@@ -126,6 +126,15 @@ def test_readme_names_what_exists():
     assert set(re.findall(r"^time2decide (\w+)", text, flags=re.MULTILINE)) <= commands
 
 
+def test_readme_ends_with_the_true_tree():
+    tree = (ROOT / "README.md").read_text().split("## The tree")[1]
+    for path in SOURCES:
+        if not path.stem.startswith("__"):
+            assert re.search(rf"\b{path.stem}\b", tree), f"{path.relative_to(ROOT)} is not in the tree of README.md"
+    folders = re.findall(r"^  (\w+)/", tree, flags=re.MULTILINE)
+    assert folders == [room for room in ROOMS if (ROOT / "time2decide" / room).is_dir()]
+
+
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_examples_run(script, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

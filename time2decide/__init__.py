@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 if TYPE_CHECKING:
     from time2decide.backtesting.walk_forward import backtest as backtest

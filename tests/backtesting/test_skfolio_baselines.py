@@ -1,13 +1,22 @@
 """skfolio's portfolios as strategies: the fits they claim to be, refitted when they should be."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from skfolio.optimization import InverseVolatility
 
-from time2decide.backtesting.registry import REGISTRY, network
-from time2decide.backtesting.skfolio_baselines import inverse_volatility, minimum_variance
+from time2decide.backtesting.registry import REGISTRY, make_strategy, network
+from time2decide.backtesting.skfolio_baselines import (
+    COVARIANCES,
+    bayes_stein_mean,
+    inverse_volatility,
+    minimum_variance,
+    minimum_variance_by,
+)
 from time2decide.forecasting.features import CachedFeatures, window_features
 from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import traded
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +26,7 @@ def returns():
 
 
 def test_weights_are_skfolios_and_are_held_between_fits(returns):
-    result = rollout(returns, inverse_volatility(every=10), 2.0)
+    result = rollout(returns, replace(inverse_volatility(), every=10), 2.0)
     for series in range(2):
         for t in (96, 106, 129):
             fitted_at = 96 + 10 * ((t - 96) // 10)
@@ -26,7 +35,7 @@ def test_weights_are_skfolios_and_are_held_between_fits(returns):
 
 
 def test_a_new_series_starts_with_a_new_fit(returns):
-    strategy = minimum_variance(every=10)
+    strategy = replace(minimum_variance(), every=10)
     first = rollout(returns[:1], strategy, 2.0)
     rollout(returns[1:], strategy, 2.0)
     np.testing.assert_array_equal(rollout(returns[:1], strategy, 2.0).raw, first.raw)
@@ -36,6 +45,45 @@ def test_a_new_series_starts_with_a_new_fit(returns):
 def test_the_budget_is_imposed_step_by_step(returns):
     held = rollout(returns, minimum_variance(), 0.05).allocations[:, 0, 95:]
     assert np.abs(np.diff(held, axis=1)).sum(-1).max() <= 0.05 + 1e-9
+
+
+def test_once_there_the_weights_drift_until_the_next_fit(returns):
+    strategy = replace(inverse_volatility(), every=10)
+    held = rollout(returns, strategy, 0.1, budget_from="drifted").allocations
+    amount = traded(held, returns, 96)[:, 0]
+    for series in range(2):
+        for fitted_at in (0, 10, 20):
+            moves = amount[series, fitted_at : fitted_at + 10] > 1e-9
+            assert moves[0]
+            assert not moves[-1]
+            assert (np.diff(moves.astype(int)) <= 0).all()  # it moves, arrives, and lets go
+
+
+@pytest.mark.parametrize("name", ["minimum-variance-qis", "minimum-variance-iewma", "mean-variance-lw"])
+def test_every_fit_is_best_under_its_covariance(name, returns):
+    kind, covariance = name.rsplit("-", 1)
+    sigma = COVARIANCES[covariance][0](returns[0, :96])
+    mean = bayes_stein_mean(returns[0, :96], sigma) if kind == "mean-variance" else np.zeros(3)
+    weights = rollout(returns[:1], make_strategy(name), 2.0, risk_aversion=3.0).raw[0, 0, 96]
+    grid = np.random.default_rng(0).dirichlet(np.ones(3), 3000)
+    value = grid @ mean - 3 * np.einsum("gi,ij,gj->g", grid, sigma, grid)
+    best = weights @ mean - 3 * weights @ sigma @ weights
+    assert best >= value.max() - 1e-12
+    assert best - value.max() < 1e-4 * abs(value).max()
+
+
+def test_minimum_variance_is_that_of_skfolio(returns):
+    ours = minimum_variance_by("lw").fit(returns[0, :96], 1.0)
+    np.testing.assert_allclose(ours, minimum_variance().fit(returns[0, :96], 1.0), atol=5e-4)
+
+
+def test_bayes_stein_mean_shrinks_noise_and_keeps_what_is_certain():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.01, (252, 20))
+    spread = bayes_stein_mean(noise, np.cov(noise.T)).std()
+    assert spread < 0.6 * noise.mean(0).std()
+    sure = noise + np.linspace(-0.01, 0.01, 20)
+    assert bayes_stein_mean(sure, np.cov(sure.T)).std() > 0.95 * sure.mean(0).std()
 
 
 def test_every_entry_says_what_it_is_and_carries_its_name():

@@ -68,7 +68,7 @@ def test_costs_cost(table):
 
 
 def test_costs_are_charged_on_what_is_traded_after_drift(table):
-    frame = backtest(table, ["uniform"], 1.0, cost_bps=100).frame
+    frame = backtest(table, ["uniform"], 1.0, cost_bps=100, budget_from="previous").frame
     grown = 1 + table[95:-1].to_numpy()
     drifted = grown / grown.sum(axis=1, keepdims=True)
     expected = np.abs(0.25 - drifted).sum(axis=1)

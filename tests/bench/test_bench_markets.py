@@ -2,18 +2,18 @@ import json
 
 import pytest
 
-from time2decide.bench import lmc, oracle
+from time2decide.bench.portfolio import lmc_rows, oracle_rows
 
 
-@pytest.mark.parametrize("bench", [lmc, oracle])
+@pytest.mark.parametrize("bench", [lmc_rows, oracle_rows])
 def test_rows_are_json_with_equal_keys(bench):
-    rows = json.loads(json.dumps(bench.rows(quick=True)))
+    rows = json.loads(json.dumps(bench(quick=True)))
     assert all(list(row) == list(rows[0]) for row in rows)
     assert rows[0]["ratio"] > 1
 
 
 def test_the_oracle_is_exact_and_the_papers_route_is_not_better():
-    row = oracle.rows(quick=True)[0]
+    row = oracle_rows(quick=True)[0]
     assert row["ours_objective_error"] < 1e-9
     assert row["ours_constraint_error"] < 1e-9
     assert row["cvxpy_osqp_weight_error"] > 0

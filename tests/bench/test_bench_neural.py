@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.bench import neural
-from time2decide.bench.neural import rows, solve_osqp, warm_start_row
+from time2decide.bench import solvers
+from time2decide.bench.solvers import neural_rows, solve_osqp, warm_start_row
 from time2decide.qp import random_qp, solve_exact
 
 
 def test_rows() -> None:
-    found = rows(quick=True)
+    found = neural_rows(quick=True)
     assert json.loads(json.dumps(found)) == found
     assert len({tuple(row) for row in found}) == 1  # the same keys everywhere: one table
-    for size in neural.SIZES:
+    for size in solvers.NEURAL_SIZES:
         here = {row["what"]: row for row in found if (row["n"], row["m"]) == size and row["tol"] is None}
         assert len(here) == 6
         for row in here.values():
@@ -45,7 +45,7 @@ def test_warm_starts_save_at_least_half_of_the_iterations(method: str) -> None:
 
 
 def test_saved_share_is_nothing_when_the_prediction_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neural, "predict", lambda qp: (0 * qp.b, 0 * qp.d))
+    monkeypatch.setattr(solvers, "predict", lambda qp: (0 * qp.b, 0 * qp.d))
     row = warm_start_row(random_qp(10, 5, 3, seed=2), "admm", 1e-5)
     assert row["saved_median"] == 0
     assert np.isclose(row["ratio"], 1)

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from time2decide.bench import labels
+from time2decide.bench import solvers
 from time2decide.cli.app import app
 from time2decide.experiments import Store
 
@@ -13,7 +13,7 @@ from time2decide.experiments import Store
 @pytest.mark.parametrize(("option", "preset"), [([], "cpu"), (["--quick"], "smoke")])
 def test_stored_rows_are_those_that_were_printed(option, preset, tmp_path, monkeypatch):
     monkeypatch.setenv("TIME2DECIDE_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setattr(labels, "rows", lambda quick: [{"what": "x", "ratio": 2.0, "quick": quick}])
+    monkeypatch.setattr(solvers, "label_rows", lambda quick: [{"what": "x", "ratio": 2.0, "quick": quick}])
     done = CliRunner().invoke(app, ["bench", "labels", "--store", "--json", *option])
     assert done.exit_code == 0, done.output
     (line,) = Store("bench-labels", preset).lines().values()
@@ -23,6 +23,6 @@ def test_stored_rows_are_those_that_were_printed(option, preset, tmp_path, monke
 
 def test_nothing_is_stored_unless_told(tmp_path, monkeypatch):
     monkeypatch.setenv("TIME2DECIDE_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setattr(labels, "rows", lambda quick: [{"what": "x"}])
+    monkeypatch.setattr(solvers, "label_rows", lambda quick: [{"what": "x"}])
     assert CliRunner().invoke(app, ["bench", "labels"]).exit_code == 0
     assert not list(tmp_path.iterdir())

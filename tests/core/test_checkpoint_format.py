@@ -85,7 +85,7 @@ def test_a_folder_and_a_file_come_back(tmp_path: Path) -> None:
     [
         (None, "config: expected an object with the fields of ToyConfig, found None"),
         (0.5, "config: expected an object with the fields of ToyConfig, found 0.5"),
-        ([1, 2], "config: expected an object with the fields of ToyConfig, found \\[1, 2\\]"),
+        ([1, 2], "config: expected an object with the fields of ToyConfig, found list \\[1, 2\\]"),
         ({"colour": 1}, "config: expected keys among inputs, .* found 'colour'"),
         ({"inputs": "3"}, "config: expected inputs of type int, found '3'"),
         ({"inputs": 3.5}, "config: expected inputs of type int, found 3.5"),

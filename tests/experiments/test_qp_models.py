@@ -12,9 +12,10 @@ import torch
 
 from time2decide.experiments import get_experiment, reproduce
 from time2decide.experiments.claims import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, published
-from time2decide.experiments.qp_cells import (
+from time2decide.experiments.qp_models import (
     BASELINES,
     BEST_CPU,
+    RANGES,
     SETTINGS,
     TRANSFORMERS,
     best_cell,
@@ -23,7 +24,6 @@ from time2decide.experiments.qp_cells import (
     new_model,
     trained,
 )
-from time2decide.experiments.qp_models import RANGES
 from time2decide.neural import TrainingConfig, count_parameters, labelled_qps, train
 from time2decide.qp import PAPER_SIZES
 
@@ -62,7 +62,7 @@ def test_smoke_preset_measures_everything(smoke: Any) -> None:
 def test_second_time_nothing_is_trained(smoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     root, rows = smoke
     monkeypatch.setenv("TIME2DECIDE_CACHE", str(root / "cache"))
-    monkeypatch.setattr("time2decide.experiments.qp_cells.train", None)
+    monkeypatch.setattr("time2decide.experiments.qp_models.train", None)
     for experiment in map(get_experiment, IDS):
         assert reproduce(experiment, "smoke", root=root / "results") == rows[experiment.id]
         again = reproduce(experiment, "smoke", root=root / "elsewhere")  # other rows, same trained models
@@ -185,7 +185,7 @@ def test_training_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.unlink()
     with monkeypatch.context() as patch:
         patch.setattr(
-            "time2decide.experiments.qp_cells.save_model", None
+            "time2decide.experiments.qp_models.save_model", None
         )  # dies after training, before the model is kept
         with pytest.raises(TypeError):
             trained(config)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from time2decide.experiments import Store, get_experiment, reproduce
 from time2decide.experiments.claims import published
-from time2decide.experiments.qp_cells import cell, new_model
+from time2decide.experiments.qp_models import cell, new_model
 from time2decide.experiments.scale import _TUNING_RUNS, Assumptions, costs, qp_flop, step_flop, tables, tuning_flop
 
 STORED = Path(__file__).parent.parent.parent / "results"

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from time2decide.core.validation import InputError
-from time2decide.forecasting.features import LEAST_WINDOW, window_features
+from time2decide.forecasting.features import LEAST_WINDOW, PENALTIES, lag_forecast, window_features
 from time2decide.forecasting.kernel_bank import AHEAD, KernelBank, _random_grams, _split
-from time2decide.forecasting.lag_regression import PENALTIES, lag_forecast
 from time2decide.markets import synthetic_returns
 from time2decide.markets.lmc import LMCConfig, channel_gram
 

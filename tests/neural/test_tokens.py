@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from time2decide.neural.tokens import feasible_start, random_rotation, rotate, token_shape, tokenise
+from time2decide.neural.datasets import feasible_start, random_rotation, rotate, token_shape, tokenise
 from time2decide.qp import QP, InputError, random_qp, solve_exact
 
 

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from time2decide.forecasting.features import window_features
-from time2decide.policy.explanation import explain
-from time2decide.policy.model import Time2Decide
-from time2decide.policy.observe import observe
-from time2decide.policy.uncertainty import noise_curve, resample, uncertainty
+from time2decide.policy.explanation import explain, noise_curve, resample, uncertainty
+from time2decide.policy.model import Time2Decide, observe
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.metrics import stationary_bootstrap
 

@@ -13,8 +13,8 @@ from time2decide.experiments import experiment_ids, get_experiment, reproduce
 from time2decide.experiments.claims import NOT_TESTED, OUR_NETWORK, SUPPORTED
 from time2decide.experiments.store import Store
 from time2decide.reports import write_report
-from time2decide.reports.content import results_of, sections
 from time2decide.reports.figures import FIGURES
+from time2decide.reports.page import results_of, sections
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""

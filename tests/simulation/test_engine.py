@@ -189,3 +189,42 @@ def test_a_path_that_is_no_oracle(oracle):
     plain = np.random.default_rng(0).normal(0, 0.01, (1, 30, 3))
     with pytest.raises(InputError, match=r"^oracle: expected finite numbers of shape \(1, 1, 30, 3\)"):
         rollout(plain, Probe(), 1.0, window=20, oracle=oracle)
+
+
+def test_the_budget_can_be_measured_from_drifted_weights():
+    returns = np.random.default_rng(3).normal(0, 0.05, (2, 120, 4))
+    probe = Probe(wants_hindsight=True)
+    result = rollout(returns, probe, [0.1, 0.5], budget_from="drifted", cost_bps=7.0)
+    held = result.allocations
+    for t in range(96, 120):
+        before = held[:, :, t - 1]
+        if t > 96:  # the first decision starts from the uniform portfolio itself
+            grown = before * (1 + returns[:, None, t - 1])
+            before = grown / grown.sum(-1, keepdims=True)
+        turnover = np.abs(held[:, :, t] - before).sum(-1)
+        assert (turnover <= np.array([0.1, 0.5]) + 1e-9).all()
+        assert turnover.max() > 0.49  # random answers use all of it
+    assert result.budget_from == "drifted"
+
+
+def test_a_strategy_is_told_the_current_weights_and_the_cost():
+    returns = np.random.default_rng(3).normal(0, 0.05, (100, 3))
+
+    @dataclass
+    class Holds:
+        name: str = "holds"
+        wants_hindsight: bool = False
+
+        def decide(self, past):
+            assert past.cost_bps == 7.0
+            return past.previous
+
+    held = rollout(returns, Holds(), 0.1, budget_from="drifted", cost_bps=7.0).allocations[0, 0]
+    wealth = np.cumprod(1 + returns[96:], axis=0)  # of 1/3 in each, never traded
+    np.testing.assert_allclose(held[-1], wealth[-2] / wealth[-2].sum())
+
+
+@pytest.mark.parametrize("bad", [{"budget_from": "wealth"}, {"cost_bps": -1.0}, {"cost_bps": 5000.0}])
+def test_bad_conventions(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        rollout(np.random.default_rng(0).normal(0, 0.01, (100, 3)), Uniform(), 1.0, **bad)

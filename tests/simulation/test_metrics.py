@@ -5,7 +5,17 @@ import skfolio.measures
 from time2decide.backtesting.baselines import Uniform, oracle_rollout
 from time2decide.markets import empirical_covariance, oracle_path
 from time2decide.simulation.engine import Rollout, rollout
-from time2decide.simulation.metrics import performance, score, traded, utility_path
+from time2decide.simulation.metrics import (
+    PairedBootstrap,
+    net_returns,
+    performance,
+    realised_utility,
+    score,
+    stationary_bootstrap,
+    traded,
+    turnover,
+    utility_path,
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +97,36 @@ def test_a_loss_from_the_start_is_a_drawdown():
 def test_ruin_and_a_single_step():
     assert performance(np.array([0.1, -1.0, 0.1]), 252)["annual_return"] == -1.0
     assert np.isnan(performance(np.array([0.1]), 252)["sharpe"])
+
+
+def test_net_returns_and_turnover_by_hand():
+    returns = np.random.default_rng(1).normal(0, 0.03, (1, 100, 3))
+    result = rollout(returns, Uniform(), 1.0, budget_from="drifted", cost_bps=50)
+    net, amount = net_returns(result, returns, 50)
+    grown = (1 + returns[0, 96:-1]) / 3
+    expected = np.abs(1 / 3 - grown / grown.sum(1, keepdims=True)).sum(1)
+    np.testing.assert_allclose(amount[0, 0], [0, *expected])
+    np.testing.assert_allclose(net[0, 0], (1 - 0.005 * amount[0, 0]) * (1 + returns[0, 96:].mean(1)) - 1)
+    np.testing.assert_allclose(turnover(result, returns), amount)
+    np.testing.assert_allclose(realised_utility(net, 5.0), net.mean(-1) - 5 * net.var(-1))
+
+
+def test_paired_moments_are_those_of_the_drawn_steps():
+    rng = np.random.default_rng(2)
+    net = rng.normal(0.01, 0.02, (3, 50))
+    bootstrap = PairedBootstrap(50, draws=40, block=7.0, seed=5)
+    places = stationary_bootstrap(50, 40, 7.0, np.random.default_rng(5))
+    mean, variance = bootstrap.moments(net)
+    np.testing.assert_allclose(mean, net[:, places].mean(-1))
+    np.testing.assert_allclose(variance, net[:, places].var(-1), atol=1e-12)
+
+
+def test_a_paired_interval_is_narrower_than_its_parts_and_covers_the_difference():
+    rng = np.random.default_rng(3)
+    market = rng.normal(0, 0.02, 1000)
+    net = market + np.array([[0.0], [0.0005]]) + rng.normal(0, 0.001, (2, 1000))
+    mean, _ = PairedBootstrap(1000).moments(net)
+    low, high = PairedBootstrap.interval(mean[1] - mean[0])
+    assert 0 < low < 0.0005 < high
+    alone = PairedBootstrap.interval(mean[0])
+    assert high - low < 0.2 * (alone[1] - alone[0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from time2decide.core.validation import InputError
 from time2decide.experiments import get_experiment, reproduce
-from time2decide.experiments.parity import CLEAN, ODD
+from time2decide.experiments.theory import CLEAN, ODD
 from time2decide.theory import ParityConfig, ParityTransformer, covariance_series
 
 PURE = ParityConfig(norm=False, bias=False, feed_forward=False)

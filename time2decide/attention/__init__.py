@@ -5,6 +5,6 @@ matrices, scores, feed-forward networks, as in the proofs), ``state`` (the same 
 attention cached once per problem) and ``classical`` (the textbook iteration, the reference). `run` is the loop.
 """
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(__name__, {"loop": "Algorithm Run run", "methods": "FORMS METHODS build"})

@@ -24,7 +24,7 @@ from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, 
 from time2decide.attention.loop import Algorithm, State
 from time2decide.attention.newton_schulz import inverse
 from time2decide.attention.projected_gradient import threshold_loop
-from time2decide.core.validation import ArrayLike, InputError, per_instance, validate_choice, validate_positive
+from time2decide.core.validation import ArrayLike, expect, per_instance, validate_choice, validate_positive
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
@@ -47,8 +47,7 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
     row is active; the measured best for the paper's problems, where few are, is 0.5 for (LC) and 2 for (C).
     """
     validate_choice("inverse_by", inverse_by, ("cholesky", "newton_schulz"))
-    if not validate_positive("alpha", alpha) < 2:
-        raise InputError(f"alpha: expected 0 < alpha < 2, found {alpha}")
+    expect(validate_positive("alpha", alpha) < 2, "alpha", "0 < alpha < 2", alpha)
     eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
     K = qp.C if qp.m else eye.expand(len(qp), qp.n, qp.n)
     if rho is None:
@@ -58,8 +57,8 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
         weight = {"LC": 0.5, "C": 2.0}.get(qp.kind, 1.0) / (small * values[:, -1]).sqrt()
     else:
         weight = per_instance("rho", rho, qp.b, (len(qp),), allow_negative=True).expand(len(qp))
-        if bool((weight <= 0).any()):
-            raise InputError(f"rho: expected a positive number, found {weight.min().item()}")
+        least = weight.min().item()
+        expect(least > 0, "rho", "a positive number", least)
     rho3 = weight.view(-1, 1, 1)
     H = qp.A + rho3 * K.mT @ K
     if inverse_by == "newton_schulz":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.attention.layers import LinearAttentionHead, selector
-from time2decide.attention.loop import Algorithm, State
+from time2decide.attention.loop import Algorithm, State, primal_dual_algorithm
 from time2decide.qp.problem import QP
 
 
@@ -101,8 +101,4 @@ def state_form(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
         x = torch.baddbmm(torch.baddbmm(c, x, M), dual, pull)
         return x, torch.baddbmm(dual, x, push).add_(shift).relu_()
 
-    return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1), dual.unsqueeze(1)),
-        step=layer,
-        read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
-    )
+    return primal_dual_algorithm(layer)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from time2decide.attention.admm import Splitting
-from time2decide.attention.loop import Algorithm, State
+from time2decide.attention.loop import Algorithm, State, primal_algorithm, primal_dual_algorithm
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold, sorted_threshold
 from time2decide.qp.solution import proximal_map
@@ -23,19 +23,10 @@ def _gradient_map(qp: QP, step: Tensor) -> tuple[Tensor, Tensor]:
     return eye - gamma * qp.A, -gamma * qp.b.unsqueeze(1)
 
 
-def _primal(step) -> Algorithm:  # type: ignore[no-untyped-def]
-    """An algorithm whose state is the iterate alone."""
-    return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1),),
-        step=step,
-        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
-    )
-
-
 def gradient(qp: QP, step: Tensor) -> Algorithm:
     """x ← x − γ(Ax + b)."""
     M, c = _gradient_map(qp, step)
-    return _primal(lambda state: (torch.baddbmm(c, state[0], M),))
+    return primal_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
 
 
 def ista(qp: QP, step: Tensor) -> Algorithm:
@@ -43,7 +34,7 @@ def ista(qp: QP, step: Tensor) -> Algorithm:
     M, c = _gradient_map(qp, step)
     assert qp.l1_penalty is not None
     level = (step * qp.l1_penalty).view(-1, 1, 1)
-    return _primal(lambda state: (soft_threshold(torch.baddbmm(c, state[0], M), level),))
+    return primal_algorithm(lambda state: (soft_threshold(torch.baddbmm(c, state[0], M), level),))
 
 
 def projected_gradient(qp: QP, step: Tensor) -> Algorithm:
@@ -56,7 +47,7 @@ def projected_gradient(qp: QP, step: Tensor) -> Algorithm:
         y = torch.baddbmm(c, state[0], M)
         return (soft_threshold(y, sorted_threshold(y.abs(), radius).clamp_min_(0)),)
 
-    return _primal(one)
+    return primal_algorithm(one)
 
 
 def arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
@@ -71,16 +62,7 @@ def arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
         x = torch.baddbmm(torch.baddbmm(c, x, M), dual, pull)
         return x, torch.baddbmm(dual, x, push).sub_(bound).relu_()
 
-    return _primal_dual(one)
-
-
-def _primal_dual(step) -> Algorithm:  # type: ignore[no-untyped-def]
-    """An algorithm whose state is (x, λ)."""
-    return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1), dual.unsqueeze(1)),
-        step=step,
-        read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
-    )
+    return primal_dual_algorithm(one)
 
 
 def accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.attention.layers import LinearAttentionHead, selector
-from time2decide.attention.loop import Algorithm, State
+from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.qp.problem import QP
 
 
@@ -75,7 +75,7 @@ def literal(qp: QP, step: Tensor) -> Algorithm:
 def state_form(qp: QP, step: Tensor) -> Algorithm:
     """The same weights with KᵀV cached: a layer is one product."""
     M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
-    return iterate_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
+    return primal_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
 
 
 def token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type: ignore[no-untyped-def]
@@ -86,12 +86,3 @@ def token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type:
         return (torch.cat([data, model.iterate_token(x)], dim=1),)
 
     return Algorithm(start, step, lambda state: (state[0][:, -1, : qp.n], qp.d[:, :0]))
-
-
-def iterate_algorithm(step) -> Algorithm:  # type: ignore[no-untyped-def]
-    """An algorithm whose state is the row of the iterate alone, (batch, 1, n)."""
-    return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1),),
-        step=step,
-        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
-    )

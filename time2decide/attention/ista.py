@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from time2decide.attention.gradient import GradientDescent, iterate_algorithm, token_algorithm
+from time2decide.attention.gradient import GradientDescent, token_algorithm
 from time2decide.attention.layers import SoftThresholdFFN
-from time2decide.attention.loop import Algorithm, State
+from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
@@ -41,7 +41,7 @@ def state_form(qp: QP, step: Tensor) -> Algorithm:
     def layer(state: State) -> State:
         return (soft_threshold(torch.baddbmm(c, state[0], M), theta),)
 
-    return iterate_algorithm(layer)
+    return primal_algorithm(layer)
 
 
 def _level(qp: QP, step: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_positive
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import kkt
 
@@ -32,6 +32,24 @@ class Algorithm:
     start: Callable[[Tensor, Tensor], State]
     step: Callable[[State], State]
     read: Callable[[State], tuple[Tensor, Tensor]]
+
+
+def primal_algorithm(step: Callable[[State], State]) -> Algorithm:
+    """An algorithm whose state is the row of the iterate alone, (batch, 1, n)."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1),),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[0].new_zeros(len(state[0]), 0)),
+    )
+
+
+def primal_dual_algorithm(step: Callable[[State], State]) -> Algorithm:
+    """An algorithm whose state is the rows of x and of λ, (batch, 1, n) and (batch, 1, m)."""
+    return Algorithm(
+        start=lambda x, dual: (x.unsqueeze(1), dual.unsqueeze(1)),
+        step=step,
+        read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
+    )
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,5 @@ def _initial_point(qp: QP, initial: tuple[Tensor, Tensor] | None) -> tuple[Tenso
     if initial is None:
         return zeros
     for name, given, expected in zip(("x", "dual"), initial, zeros, strict=True):
-        if given.shape != expected.shape:
-            raise InputError(f"initial {name}: expected shape {tuple(expected.shape)}, found {tuple(given.shape)}")
+        expect(given.shape == expected.shape, f"initial {name}", f"shape {tuple(expected.shape)}", tuple(given.shape))
     return initial[0].to(qp.A), initial[1].to(qp.A).clamp_min(0)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.attention.gradient import iterate_algorithm, token_algorithm
+from time2decide.attention.gradient import token_algorithm
 from time2decide.attention.ista import ISTA
-from time2decide.attention.loop import Algorithm, State
-from time2decide.core.validation import InputError
+from time2decide.attention.loop import Algorithm, State, primal_algorithm
+from time2decide.core.validation import expect
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import is_single, soft_threshold
 
@@ -26,8 +26,7 @@ ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
 
 def literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-14) -> Algorithm:
     """Attention layer, then the ReLU network inside its loop from θ = 0."""
-    if eta not in ETAS:
-        raise InputError(f"eta: expected one of {', '.join(ETAS)}, found {eta!r}")
+    expect(eta in ETAS, "eta", f"one of {', '.join(ETAS)}", f"{eta!r}")
     model = ISTA(qp.n, qp.A.dtype).to(qp.A.device)
     radius = _radius(qp)
 
@@ -57,7 +56,7 @@ def state_form(qp: QP, step: Tensor) -> Algorithm:
         theta = threshold_loop(y.abs(), radius, state[1])
         return soft_threshold(y, theta), theta
 
-    algorithm = iterate_algorithm(layer)
+    algorithm = primal_algorithm(layer)
     return Algorithm(
         start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)),
         step=layer,

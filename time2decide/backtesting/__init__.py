@@ -1,6 +1,6 @@
 """Strategies under one name each, their walk-forward comparison with costs and intervals, and skfolio estimators."""
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__,

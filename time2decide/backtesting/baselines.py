@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.allocation import best_allocations, greedy_allocations
@@ -40,7 +40,7 @@ class LagOneOracle:
     wants_hindsight: bool = True
 
     def decide(self, observation: Observation) -> np.ndarray:
-        return _hindsight(observation)[:, :, -1]
+        return observation.oracle_history()[:, :, -1]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class AveragedOracle:
     wants_hindsight: bool = True
 
     def decide(self, observation: Observation) -> np.ndarray:
-        anchor = _hindsight(observation)[:, :, -1]  # (series, budgets, m)
+        anchor = observation.oracle_history()[:, :, -1]  # (series, budgets, m)
         change = np.diff(observation.returns, axis=1)
         chosen = np.linspace(0, change.shape[1] - 1, min(self.scenarios, change.shape[1])).round().astype(int)
         change = change[:, chosen] - change[:, chosen].mean(axis=1, keepdims=True)  # (series, scenarios, m)
@@ -132,14 +132,6 @@ def backbone_pto(
 def _per_budget(value: PerBudget, observation: Observation) -> np.ndarray:
     """(budgets, 1), or (1, 1) for a number that is the same for all."""
     array = np.atleast_1d(np.asarray(value, dtype=float))[:, None]
-    if len(array) not in (1, len(observation.turnover_l1)):
-        raise InputError(
-            f"strategy: expected 1 or {len(observation.turnover_l1)} values per parameter, found {len(array)}"
-        )
+    budgets = len(observation.turnover_l1)
+    expect(len(array) in (1, budgets), "strategy", f"1 or {budgets} values per parameter", len(array))
     return array
-
-
-def _hindsight(observation: Observation) -> np.ndarray:
-    if observation.hindsight is None:
-        raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
-    return observation.hindsight

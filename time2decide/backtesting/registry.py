@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from time2decide.backtesting import baselines as rules
-from time2decide.backtesting import skfolio_baselines as skfolio
+from time2decide.backtesting import skfolio_baselines as monthly
+from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance
 from time2decide.core.checkpoints import load_checkpoint
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
@@ -30,6 +31,12 @@ _PTO = "pto:"
 #: Strategy -> bundled model of the paper's architecture.
 PAPER_MODELS = {"paper-repaired": "repaired"}
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
+_COVARIANCES = {
+    "lw": "Ledoit–Wolf covariance",
+    "qis": "quadratic inverse shrinkage",
+    "ewma": "EWMA covariance (half-life 63)",
+    "iewma": "iterated EWMA (half-lives 63 and 125)",
+}
 
 
 @dataclass(frozen=True)
@@ -104,12 +111,34 @@ REGISTRY: dict[str, Entry] = {
         "predict then optimise, forecasts by ridge regression",
     ),
     "averaged-oracle": Entry(rules.AveragedOracle, "the oracle's step averaged over scenarios"),
-    "inverse-volatility": Entry(skfolio.inverse_volatility, "skfolio: 1/volatility, refitted every 21 steps"),
+    "inverse-volatility": Entry(monthly.inverse_volatility, "skfolio: 1/volatility, refitted every 21 steps"),
     "minimum-variance": Entry(
-        skfolio.minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
+        monthly.minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
     ),
     "mean-variance-shrunk": Entry(
-        skfolio.mean_variance_shrunk, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
+        monthly.mean_variance_shrunk, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
+    ),
+    "hierarchical": Entry(monthly.hierarchical, "skfolio: hierarchical risk parity, refitted every 21 steps"),
+    "risk-budgeting": Entry(monthly.risk_budgeting, "skfolio: equal risk contributions, refitted every 21 steps"),
+    **{
+        f"minimum-variance-{key}": Entry(
+            partial(monthly.minimum_variance_by, key), f"minimum variance, {text}, refitted every 21 steps"
+        )
+        for key, text in _COVARIANCES.items()
+        if key != "lw"  # that is minimum-variance
+    },
+    **{
+        f"mean-variance-{key}": Entry(
+            partial(monthly.mean_variance_by, key), f"mean-variance at λ, {text}, refitted every 21 steps"
+        )
+        for key, text in _COVARIANCES.items()
+    },
+    "two-scale-minvar": Entry(
+        TwoScaleMinimumVariance, "minimum variance every step, two-scale covariance, costs weighed"
+    ),
+    "pooled-rule": Entry(
+        PooledRule,
+        "mean-variance every step, forecasts pooled over assets and attenuated by their record, costs weighed",
     ),
 }
 
@@ -160,6 +189,5 @@ def make_strategies(strategies: Sequence[str | Strategy]) -> list[Strategy | str
             validate_strategy(one)
     names = [s if isinstance(s, str) else s.name for s in strategies]
     repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if repeated is not None:
-        raise InputError(f"strategies: expected distinct names, found {repeated!r} twice")
+    expect(repeated is None, "strategies", "distinct names", f"{repeated!r} twice")
     return [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]

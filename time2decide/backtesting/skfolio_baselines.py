@@ -1,62 +1,99 @@
-"""Baselines from skfolio, as strategies for the engine."""
+"""Baselines that are fitted once a month and held in between: skfolio's optimisers, and ours beside them.
+
+A `Refitted` strategy fits target weights every `every` steps, moves towards them as far as the turnover budget allows,
+step by step, and once it is there lets the weights drift until the next fit.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from time2decide.core.validation import InputError
+from time2decide.markets.allocation import best_allocations
+from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
 from time2decide.simulation.engine import Observation
 
 EVERY = 21  # steps between two fits, a month of days
+YEAR = 252  # last rows that a fit sees, at most
+_THERE = 1e-9  # distance from the target that counts as none
+
+#: Returns (time, m) and λ -> weights (m,).
+Fit = Callable[[np.ndarray, float], np.ndarray]
 
 
 @dataclass
-class Skfolio:
-    """Any skfolio optimiser, fitted to the engine's window every `every` steps and held in between.
+class Refitted:
+    """Weights of a rule that is fitted to the last rows every `every` steps.
 
-    The engine imposes the turnover budget: it moves towards the fitted weights as far as the budget allows, step by
-    step. A fit is kept as long as each window continues the one before; another series starts with a new fit.
+    A fit is kept as long as each window continues the one before; another series starts with a new fit.
+
+    Attributes
+    ----------
+    fit : function of (returns (time, m), risk_aversion) -> weights
+    history : int
+        Last rows of the window that it is given, at most.
+    uses_risk_aversion, uses_cost : bool
+        Whether its decisions depend on λ and on the cost of trading.
     """
 
-    estimator: Any
+    fit: Fit
     name: str
+    history: int = YEAR
     every: int = EVERY
+    uses_risk_aversion: bool = False
+    uses_cost: bool = False
     wants_hindsight: bool = False
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _age: int = field(default=0, repr=False, compare=False)
     _target: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    _there: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool), repr=False, compare=False)
 
     def decide(self, observation: Observation) -> np.ndarray:
-        window, last = observation.returns, self._last
-        goes_on = last is not None and last.shape == window.shape and np.array_equal(window[:, :-1], last[:, 1:])
-        self._age = self._age + 1 if goes_on else 0
-        if self._age % self.every == 0:
-            self._target = np.stack([self._fit(series) for series in window])[:, None]  # (series, 1, m)
+        window = observation.returns
+        self._age = self._age + 1 if continues(self._last, window) else 0
         self._last = window
-        return self._target
+        if self._age % self.every == 0:
+            fitted = [self.fit(series[-self.history :], observation.risk_aversion) for series in window]
+            self._target = np.stack(fitted)[:, None]  # (series, 1, m)
+            self._there = np.zeros(observation.previous.shape[:2], dtype=bool)
+        else:
+            self._there |= np.abs(observation.allocations[:, :, -1] - self._target).max(-1) <= _THERE
+        return np.where(self._there[..., None], observation.previous, self._target)
 
-    def _fit(self, returns: np.ndarray) -> np.ndarray:
+
+def continues(last: np.ndarray | None, window: np.ndarray) -> bool:
+    """Whether a window (series, time, m) is the last one moved on by one step."""
+    return last is not None and last.shape == window.shape and np.array_equal(window[:, :-1], last[:, 1:])
+
+
+def by_estimator(estimator: Any) -> Fit:
+    """The weights of an skfolio optimiser, cut off at 0."""
+
+    def fit(returns: np.ndarray, risk_aversion: float) -> np.ndarray:
         from sklearn.base import clone
 
-        fitted = clone(self.estimator).fit(returns)
+        fitted = clone(estimator).fit(returns)
         weights = np.maximum(np.asarray(fitted.weights_, dtype=float), 0.0)
         return np.asarray(weights / weights.sum())
 
+    return fit
 
-def inverse_volatility(every: int = EVERY) -> Skfolio:
+
+def inverse_volatility() -> Refitted:
     """Weights proportional to 1/σ_i."""
-    return Skfolio(_skfolio().InverseVolatility(), "inverse-volatility", every)
+    return Refitted(by_estimator(_skfolio().InverseVolatility()), "inverse-volatility")
 
 
-def minimum_variance(every: int = EVERY) -> Skfolio:
+def minimum_variance() -> Refitted:
     """The long-only portfolio of least variance under the Ledoit–Wolf covariance."""
-    return Skfolio(_skfolio().MeanRisk(prior_estimator=_shrunk_prior()), "minimum-variance", every)
+    return Refitted(by_estimator(_skfolio().MeanRisk(prior_estimator=_shrunk_prior())), "minimum-variance")
 
 
-def mean_variance_shrunk(every: int = EVERY) -> Skfolio:
+def mean_variance_shrunk() -> Refitted:
     """The long-only portfolio of greatest ratio of shrunk mean to risk; least variance where no mean is positive."""
     skfolio = _skfolio()
     best = skfolio.MeanRisk(
@@ -64,7 +101,74 @@ def mean_variance_shrunk(every: int = EVERY) -> Skfolio:
         prior_estimator=_shrunk_prior(),
         fallback=skfolio.MeanRisk(prior_estimator=_shrunk_prior()),
     )
-    return Skfolio(best, "mean-variance-shrunk", every)
+    return Refitted(by_estimator(best), "mean-variance-shrunk")
+
+
+def hierarchical() -> Refitted:
+    """Hierarchical risk parity: risk is split along a tree of correlated groups (López de Prado 2016)."""
+    return Refitted(by_estimator(_skfolio().HierarchicalRiskParity()), "hierarchical")
+
+
+def risk_budgeting() -> Refitted:
+    """Every asset contributes the same share of the variance, under the Ledoit–Wolf covariance."""
+    return Refitted(by_estimator(_skfolio().RiskBudgeting(prior_estimator=_shrunk_prior())), "risk-budgeting")
+
+
+#: Name -> covariance of returns (time, m), and the rows that it is given.
+COVARIANCES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int]] = {
+    "lw": (lambda returns: _ledoit_wolf(returns), YEAR),
+    "qis": (lambda returns: RollingQIS(504, least=3).update(returns).covariance(), 504),
+    "ewma": (lambda returns: EWMA(63, least=3).update(returns).covariance(), 504),
+    "iewma": (lambda returns: IteratedEWMA(63, 125, least=3).update(returns).covariance(), 504),
+}
+
+
+def minimum_variance_by(covariance: str) -> Refitted:
+    """The long-only portfolio of least variance under one of `COVARIANCES`."""
+    estimate, history = COVARIANCES[covariance]
+
+    def fit(returns: np.ndarray, risk_aversion: float) -> np.ndarray:
+        sigma = estimate(returns)
+        return _unconstrained(np.zeros(len(sigma)), sigma)
+
+    return Refitted(fit, f"minimum-variance-{covariance}", history)
+
+
+def mean_variance_by(covariance: str) -> Refitted:
+    """argmax sᵀμ̂ − λ sᵀΣs, long-only: μ̂ the mean return shrunk by Bayes–Stein, Σ one of `COVARIANCES`."""
+    estimate, history = COVARIANCES[covariance]
+
+    def fit(returns: np.ndarray, risk_aversion: float) -> np.ndarray:
+        sigma = estimate(returns)
+        return _unconstrained(bayes_stein_mean(returns, sigma), 2 * risk_aversion * sigma)
+
+    return Refitted(fit, f"mean-variance-{covariance}", history, uses_risk_aversion=True)
+
+
+def bayes_stein_mean(returns: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Mean returns shrunk to that of the least variance portfolio μ₀ (Jorion 1986), for returns (time, m).
+
+    μ̂ = (1 − w) μ + w μ₀ 1,   w = (m + 2) / (m + 2 + T (μ − μ₀)ᵀ Σ⁻¹ (μ − μ₀))
+    """
+    (steps, m), mean = returns.shape, returns.mean(axis=0)
+    safest = np.linalg.solve(covariance, np.ones(m))
+    base = float(safest @ mean / safest.sum())
+    distance = float((mean - base) @ np.linalg.solve(covariance, mean - base))
+    weight = (m + 2) / (m + 2 + steps * max(distance, 0.0))
+    return np.asarray((1 - weight) * mean + weight * base)
+
+
+def _unconstrained(mean: np.ndarray, curvature: np.ndarray) -> np.ndarray:
+    """argmax sᵀμ − ½ sᵀQs on the simplex: a budget of 2 allows any move."""
+    m = len(mean)
+    start = np.full((1, 1, m), 1.0 / m)
+    return np.asarray(best_allocations(mean[None, None], curvature[None], start, np.ones((1, 1)))[0, 0])
+
+
+def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:
+    from sklearn.covariance import ledoit_wolf
+
+    return np.asarray(ledoit_wolf(returns)[0])
 
 
 def _shrunk_prior() -> object:

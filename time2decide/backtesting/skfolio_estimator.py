@@ -10,12 +10,11 @@ import pandas as pd
 from skfolio.optimization import BaseOptimization
 from sklearn.utils.validation import validate_data
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.validation import MOST_ASSETS, validate_risk_aversion, validate_turnover, validate_weights
-from time2decide.policy.model import Time2Decide
-from time2decide.policy.observe import MEMORY
+from time2decide.policy.model import MEMORY, Time2Decide
 
 
 class Time2DecidePortfolio(BaseOptimization):
@@ -86,10 +85,8 @@ class Time2DecidePortfolio(BaseOptimization):
         y : ignored
         """
         returns = validate_data(self, X, ensure_min_samples=2, ensure_min_features=2, dtype=np.float64)
-        if len(returns) < LEAST_WINDOW:
-            raise InputError(f"X: expected at least {LEAST_WINDOW} rows, found {len(returns)}")
-        if returns.shape[1] > MOST_ASSETS:
-            raise InputError(f"X: expected 2 to {MOST_ASSETS} assets, found {returns.shape[1]}")
+        expect(len(returns) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(returns))
+        expect(returns.shape[1] <= MOST_ASSETS, "X", f"2 to {MOST_ASSETS} assets", returns.shape[1])
         gamma = validate_turnover(self.turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion)
         previous = self._current_weights(returns.shape[1])

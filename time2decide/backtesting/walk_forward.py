@@ -19,10 +19,24 @@ from time2decide.core.validation import ArrayLike, InputError, validate_positive
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.tables import load_returns
-from time2decide.simulation.engine import Rollout, Strategy, rollout, validate_simulation_returns
-from time2decide.simulation.metrics import performance, score, sharpe_ratio, stationary_bootstrap, traded, utility_path
+from time2decide.simulation.engine import (
+    Rollout,
+    Strategy,
+    rollout,
+    validate_cost,
+    validate_simulation_returns,
+)
+from time2decide.simulation.metrics import (
+    net_returns,
+    performance,
+    realised_utility,
+    score,
+    sharpe_ratio,
+    stationary_bootstrap,
+    turnover,
+    utility_path,
+)
 
-_MOST_COST_BPS = 4999.0  # at 5,000 a full change of the portfolio, ‖Δ‖₁ = 2, would take all wealth
 _DRAWS = 1000
 _BLOCK = 20.0  # mean length of the blocks: longer than the memory of volatility within a month
 _QUANTILES = (0.025, 0.975)
@@ -36,8 +50,8 @@ class Backtest:
     ----------
     frame : DataFrame
         One row per strategy, budget, series and step: `gross` return, `cost`, `net` return, `wealth` of 1 invested
-        at the start, `turnover` ‖s_t − s_{t−1}‖₁ and `traded`, the same against the weights after drift; `regret`,
-        the oracle's utility of that step minus the strategy's.
+        at the start, `turnover` from the weights that the budget is measured from (`budget_from`) and `traded`, the
+        same from the weights after drift; `regret`, the oracle's utility of that step minus the strategy's.
     summary : DataFrame
         One row per strategy and budget, means over series.
     rollouts : list of Rollout
@@ -74,6 +88,7 @@ def backtest(
     risk_aversion: float = RISK_AVERSION,
     window: int = WINDOW,
     periods_per_year: float = 252.0,
+    budget_from: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
@@ -85,11 +100,14 @@ def backtest(
     strategies : names or Strategy objects
         Names are those of `registry.REGISTRY`, and "oracle" for the one that knows each next return.
     turnover_l1 : number or several
-        Budget γ on ‖s_t − s_{t−1}‖₁ per step.
+        Budget γ per step on the ℓ1 distance from the weights held before the decision.
     cost_bps : float
         Cost of a trade in basis points of the amount traded (bought plus sold), charged on drifted weights.
     periods_per_year : float
         For annual figures.
+    budget_from : {"drifted", "previous"}, optional
+        Whether the budget is measured from the weights after drift or from the weights chosen a step before (the
+        paper's convention). After drift for a DataFrame, which holds a real market, unless told.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
@@ -97,8 +115,9 @@ def backtest(
     array = validate_simulation_returns(returns if table is None else table.to_numpy(), window)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
-    cost = validate_positive("cost_bps", cost_bps, allow_zero=True, most=_MOST_COST_BPS)
+    cost = validate_cost(cost_bps)
     validate_positive("periods_per_year", periods_per_year)
+    convention = ("previous" if table is None else "drifted") if budget_from is None else budget_from
     chosen = make_strategies(strategies)
     budgets = validate_budgets(turnover_l1)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
@@ -115,10 +134,12 @@ def backtest(
                 budgets.tolist(),
                 risk_aversion=risk_aversion,
                 window=window,
+                budget_from=convention,
+                cost_bps=cost,
                 oracle=oracle,
                 progress=None if progress is None else partial(progress, strategy.name),
             )
-        frame = _steps_frame(result, array, steps, cost / 1e4, periods_per_year)
+        frame = _steps_frame(result, array, steps, cost, periods_per_year)
         frame["regret"] = (best - utility_path(array, result.allocations, risk_aversion, window)).ravel()
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
@@ -129,14 +150,11 @@ def backtest(
 
 
 def _steps_frame(
-    result: Rollout, returns: np.ndarray, steps: pd.Index, cost: float, periods_per_year: float
+    result: Rollout, returns: np.ndarray, steps: pd.Index, cost_bps: float, periods_per_year: float
 ) -> pd.DataFrame:
     start = result.window
-    held = result.allocations[:, :, start:]
-    gross = np.einsum("nktm,ntm->nkt", held, returns[:, start:])
-    amount = traded(result.allocations, returns, start)
-    turnover = np.abs(np.diff(result.allocations[:, :, start - 1 :], axis=2)).sum(-1)
-    net = (1 - cost * amount) * (1 + gross) - 1  # the cost is paid from wealth before the return is earned
+    gross = np.einsum("nktm,ntm->nkt", result.allocations[:, :, start:], returns[:, start:])
+    net, amount = net_returns(result, returns, cost_bps)
     series, budgets, length = gross.shape
     grid = np.indices(gross.shape)
     columns = {
@@ -145,10 +163,10 @@ def _steps_frame(
         "series": grid[0].ravel(),
         "time": np.tile(steps[start:].to_numpy(), series * budgets),
         "gross": gross.ravel(),
-        "cost": (cost * amount).ravel(),
+        "cost": (cost_bps / 1e4 * amount).ravel(),
         "net": net.ravel(),
         "wealth": _wealth(net, returns, periods_per_year).ravel(),
-        "turnover": turnover.ravel(),
+        "turnover": turnover(result, returns).ravel(),
         "traded": amount.ravel(),
     }
     return pd.DataFrame(columns, index=pd.RangeIndex(series * budgets * length))
@@ -180,6 +198,7 @@ def _summary_rows(
                 **means,
                 "turnover": scores["turnover"],
                 "traded": float(amount[:, k].mean()),
+                "net_utility": float(realised_utility(net[:, k], result.risk_aversion).mean()),
                 "utility": scores["utility"],
                 "regret": scores["regret"],
                 "mse": scores["mse"],

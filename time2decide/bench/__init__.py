@@ -1,5 +1,16 @@
 """Speed and accuracy against peers, in one run on one machine.
 
-Each module has ``rows(quick)``, which returns JSON-able rows. Peers are timed interleaved and the median of many
-rounds is taken, because machines are noisy; a ratio is only ever formed from times of the same run.
+Each benchmark is a function ``rows(quick)`` that returns JSON-able rows. Peers are timed interleaved and the median of
+many rounds is taken, because machines are noisy; a ratio is only ever formed from times of the same run.
 """
+
+#: name -> module and function
+BENCHMARKS = {
+    "constructions": ("solvers", "construction_rows"),
+    "labels": ("solvers", "label_rows"),
+    "projection": ("portfolio", "projection_rows"),
+    "neural": ("solvers", "neural_rows"),
+    "oracle": ("portfolio", "oracle_rows"),
+    "lmc": ("portfolio", "lmc_rows"),
+    "decide": ("portfolio", "decide_rows"),
+}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, console, step_progress, validate_source, values_flag
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from time2decide.backtesting.walk_forward import Backtest
 
-_DEFAULT = (
+DEFAULT_STRATEGIES = (
     "time2decide,time2decide-own,time2decide-utility,uniform,inverse-volatility,minimum-variance,"
     "mean-variance-shrunk,pto-ar1"
 )
@@ -43,7 +43,7 @@ def backtest(
     data: Annotated[str | None, typer.Option(help="The same as FILE.")] = None,
     strategies: Annotated[
         str, typer.Option(help="Comma-separated names, folders made by `train decide`, or `list` to see all names.")
-    ] = _DEFAULT,
+    ] = DEFAULT_STRATEGIES,
     turnover: Annotated[
         str, typer.Option(help="Budget γ in (0, 2] on the l1 change of the weights; several with commas.")
     ] = "1.0",
@@ -123,7 +123,7 @@ def _list_strategies(as_json: bool) -> None:
 
 def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
     """What Time2Decide would do after the last row from what it held then, at the first budget; None without it."""
-    from time2decide.policy.decision_facts import decision_facts
+    from time2decide.policy.explanation import decision_facts
 
     budget = float(result.rollouts[0].turnover_l1[0])
     if "time2decide" not in {one.name for one in result.rollouts}:
@@ -133,8 +133,7 @@ def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float)
 
 
 def _source(file: str | None, data: str | None) -> str:
-    if (file is None) == (data is None):
-        raise InputError(f"file: expected a file or sp500, found {'nothing' if file is None else 'two (--data)'}")
+    expect((file is None) != (data is None), "file", "a file or sp500", "nothing" if file is None else "two (--data)")
     return str(file or data)
 
 
@@ -145,8 +144,7 @@ def _budgets(text: str) -> list[float]:
         budgets = [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"turnover: expected numbers separated by commas, found {text!r}") from None
-    if len(set(budgets)) < len(budgets):
-        raise InputError(f"turnover: expected distinct numbers, found {text!r}")
+    expect(len(set(budgets)) >= len(budgets), "turnover", "distinct numbers", f"{text!r}")
     return [validate_turnover(budget) for budget in budgets]
 
 
@@ -158,11 +156,11 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
     validate_output_folder("out", out)
     for name in ("summary.csv", "steps.csv", *map(picture_name, budgets)):
         validate_output_file("out", out / name)
-        if (out / name).resolve() == Path(source).resolve():
-            raise InputError(f"out: expected a folder where nothing replaces the input, found {out} with {source}")
+        safe = (out / name).resolve() != Path(source).resolve()
+        expect(safe, "out", "a folder where nothing replaces the input", f"{out} with {source}")
     if report is not None:
-        if report.suffix.lower() not in (".html", ".htm") or not report.parent.is_dir():
-            raise InputError(f"report: expected a name ending in .html in an existing folder, found {report}")
+        fits = report.suffix.lower() in (".html", ".htm") and report.parent.is_dir()
+        expect(fits, "report", "a name ending in .html in an existing folder", report)
         validate_output_file("report", report)
 
 
@@ -171,11 +169,9 @@ def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFram
     from time2decide.markets.validation import MOST_ASSETS
 
     table, values = load_market(source, told)
-    if not 2 <= table.shape[1] <= MOST_ASSETS:
-        raise InputError(f"{source}: expected 2 to {MOST_ASSETS} assets, found {table.shape[1]}")
+    expect(2 <= table.shape[1] <= MOST_ASSETS, source, f"2 to {MOST_ASSETS} assets", table.shape[1])
     if last is not None:
-        if last < 1:
-            raise InputError(f"last: expected a positive number of rows, found {last}")
+        expect(last >= 1, "last", "a positive number of rows", last)
         table = table.iloc[-last:]
     return table, values
 

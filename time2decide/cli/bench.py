@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from time2decide.bench import BENCHMARKS
 from time2decide.cli.console import AsJson, console, number
 from time2decide.core.validation import validate_choice
-
-BENCHMARKS = ("constructions", "labels", "projection", "neural", "oracle", "lmc", "decide")
 
 
 def bench(
@@ -33,7 +32,8 @@ def bench(
     collected: list[dict[str, Any]] = []
     for each in BENCHMARKS if name == "all" else (name,):
         start = time.perf_counter()
-        rows = importlib.import_module(f"time2decide.bench.{each}").rows(quick=quick)
+        module, function = BENCHMARKS[each]
+        rows = getattr(importlib.import_module(f"time2decide.bench.{module}"), function)(quick=quick)
         if store:
             kept = Store(f"bench-{each}", "smoke" if quick else "cpu")
             kept.append({"bench": each}, rows, time.perf_counter() - start)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from time2decide.core.files import validate_input_file
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; guessed unless told.")]
@@ -34,8 +34,7 @@ def number(value: object) -> str:
 
 def values_flag(prices: bool, returns: bool) -> str | None:
     """What the two flags say a file holds; None if they say nothing."""
-    if prices and returns:
-        raise InputError("prices, returns: expected at most one of --prices and --returns, found both")
+    expect(not prices or not returns, "prices, returns", "at most one of --prices and --returns", "both")
     return "prices" if prices else "returns" if returns else None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, console, validate_source, values_flag
-from time2decide.core.validation import InputError, validate_count
+from time2decide.core.validation import expect, validate_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,10 +40,9 @@ def decide(
     Example: time2decide decide returns.csv --turnover 0.5 --previous weights.csv --out new.csv
     """
     validate_source(file)
-    if out is not None and (out.suffix.lower() != ".csv" or not out.parent.is_dir()):
-        raise InputError(f"out: expected a name ending in .csv in an existing folder, found {out}")
-    if out is not None and out.resolve() == Path(file).resolve():
-        raise InputError(f"out: expected another file than the one that is read, found {out}")
+    fits = out is None or (out.suffix.lower() == ".csv" and out.parent.is_dir())
+    expect(fits, "out", "a name ending in .csv in an existing folder", out)
+    expect(out is None or out.resolve() != Path(file).resolve(), "out", "another file than the one that is read", out)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
     from time2decide.markets.tables import read_weights, write_weights
@@ -53,7 +52,7 @@ def decide(
     import torch
 
     from time2decide.markets.tables import load_market
-    from time2decide.policy.decision_facts import decision_facts
+    from time2decide.policy.explanation import decision_facts
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     table, found = load_market(file, values)

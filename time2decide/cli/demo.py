@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
-from time2decide.cli.backtest import COLUMNS, latest_decision, print_summary, strategy_meanings
+from time2decide.cli.backtest import COLUMNS, DEFAULT_STRATEGIES, latest_decision, print_summary, strategy_meanings
 from time2decide.cli.console import console, step_progress
 from time2decide.cli.decide import show_decision
 from time2decide.markets.tables import load_returns
@@ -18,19 +18,7 @@ from time2decide.reports.backtest_page import write_page
 ROWS = 1000
 BUDGETS = (0.1, 0.5, 1.0)
 COST_BPS = 10.0
-STRATEGIES = (
-    "time2decide",
-    "time2decide-own",
-    "time2decide-utility",
-    "uniform",
-    "inverse-volatility",
-    "minimum-variance",
-    "mean-variance-shrunk",
-    "pto-ar1",
-    "pto-ridge",
-    "soft-persistence",
-    "oracle",
-)
+STRATEGIES = (*DEFAULT_STRATEGIES.split(","), "pto-ridge", "soft-persistence", "oracle")
 
 
 def main(rows: int = ROWS, folder: Path = Path("run")) -> None:

@@ -92,11 +92,10 @@ def report(
 
     Example: time2decide report --out report.html
     """
-    from time2decide.core.validation import InputError
+    from time2decide.core.validation import InputError, expect
     from time2decide.reports import write_report
 
-    if out.suffix not in (".html", ".htm"):
-        raise InputError(f"--out: expected a file that ends with .html, found {out}")
+    expect(out.suffix in (".html", ".htm"), "--out", "a file that ends with .html", out)
     told = results or os.environ.get("TIME2DECIDE_RESULTS")
     if told and not Path(told).is_dir():
         name = "--results" if results else "TIME2DECIDE_RESULTS"

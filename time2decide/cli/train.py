@@ -14,7 +14,7 @@ import typer
 
 from time2decide.cli.console import values_flag
 from time2decide.core.files import validate_output_folder
-from time2decide.core.validation import InputError, validate_choice, validate_interval
+from time2decide.core.validation import InputError, expect, validate_choice, validate_interval
 
 _MOST_THREADS = 256
 
@@ -127,8 +127,7 @@ def decide(
 
     validate_choice("preset", preset, PRESETS)
     if data is not None:
-        if return_weight is not None:
-            raise InputError("return_weight: expected none with --data (forecasts are not tuned), found one")
+        expect(return_weight is None, "return_weight", "none with --data (forecasts are not tuned)", "one")
         if (objective, covariance) != ("oracle", "full"):
             raise InputError("objective, covariance: expected none with --data (they are those of --start), found one")
         changed = _told(steps=steps, seed=seed, cost_bps=cost_bps)
@@ -138,8 +137,7 @@ def decide(
         raise InputError("cost_bps, prices, returns: expected only with --data, found one without")
     config = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
-        if return_weight is not None:
-            raise InputError("return_weight: expected none with --objective utility (forecasts stay), found one")
+        expect(return_weight is None, "return_weight", "none with --objective utility (forecasts stay)", "one")
         config = replace(config, **(UTILITY if preset != "smoke" else {}))
         start = start or "decide"
     config = replace(config, **_told(steps=steps, seed=seed, return_weight=return_weight))

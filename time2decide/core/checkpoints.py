@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from time2decide.core.files import atomic_path, write_text
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, describe_value, expect, refuse
 
 WEIGHTS = "model.safetensors"
 _INFO, _CHECKSUM = "time2decide", "checksum"  # keys in the header
@@ -80,13 +80,12 @@ def load_checkpoint(
     path = _find(name_or_path, bundled or {})
     tensors, facts = load_tensors(path, device)
     _match_config_file(path, facts)
-    architecture, notes = facts.get("architecture"), facts.get("notes", {})
-    if not isinstance(architecture, str) or architecture not in models:
-        raise InputError(f"checkpoint: expected a {' or '.join(models)}, found {architecture!r} in {path}")
-    if not isinstance(notes, dict):
-        raise InputError(f"checkpoint: expected notes that are an object, found {type(notes).__name__} in {path}")
-    if not all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values()):
-        raise InputError(f"checkpoint: expected weights that are finite real numbers, found others in {path}")
+    architecture, notes = str(facts.get("architecture")), facts.get("notes", {})
+    known = f"a {' or '.join(models)}"
+    expect(architecture in models, "checkpoint", known, f"{facts.get('architecture')!r} in {path}")
+    expect(isinstance(notes, dict), "checkpoint", "notes that are an object", f"{type(notes).__name__} in {path}")
+    finite = all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values())
+    expect(finite, "checkpoint", "weights that are finite real numbers", f"others in {path}")
     kind = models[architecture]
     config: Any = config_from(kind.CONFIG, facts.get("config"))
     try:
@@ -107,11 +106,12 @@ def load_checkpoint(
 def config_from(kind: type[Config], values: object) -> Config:
     """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
     if not isinstance(values, Mapping):
-        raise InputError(f"config: expected an object with the fields of {kind.__name__}, found {_short(values)}")
+        raise InputError(
+            f"config: expected an object with the fields of {kind.__name__}, found {describe_value(values)}"
+        )
     hints = get_type_hints(kind)
     unknown = sorted(str(key) for key in set(values) - set(hints))
-    if unknown:
-        raise InputError(f"config: expected keys among {', '.join(hints)}, found {unknown[0]!r}")
+    refuse(f"config: expected keys among {', '.join(hints)}, found {key!r}" for key in unknown)
     try:
         return kind(**{key: _typed(key, hints[key], value) for key, value in values.items()})
     except TypeError as error:
@@ -135,7 +135,9 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         accepted = (int, float) if hint is float else hint
         if isinstance(value, accepted) and (hint is bool or not isinstance(value, bool)):
             return value
-    raise InputError(f"config: expected {name} of type {getattr(hint, '__name__', hint)}, found {_short(value)}")
+    raise InputError(
+        f"config: expected {name} of type {getattr(hint, '__name__', hint)}, found {describe_value(value)}"
+    )
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:
@@ -170,16 +172,14 @@ def load_tensors(
         raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"path: expected a safetensors file, found {path} ({one_line(error)})") from None
-    if _INFO not in header:
-        raise InputError(f"path: expected a file written by time2decide, found {path} without its header")
+    expect(_INFO in header, "path", "a file written by time2decide", f"{path} without its header")
     try:
         facts = json.loads(header[_INFO])
     except ValueError as error:
         raise InputError(f"path: expected JSON in the header of {path}, found {one_line(error)}") from None
-    if not isinstance(facts, dict):
-        raise InputError(f"path: expected a JSON object in the header of {path}, found {type(facts).__name__}")
-    if (need_checksum or _CHECKSUM in header) and header.get(_CHECKSUM) != checksum(tensors):
-        raise InputError(f"path: expected the numbers that were written, found others in {path} (wrong checksum)")
+    expect(isinstance(facts, dict), "path", f"a JSON object in the header of {path}", type(facts).__name__)
+    right = not (need_checksum or _CHECKSUM in header) or header.get(_CHECKSUM) == checksum(tensors)
+    expect(right, "path", "the numbers that were written", f"others in {path} (wrong checksum)")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, facts
 
 
@@ -199,8 +199,7 @@ def one_line(error: BaseException) -> str:
 
 def _find(name_or_path: str | Path, bundled: Mapping[str, Path]) -> Path:
     """The file with the weights."""
-    if not isinstance(name_or_path, str | Path):
-        raise InputError(f"checkpoint: expected a name or a folder, found {type(name_or_path).__name__}")
+    expect(isinstance(name_or_path, str | Path), "checkpoint", "a name or a folder", type(name_or_path).__name__)
     path = bundled.get(str(name_or_path), Path(name_or_path))
     for place in (path / WEIGHTS, path):  # os.path: a name that no file can have is none, not an error
         if os.path.isfile(place):
@@ -234,10 +233,5 @@ def _match_config_file(path: Path, facts: Mapping[str, Any]) -> None:
     except (OSError, ValueError) as error:
         raise InputError(f"checkpoint: expected JSON in {path.parent}/config.json, found {one_line(error)}") from None
     keys = ("architecture", "config")
-    if not isinstance(told, dict) or any(told.get(key) != facts.get(key) for key in keys):
-        raise InputError(f"checkpoint: expected {path.name} and config.json of one model, found two in {path.parent}")
-
-
-def _short(value: object) -> str:
-    text = one_line(ValueError(repr(value)))
-    return text if len(text) <= 60 else text[:57] + "..."
+    same = isinstance(told, dict) and all(told.get(key) == facts.get(key) for key in keys)
+    expect(same, "checkpoint", f"{path.name} and config.json of one model", f"two in {path.parent}")

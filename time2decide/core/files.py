@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 
 @contextmanager
@@ -40,8 +40,7 @@ def validate_output_folder(name: str, path: Path) -> None:
 def validate_output_file(name: str, path: Path) -> None:
     """Raise an `InputError` that begins with `name` unless a file can be written at `path`."""
     validate_output_folder(name, path.parent)
-    if path.is_dir():
-        raise InputError(f"{name}: expected a file, found the folder {path}")
+    expect(not path.is_dir(), name, "a file", f"the folder {path}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import load_tensors, one_line, save_tensors
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 STATE = "state.safetensors"  # name of the resumable state in an output folder
@@ -200,8 +200,8 @@ class TrainingRun:
         progress.finished = progress.finished or stuck or not math.isfinite(error)
 
     def _finish(self) -> None:
-        if self.progress.skipped == self.progress.step and not self.progress.diverged:
-            raise InputError(f"training: expected finite gradients, found none in {self.progress.step} steps")
+        learned = self.progress.skipped < self.progress.step or self.progress.diverged
+        expect(learned, "training", "finite gradients", f"none in {self.progress.step} steps")
         if self.config.averaging is not None:
             self.model.load_state_dict(self.average, strict=False)
         elif self.best:
@@ -225,8 +225,8 @@ class TrainingRun:
             return
         device = next(self.model.parameters()).device
         tensors, facts = load_tensors(self.path, device)
-        if facts.get("settings") != self.settings:
-            raise InputError(f"state: expected a run of the same config and data, found another in {self.path}")
+        same = facts.get("settings") == self.settings
+        expect(same, "state", "a run of the same config and data", f"another in {self.path}")
         try:
             self.progress = Progress(**facts["progress"])
             self.model.load_state_dict(_under("model/", tensors))

@@ -45,7 +45,7 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
             wide = array.dtype.kind == "f" and (array.itemsize > 8 or not array.dtype.isnative)
             tensor = torch.from_numpy(array.astype(np.float64) if wide else array)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise InputError(f"{name}: expected an array of numbers, found {_describe(value)} ({error})") from None
+            raise InputError(f"{name}: expected an array of numbers, found {describe_value(value)} ({error})") from None
     if tensor.is_complex():
         raise InputError(f"{name}: expected real numbers, found dtype {tensor.dtype}")
     if tensor.dtype not in (torch.float32, torch.float64):
@@ -106,7 +106,7 @@ def validate_positive(name: str, value: float, *, allow_zero: bool = False, most
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise InputError(f"{name}: expected a number, found {_describe(value)}") from None
+        raise InputError(f"{name}: expected a number, found {describe_value(value)}") from None
     if not np.isfinite(number) or number < 0 or (number == 0 and not allow_zero) or number > most:
         expected = f"a {'non-negative' if allow_zero else 'positive'} number"
         expected = f"a number in {'[' if allow_zero else '('}0, {most:g}]" if most < np.inf else expected
@@ -120,20 +120,36 @@ def validate_interval(name: str, value: float, interval: str) -> None:
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     inside = real and low <= value <= high
     if not inside or (value == low and interval[0] == "(") or (value == high and interval[-1] == ")"):
-        raise InputError(f"{name}: expected a number in {interval}, found {_describe(value)}")
+        raise InputError(f"{name}: expected a number in {interval}, found {describe_value(value)}")
 
 
 def validate_count(name: str, value: int, *, least: int = 1) -> int:
     """A whole number of at least `least` and of 64 bits, or an `InputError` that names the argument."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < 2**63:
-        raise InputError(f"{name}: expected a whole number of at least {least}, found {_describe(value)}")
+        raise InputError(f"{name}: expected a whole number of at least {least}, found {describe_value(value)}")
     return int(value)
+
+
+def validate_fields(config: object, **rules: str) -> None:
+    """Validate fields of a configuration, named by rule and separated by spaces; None passes.
+
+    Rules are `count` (a whole number ≥ 1), `natural` (≥ 0), `positive`, `non_negative` and `share` (in [0, 1)).
+    """
+    for rule, names in rules.items():
+        for name in (name for name in names.split() if getattr(config, name) is not None):
+            value = getattr(config, name)
+            if rule in ("count", "natural"):
+                validate_count(name, value, least=int(rule == "count"))
+            elif rule == "share":
+                validate_interval(name, value, "[0, 1)")
+            else:
+                validate_positive(name, value, allow_zero=rule == "non_negative")
 
 
 def validate_flag(name: str, value: bool) -> bool:
     """True or False, or an `InputError` that names the argument."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name}: expected True or False, found {_describe(value)}")
+        raise InputError(f"{name}: expected True or False, found {describe_value(value)}")
     return bool(value)
 
 
@@ -141,10 +157,10 @@ def validate_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Raise unless `value` is one of the words `choices`."""
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name}: expected one of {', '.join(known)}, found {_describe(value)}")
+        raise InputError(f"{name}: expected one of {', '.join(known)}, found {describe_value(value)}")
 
 
-def _describe(value: object) -> str:
+def describe_value(value: object) -> str:
     """The value and, unless it speaks for itself, its type; never longer than a line."""
     try:
         text = repr(value)

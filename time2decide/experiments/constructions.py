@@ -1,7 +1,7 @@
 """The constructions beside classical iterations: convergence layer by layer, and time per step.
 
 Convergence, besides the curves: the largest difference between construction and classical iterates, and the number of
-layers to a KKT residual of 1e-6. Times come from the machinery of ``time2decide bench constructions``: interleaved, one
+layers to a KKT residual of 1e-6. Times come from the machinery of ``time2decide.bench.solvers``: interleaved, one
 thread, medians of many rounds. Times are those of the machine named in the rows; the overhead is what can be compared
 with the paper's.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from time2decide.attention.methods import METHODS, build
-from time2decide.bench.constructions import measure
+from time2decide.bench.solvers import measure
 from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table, quantity
 from time2decide.experiments.claims import Claim, published
@@ -54,9 +54,7 @@ def convergence_tasks(preset: str) -> list[Config]:
 def convergence_run(config: Config) -> list[Row]:
     """Residuals of one (n, m) = (10, 6) problem layer by layer, and layers to 1e-6 over the paper's sizes."""
     kind, method = config["kind"], config["method"]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         curve = random_qp(1, 10, 6 if kind == "LC" else 0, kind=kind, seed=config["seed"])
         layers = min(config["layers"], 40) if method == "newton_schulz" else config["layers"]
         residuals, difference = _side_by_side(curve, method, layers)
@@ -69,8 +67,6 @@ def convergence_run(config: Config) -> list[Row]:
             )
             solution = solve(qp, method, tol=1e-6, check_every=1, max_steps=100 if smoke else 100_000)
             counts += solution.steps.tolist()
-    finally:
-        torch.set_num_threads(before)
     return [
         {
             "construction": residuals["state"],

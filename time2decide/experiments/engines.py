@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_count, validate_positive
 from time2decide.experiments.store import Config, Row
 
 ENGINES = ("local", "ray")
@@ -70,10 +70,8 @@ def check_engine(engine: str, workers: int, address: str | None, gpus: float) ->
     """Raise unless `outcomes` can run with these."""
     validate_count("workers", workers)
     validate_positive("gpus", gpus, allow_zero=True)
-    if engine not in ENGINES:
-        raise InputError(f"engine: expected one of {', '.join(ENGINES)}, found {engine!r}")
-    if engine != "ray" and (address or gpus):
-        raise InputError(f"address, gpus: expected engine 'ray' with them, found {engine!r}")
+    expect(engine in ENGINES, "engine", f"one of {', '.join(ENGINES)}", f"{engine!r}")
+    expect(engine == "ray" or (not address and not gpus), "address, gpus", "engine 'ray' with them", f"{engine!r}")
     if engine == "ray":
         _import_ray()
 

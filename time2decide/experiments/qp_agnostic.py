@@ -14,7 +14,7 @@ from typing import Any
 
 from time2decide.core.cache import fingerprint
 from time2decide.core.table import Table, quantity
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.experiments.claims import published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
@@ -68,8 +68,7 @@ def run(config: Config) -> list[Row]:
     kappa = None if config["kappa"] is None else tuple(config["kappa"])
     qp = random_qp(config["count"], config["n"], config["m"], kappa=kappa, seed=config["seed"])
     truth = solve_exact(qp)
-    if not (truth.status == "optimal").all():
-        raise InputError(f"seed: expected problems that all have an answer, found others at {config['seed']}")
+    expect((truth.status == "optimal").all(), "seed", "problems that all have an answer", f"others at {config['seed']}")
     model = _model(config["model"])
     x, dual = predict(qp, checkpoint=model)
     right = ((dual > 0) == (truth.dual > 1e-9)).all(-1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from time2decide.core.table import Table
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.experiments.claims import Claim
 from time2decide.experiments.engines import outcomes
 from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
@@ -40,8 +40,8 @@ _MODULES = {
     "literal-starts": "paper_models",
     "backbones": "backbones",
     "paper-ablation": "paper_ablation",
-    "toy-pto": "toy_pto",
-    "parity": "parity",
+    "toy-pto": "theory",
+    "parity": "theory",
     "sp500": "sp500",
     "scale": "scale",
 }
@@ -88,8 +88,7 @@ def experiment_ids() -> list[str]:
 
 def get_experiment(name: str) -> Experiment:
     """The experiment of that id."""
-    if name not in _MODULES:
-        raise InputError(f"experiment: expected one of {', '.join(_MODULES)}, found {name!r}")
+    expect(name in _MODULES, "experiment", f"one of {', '.join(_MODULES)}", f"{name!r}")
     module = importlib.import_module(f"time2decide.experiments.{_MODULES[name]}")
     experiments: dict[str, Experiment] = {e.id: e for e in getattr(module, "EXPERIMENTS", ())}
     return experiments[name]
@@ -113,8 +112,7 @@ def reproduce(
     `address` and `gpus` are those of `engines.outcomes`. Only this process writes the store. `progress` is called
     with the number of finished tasks, the number of tasks and the task that starts, or with several workers, ends.
     """
-    if preset not in experiment.presets:
-        raise InputError(f"preset: expected one of {', '.join(experiment.presets)}, found {preset!r}")
+    expect(preset in experiment.presets, "preset", f"one of {', '.join(experiment.presets)}", f"{preset!r}")
     store = Store(experiment.id, preset, root)
     done = store.done()
     tasks = [config for config in experiment.tasks(preset) if task_key(config) not in done]

@@ -21,7 +21,7 @@ from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table
 from time2decide.core.training import LoopConfig, make_optimiser
 from time2decide.experiments.claims import published
-from time2decide.experiments.qp_cells import cell, new_model
+from time2decide.experiments.qp_models import cell, new_model
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
 from time2decide.policy.paper_model import PaperModel

@@ -78,7 +78,13 @@ def run(config: Row) -> list[Row]:
         PolicyStrategy(load_policy("decide-utility")[0], "own", "time2decide-utility", look),
         tuned,
     ]
-    result = backtest(test, [*ours, *STRATEGIES], config["budgets"], cost_bps=config["cost_bps"])
+    result = backtest(
+        test,
+        [*ours, *STRATEGIES],
+        config["budgets"],
+        cost_bps=config["cost_bps"],
+        budget_from="previous",  # as the stored rows were measured
+    )
     about = {"first_day": str(test.index[WINDOW].date()), "last_day": str(test.index[-1].date()), **notes}
     rows = []
     for row in with_intervals(result).to_dict(orient="records"):

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from time2decide.core.cache import digest
 from time2decide.core.provenance import provenance
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 Config = dict[str, Any]
 Row = dict[str, Any]
@@ -59,8 +59,7 @@ def results_root(path: str | Path | None = None) -> Path:
     """Where results are: the argument, TIME2DECIDE_RESULTS, or ``results`` in the current folder."""
     root = Path(path or os.environ.get("TIME2DECIDE_RESULTS") or "results")
     there = next(place for place in (root, *root.parents) if place.exists())
-    if not there.is_dir():
-        raise InputError(f"results: expected a folder, found the file {there}")
+    expect(there.is_dir(), "results", "a folder", f"the file {there}")
     return root
 
 
@@ -71,8 +70,7 @@ def check_writable(path: str | Path | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"results: expected a folder that can be written, found {root} ({error.strerror})") from None
-    if not os.access(root, os.W_OK):
-        raise InputError(f"results: expected a folder that can be written, found {root} (no permission)")
+    expect(os.access(root, os.W_OK), "results", "a folder that can be written", f"{root} (no permission)")
 
 
 def measured(rows: Iterable[Row]) -> list[Row]:

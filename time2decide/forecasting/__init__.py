@@ -1,6 +1,6 @@
 """Forecasts of the next returns: the TimePFN backbone and its pretraining, and forecasts that need no training."""
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__,

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.forecasting.kernel_bank import kernel_bank
-from time2decide.forecasting.lag_regression import LAGS, lag_forecast
 
 EXPERTS = 2  # kernel bank, lag regression
+LAGS = 16
+PENALTIES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)  # relative to the variance of the window
+_SHARPNESS = 10.0
+_LEAST = 0.05  # of 1 − h: a row that fits itself says little about the others
 LEAST_WINDOW = LAGS + 4
 VERSION = 1  # of the numbers: raise it when the same window has other features, so that caches are not mixed
 
@@ -56,8 +60,8 @@ class WindowFeatures:
 
 def window_features(windows: np.ndarray | Tensor) -> WindowFeatures:
     """Features of windows of returns (n, T, m), T ≥ 20; of a tensor it can be differentiated."""
-    if windows.ndim != 3 or windows.shape[1] < LEAST_WINDOW:
-        raise InputError(f"windows: expected (n, at least {LEAST_WINDOW} steps, m), found {tuple(windows.shape)}")
+    fits = windows.ndim == 3 and windows.shape[1] >= LEAST_WINDOW
+    expect(fits, "windows", f"(n, at least {LEAST_WINDOW} steps, m)", tuple(windows.shape))
     n, steps, m = windows.shape
     tensor = windows if isinstance(windows, Tensor) else torch.from_numpy(np.ascontiguousarray(windows))
     x = tensor.double().transpose(1, 2).contiguous()  # (n, m, T)
@@ -109,3 +113,42 @@ class CachedFeatures:
 
 def _content(windows: np.ndarray) -> str:
     return checksum({"windows": torch.from_numpy(np.ascontiguousarray(windows))})
+
+
+class LagForecast(NamedTuple):
+    """Forecast and its left-out errors.
+
+    mean : (..., )   forecast of the next value
+    deviation : (..., )   root mean square of the left-out errors
+    residuals : (..., T − lags)   left-out errors, oldest first
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    residuals: Tensor
+
+
+def lag_forecast(windows: Tensor, lags: int = LAGS) -> LagForecast:
+    """One-step forecasts of standardised windows (..., T), T ≥ lags + 4, in float64, by regression on their own past.
+
+    For every penalty p the ridge coefficients β_p = (XᵀX + p·I)⁻¹Xᵀy come from one eigendecomposition, and so do the
+    errors it would have made on each row had that row been left out, e_i / (1 − h_i). Penalties are averaged with
+    weights ∝ (mean squared left-out error)^−sharpness: a window decides for itself how much of its past to trust.
+    """
+    steps = windows.shape[-1]
+    z = windows.double()
+    rows = z.unfold(-1, lags, 1)  # (..., T − lags + 1, lags)
+    X, y = rows[..., :-1, :], z[..., lags:]
+    values, vectors = torch.linalg.eigh(X.mT @ X)  # (..., lags), (..., lags, lags)
+    rotated = X @ vectors
+    target = (rotated.mT @ y[..., None])[..., 0]
+    penalties = z.new_tensor(PENALTIES)[:, None] * (steps - lags)
+    shrunk = values.clamp_min(0)[..., None, :] + penalties  # (..., penalties, lags)
+    slopes = target[..., None, :] / shrunk
+    means = (slopes @ (rows[..., -1:, :] @ vectors).mT)[..., 0]  # (..., penalties)
+    fitted = slopes @ rotated.mT  # (..., penalties, rows)
+    leverage = shrunk.reciprocal() @ rotated.square().mT
+    errors = (y[..., None, :] - fitted) / (1 - leverage).clamp_min(_LEAST)
+    weights = torch.softmax(-_SHARPNESS * errors.square().mean(-1).clamp_min(1e-12).log(), dim=-1)
+    residuals = (weights[..., None, :] @ errors)[..., 0, :]  # (..., rows)
+    return LagForecast((weights * means).sum(-1), residuals.square().mean(-1).sqrt(), residuals)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 
 Forecaster = Callable[[np.ndarray], np.ndarray]
 
@@ -37,8 +37,7 @@ def ridge(returns: np.ndarray, lags: int = 16, penalty: float = 0.1) -> np.ndarr
     penalty has no unit.
     """
     window = returns.shape[1]
-    if window <= lags:
-        raise InputError(f"window: expected more than the {lags} lags of the ridge forecast, found {window}")
+    expect(window > lags, "window", f"more than the {lags} lags of the ridge forecast", window)
     mean = returns.mean(axis=1, keepdims=True)
     centred = (returns - mean).transpose(0, 2, 1)  # (series, m, window)
     history = np.lib.stride_tricks.sliding_window_view(centred, lags, axis=-1)  # (series, m, window - lags + 1, lags)

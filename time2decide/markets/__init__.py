@@ -5,16 +5,19 @@ windows and covariances carried forward day by day, the exact mean-variance deci
 every strategy is measured against.
 """
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__,
     {
         "allocation": "mean_variance_step",
+        "constraints": "Constraints Limit",
         "covariance": "covariance_by empirical_covariance",
         "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",
         "lmc": "LMCConfig lmc_series lmc_set",
         "oracle": "BUDGETS RISK_AVERSION WINDOW oracle_path",
+        "portfolio": "FactorCovariance PortfolioProblem PortfolioSolution solve_portfolio",
+        "portfolio_gradient": "portfolio_layer",
         "synthetic": "MARKETS SPLITS synthetic_oracle synthetic_returns",
         "tables": "load_returns",
     },

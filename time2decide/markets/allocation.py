@@ -7,12 +7,11 @@ also measures how far s is from optimal, because the objective is concave:
     f(s*) − f(s) ≤ gap(s) = max_v gᵀ(v − s).
 
 Returns dwarf risk at one step's horizon, so the greedy answer is usually its own certificate (gap 0): over 99 % of
-the steps of the paper's data. Only the others are given to DAQP, one by one, and are certified in the same way.
+the steps of the paper's data. Only the others are given to the path solver of `portfolio.py`, all together.
 """
 
 from __future__ import annotations
 
-import daqp
 import numpy as np
 from torch import Tensor
 
@@ -25,14 +24,10 @@ from time2decide.core.validation import (
     validate_positive,
     validate_simplex,
 )
+from time2decide.markets.portfolio import PortfolioProblem, solve_rows, validate_semidefinite
 
 _CERTIFIED = 1e-14  # gap relative to the data (return differences and curvature): a few units of rounding
-_REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
 _VERTEX_ROUNDS = 2
-_PROXIMAL = (1e-8, 1e-6)  # DAQP needs a definite Hessian; proximal rounds remove the bias again
-_PROXIMAL_ROUNDS = 6
-_SETTINGS = {"primal_tol": 1e-12, "dual_tol": 1e-12}
-_NO_BOUND, _EQUALITY = 1e30, 5  # DAQP's infinity, and its mark of an equality row
 
 
 def mean_variance_step(
@@ -82,21 +77,6 @@ def mean_variance_step(
     return as_tensor("answer", answer) if isinstance(returns, Tensor) else answer
 
 
-def validate_semidefinite(covariance: np.ndarray) -> None:
-    """Raise unless matrices (..., m, m) are symmetric and positive semidefinite up to rounding.
-
-    Otherwise the objective is not concave and no certificate holds.
-    """
-    size = np.abs(covariance).max((-2, -1), keepdims=True, initial=0.0)
-    unit = covariance / np.where(size > 0, size, 1.0)
-    symmetric = (np.abs(unit - unit.swapaxes(-1, -2)) <= 1e-6).all()
-    expect(symmetric, "covariance", "symmetric matrices", "one that is not")
-    try:
-        np.linalg.cholesky(unit + 1e-6 * np.eye(unit.shape[-1]))
-    except np.linalg.LinAlgError:
-        raise InputError("covariance: expected positive semidefinite, found a negative eigenvalue") from None
-
-
 def validate_budgets(turnover_l1: ArrayLike) -> np.ndarray:
     """One or several budgets γ as an array (k,), or an `InputError`."""
     budgets = np.atleast_1d(_array("turnover_l1", turnover_l1))
@@ -130,10 +110,34 @@ def best_allocations(r: np.ndarray, curvature: np.ndarray, p: np.ndarray, half: 
             return s
         s = np.where(open_[..., None], target, s)
     open_ = _certify(r - s @ curvature, p, half, s)[0] > _CERTIFIED * scale
-    r, scale = np.broadcast_to(r, p.shape), np.broadcast_to(scale, open_.shape)
-    for i, j in zip(*np.nonzero(open_), strict=True):
-        s[i, j] = _solve_one(r[i, j] / scale[i, j], curvature[i] / scale[i, j], p[i, j], half[i, j])
+    i, j = np.nonzero(open_)
+    if i.size:
+        s[i, j] = _solve_open(np.broadcast_to(r, p.shape)[i, j], curvature, i, p[i, j], 2 * half[i, j])
     return s
+
+
+def _solve_open(
+    r: np.ndarray, curvature: np.ndarray, which: np.ndarray, p: np.ndarray, gamma: np.ndarray
+) -> np.ndarray:
+    """Decisions (rows, m) by the path solver; row i has the matrix curvature[which[i]], and keeps the sum of p[i]."""
+    rows, m = r.shape
+    problem = PortfolioProblem(
+        mean=r,
+        dense=np.require(curvature, dtype=np.float64, requirements=["C", "W"]),
+        loadings=np.zeros((len(curvature), 0, 0)),
+        specific=np.zeros((len(curvature), 0)),
+        which=which,
+        previous=p,
+        lower=np.zeros((rows, m)),
+        upper=np.ones((rows, m)),
+        cost=np.zeros((rows, m)),
+        benchmark=None,
+        risk_aversion=np.full(rows, 0.5),  # Q = 2λΣ is the curvature itself
+        turnover_l1=gamma,
+        exposure=p.sum(-1),
+        cash=np.zeros((rows, 3)),
+    )
+    return solve_rows(problem, np.zeros((rows, m), np.int64), False)[0]
 
 
 def greedy_allocations(gradient: np.ndarray, p: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -158,48 +162,6 @@ def _certify(gradient: np.ndarray, p: np.ndarray, half: np.ndarray, s: np.ndarra
     """gap = max_v gᵀ(v − s) over the feasible set, (...), and the v that attains it, (..., m)."""
     target = greedy_allocations(gradient, p, half)
     return np.einsum("...m,...m->...", gradient, target - s), target
-
-
-def _solve_one(r: np.ndarray, Q: np.ndarray, p: np.ndarray, half: np.float64) -> np.ndarray:
-    """One decision by DAQP in the trades: s = p + b − v, 0 ≤ b ≤ 1, 0 ≤ v ≤ p, 1ᵀb = 1ᵀv ≤ γ/2.
-
-    The data are scaled to size 1. The Hessian is singular in (b, v) because buying and selling the same asset
-    changes nothing; each round adds ε/2 ‖x − x_before‖², which vanishes as the rounds converge.
-    """
-    m = len(r)
-    H = np.block([[Q, -Q], [-Q, Q]])
-    slope = Q @ p - r
-    f = np.concatenate([slope, -slope])
-    rows = np.ones((2, 2 * m))  # 1ᵀb − 1ᵀv = 0 and 1ᵀb ≤ γ/2
-    rows[0, m:], rows[1, m:] = -1.0, 0.0
-    upper = np.concatenate([np.ones(m), p, [0.0, half]])
-    lower = np.zeros(2 * m + 2)
-    lower[-1] = -_NO_BOUND
-    sense = np.zeros(2 * m + 2, dtype=np.int32)
-    sense[2 * m] = _EQUALITY
-    best, least = p, np.inf
-    for weight in _PROXIMAL:
-        x, definite = np.zeros(2 * m), H + weight * np.eye(2 * m)
-        for _ in range(_PROXIMAL_ROUNDS):
-            x, _, _, _ = daqp.solve(definite, f - weight * x, rows, upper, lower, sense, **_SETTINGS)
-            s = _settle(p, x[:m] - x[m:], half)
-            gap = float(_certify(r - Q @ s, p, np.asarray(half), s)[0])
-            if gap < least:
-                best, least = s, gap
-            if least <= _CERTIFIED:
-                return best
-    if not least <= _REFUSED:
-        raise ArithmeticError(f"mean-variance step: no answer was found (relative gap {least:.3g})")
-    return best
-
-
-def _settle(p: np.ndarray, change: np.ndarray, half: np.float64) -> np.ndarray:
-    """p + change with the solver's rounding removed: bought equals sold, neither above `half`, nothing below 0."""
-    bought, sold = np.maximum(change, 0.0), np.minimum(np.maximum(-change, 0.0), p)
-    amount = min(bought.sum(), sold.sum(), half)
-    if not amount > 0:
-        return p.copy()
-    return np.asarray(np.maximum(p - sold * (amount / sold.sum()), 0.0) + bought * (amount / bought.sum()))
 
 
 def _array(name: str, value: ArrayLike) -> np.ndarray:

@@ -102,6 +102,7 @@ class _PairAverage:
         self.total, self.weight = np.zeros((m, m)), np.zeros((m, m))
 
     def update(self, rows: np.ndarray) -> None:
+        rows = rows[np.isfinite(rows).any(axis=1)]  # a step without any observation changes nothing
         seen = np.isfinite(rows)
         if seen.all():
             steps = len(rows)

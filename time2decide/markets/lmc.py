@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from time2decide.core.cache import cached_array
-from time2decide.core.validation import expect, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_fields
 
 _VERSION = 1  # of the random stream: raise it when the same seed gives other numbers, so that caches are not mixed
 
@@ -51,10 +51,9 @@ class LMCConfig:
     weibull_scale: float = 125.0
 
     def __post_init__(self) -> None:
-        for name in ("channels", "length", "most_kernels"):
-            validate_count(name, getattr(self, name), least=2 if name == "length" else 1)
-        for name in ("dirichlet_min", "dirichlet_max", "weibull_shape", "weibull_scale"):
-            validate_positive(name, getattr(self, name))
+        validate_fields(self, count="channels most_kernels")
+        validate_fields(self, positive="dirichlet_min dirichlet_max weibull_shape weibull_scale")
+        validate_count("length", self.length, least=2)
         low, high = self.dirichlet_min, self.dirichlet_max
         expect(low <= high, "dirichlet_min", f"at most {high}", low)
 
@@ -193,7 +192,7 @@ def _generate(config: LMCConfig, seed: int, first: int, count: int, workers: int
     processes = min(workers or (cpu_count() if count >= _PARALLEL_FROM else 1), count)
     edges = first + np.linspace(0, count, (4 * processes if processes > 1 else 1) + 1).astype(int)
     parts = Parallel(n_jobs=processes)(
-        delayed(_generate_part)(config, seed, int(i), int(j)) for i, j in pairwise(edges)
+        delayed(_generate_part)(config, seed, int(i), int(j)) for i, j in pairwise(edges) if j > i
     )
     return np.concatenate(parts)
 
@@ -202,11 +201,7 @@ def _generate_part(config: LMCConfig, seed: int, start: int, stop: int) -> np.nd
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # one thread per process: faster here, and the same rounding everywhere
-        return np.stack([lmc_series(config, seed, i) for i in range(start, stop)]) if stop > start else _none(config)
-
-
-def _none(config: LMCConfig) -> np.ndarray:
-    return np.empty((0, config.length, config.channels))
+        return np.stack([lmc_series(config, seed, i) for i in range(start, stop)])
 
 
 @lru_cache(maxsize=4)

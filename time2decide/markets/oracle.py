@@ -15,8 +15,9 @@ from time2decide.core.validation import (
     validate_finite,
     validate_positive,
 )
-from time2decide.markets.allocation import best_allocations, half_turnover, validate_budgets, validate_semidefinite
+from time2decide.markets.allocation import best_allocations, half_turnover, validate_budgets
 from time2decide.markets.covariance import Covariance, empirical_covariance
+from time2decide.markets.portfolio import validate_semidefinite
 
 #: The paper's seven turnover budgets γ.
 BUDGETS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)

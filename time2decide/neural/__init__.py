@@ -6,56 +6,18 @@ optimality conditions. Beyond the paper: one network for every size (`Equivarian
 `polish` certifies; `solve_neural` is the way to it.
 """
 
-from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
-from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
-from time2decide.neural.equivariant_training import EquivariantTraining, train_equivariant
-from time2decide.neural.metrics import evaluate, histograms, r2_score
-from time2decide.neural.models import (
-    ARCHITECTURES,
-    LSTM,
-    MLP,
-    LSTMConfig,
-    MLPConfig,
-    Transformer,
-    TransformerConfig,
-    build,
-    count_parameters,
-    load_model,
-    matched_width,
-    save_model,
-)
-from time2decide.neural.solver import solve_neural
-from time2decide.neural.tokens import feasible_start, tokenise
-from time2decide.neural.training import TrainingConfig, predict, train
+from time2decide.core import lazy_names
 
-__all__ = [
-    "ARCHITECTURES",
-    "LSTM",
-    "MLP",
-    "PAPER_SEEDS",
-    "EquivariantConfig",
-    "EquivariantSolver",
-    "EquivariantTraining",
-    "LSTMConfig",
-    "LabelledQPs",
-    "MLPConfig",
-    "TrainingConfig",
-    "Transformer",
-    "TransformerConfig",
-    "build",
-    "count_parameters",
-    "evaluate",
-    "feasible_start",
-    "histograms",
-    "labelled_qps",
-    "load_model",
-    "matched_width",
-    "paper_counts",
-    "predict",
-    "r2_score",
-    "save_model",
-    "solve_neural",
-    "tokenise",
-    "train",
-    "train_equivariant",
-]
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "datasets": "PAPER_SEEDS LabelledQPs feasible_start labelled_qps paper_counts tokenise",
+        "equivariant": "EquivariantConfig EquivariantSolver",
+        "equivariant_training": "EquivariantTraining train_equivariant",
+        "metrics": "evaluate histograms r2_score",
+        "models": "ARCHITECTURES LSTM MLP LSTMConfig MLPConfig Transformer TransformerConfig build count_parameters "
+        "load_model matched_width save_model",
+        "solver": "solve_neural",
+        "training": "TrainingConfig predict train",
+    },
+)

@@ -1,4 +1,19 @@
-"""Problems with their exact answers, drawn once per set of parameters and kept on disk."""
+"""Problems as tokens, as in the paper, and sets of them with exact answers, drawn once and kept on disk.
+
+===================== ======= ============================
+position              tokens  content
+===================== ======= ============================
+0 … n−1               n       rows of A
+n                     1       b
+n+1 … n+m             m       rows of C
+n+m+1                 1       d
+n+m+2                 1       x_init, where x̂ is read
+===================== ======= ============================
+
+A token has max(n, m) entries: with m ≤ n that is the paper's layout (n entries, d padded with zeros); with more
+constraints than variables d fills its token and all the others are padded with zeros. What a token means is known
+only by its position, so a model belongs to one (n, m).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +23,8 @@ import torch
 from torch import Tensor
 
 from time2decide.core.cache import cached_tensors
-from time2decide.core.validation import validate_count
-from time2decide.neural.tokens import feasible_start, tokenise
-from time2decide.qp import QP, InputError, random_qp, solve_exact
+from time2decide.core.validation import expect, validate_count
+from time2decide.qp import QP, random_qp, solve_exact
 
 #: The paper's seeds of the training, validation and test sets.
 PAPER_SEEDS = {"train": 42, "validation": 43, "test": 44}
@@ -84,8 +98,7 @@ def _draw(
     qp = random_qp(count, n, m, kappa=kappa, seed=seed).to(torch.float32)
     answer = solve_exact(qp, workers=workers)
     unsolved = int((answer.status != "optimal").sum())
-    if unsolved:
-        raise InputError(f"seed: expected problems that all have an answer, found {unsolved} without one")
+    expect(not unsolved, "seed", "problems that all have an answer", f"{unsolved} without one")
     start = feasible_start(qp, torch.Generator().manual_seed(seed))
     return {"A": qp.A, "b": qp.b, "C": qp.C, "d": qp.d, "x": answer.x, "dual": answer.dual, "x_init": start}
 
@@ -93,3 +106,75 @@ def _draw(
 def _assemble(tensors: dict[str, Tensor]) -> LabelledQPs:
     fields = {name: tensors[name] for name in ("A", "b", "C", "d")}
     return LabelledQPs(QP(**fields, check=False), tensors["x"], tensors["dual"], tensors["x_init"])
+
+
+def token_shape(n: int, m: int) -> tuple[int, int]:
+    """Number of tokens and entries per token of a problem of size (n, m)."""
+    return n + m + 3, max(n, m)
+
+
+def tokenise(qp: QP, x_init: Tensor) -> Tensor:
+    """The tokens of every problem, (batch, n + m + 3, max(n, m)), in the precision of `qp`; x_init is (batch, n)."""
+    linear = qp.l1_penalty is None and qp.l1_radius is None
+    expect(linear, "qp", "linear constraints only (class LC or U)", f"class {qp.kind}")
+    n, m = qp.n, qp.m
+    expect(x_init.shape == (len(qp), n), "x_init", f"shape ({len(qp)}, {n})", tuple(x_init.shape))
+    count, width = token_shape(n, m)
+    tokens = qp.A.new_zeros(len(qp), count, width)
+    tokens[:, :n, :n] = qp.A
+    tokens[:, n, :n] = qp.b
+    tokens[:, n + 1 : n + 1 + m, :n] = qp.C
+    tokens[:, n + 1 + m, :m] = qp.d
+    tokens[:, n + 2 + m, :n] = x_init
+    return tokens
+
+
+def feasible_start(qp: QP, generator: torch.Generator, *, tries: int = 8) -> Tensor:
+    """A random feasible point of every problem, (batch, n), for the token x_init.
+
+    Gaussian points are drawn until one satisfies Cx ≤ d, at most `tries` times; what is left over is scaled
+    towards 0, x = t·y with t = min_i d_i / (Cy)_i, until it does. Rejection per point leaves the problems alone
+    (rejecting whole problems would bias C and d), and the bound keeps it cheap where feasible Gaussian points are
+    rare. Needs d ≥ 0, so that 0 is feasible.
+    """
+    validate_count("tries", tries)
+    if qp.m:
+        least = qp.d.min().item()
+        expect(least >= 0, "qp", "d >= 0, so that x = 0 is feasible", f"{least:.6g}")
+    point = torch.randn(len(qp), qp.n, generator=generator, dtype=qp.A.dtype, device=qp.A.device)
+    for _ in range(tries - 1):
+        outside = ~_inside(qp, point)
+        if not bool(outside.any()):
+            return point
+        # A whole batch is drawn every time: the numbers do not depend on which points were refused before.
+        other = torch.randn(point.shape, generator=generator, dtype=point.dtype, device=point.device)
+        point = torch.where(outside.unsqueeze(-1), other, point)
+    reach = torch.einsum("bmn,bn->bm", qp.C, point)
+    ratio = torch.where(reach > 0, qp.d / reach.clamp_min(torch.finfo(reach.dtype).tiny), torch.inf)
+    step = torch.cat([ratio, torch.ones_like(point[:, :1])], dim=1).amin(1, keepdim=True)  # (batch, 1), at most 1
+    inward = 1 - 8 * torch.finfo(point.dtype).eps  # rounding must not put the point outside
+    return torch.where(step < 1, point * (step * inward), point)
+
+
+def rotate(tokens: Tensor, n: int, R: Tensor) -> Tensor:
+    """The tokens of the problems in the variables Rx: A → RARᵀ, b → Rb, C → CRᵀ, x_init → R·x_init, d unchanged.
+
+    `R` is an orthogonal matrix (n, n) for all, or one per problem (batch, n, n). The paper's distribution is
+    invariant under it and the answer turns into R·x*.
+    """
+    rotated = tokens.clone()
+    rotated[:, :, :n] = tokens[:, :, :n] @ R.mT
+    rotated[:, :n, :n] = R @ rotated[:, :n, :n]
+    rotated[:, -2] = tokens[:, -2]  # the token of d
+    return rotated
+
+
+def random_rotation(n: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
+    """An orthogonal matrix (n, n) from the Haar measure: QR of a Gaussian matrix with the signs of R made positive."""
+    Q, triangle = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))
+    rotation: Tensor = Q * torch.sign(torch.diagonal(triangle))
+    return rotation.to(dtype)
+
+
+def _inside(qp: QP, x: Tensor) -> Tensor:
+    return (torch.einsum("bmn,bn->bm", qp.C, x) <= qp.d).all(-1)

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import validate_count, validate_interval, validate_positive
+from time2decide.core.validation import validate_count, validate_fields, validate_interval
 
 #: Checkpoints that come with the package, by name.
 PRETRAINED = {"qp": Path(__file__).parent / "pretrained" / "qp"}
@@ -54,9 +54,7 @@ class EquivariantConfig:
     gate_steps: tuple[int, int] = (6, 3)  # the same on the gated scores of a pass
 
     def __post_init__(self) -> None:
-        for name, least in (("width", 1), ("hidden", 1), ("depth", 0), ("closing", 0)):
-            validate_count(name, getattr(self, name), least=least)
-        validate_positive("sharpness", self.sharpness)
+        validate_fields(self, count="width hidden", natural="depth closing", positive="sharpness")
         validate_interval("floor", self.floor, "(0, 1)")
         for name in ("data_steps", "gate_steps"):
             accelerated, plain = getattr(self, name)

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from time2decide.core.training import STATE, LoopConfig, Report, fit
-from time2decide.core.validation import validate_count, validate_interval, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_fields
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
-from time2decide.qp import PAPER_SIZES, InputError, random_qp, solve_exact
+from time2decide.qp import PAPER_SIZES, random_qp, solve_exact
 
 #: Sizes (n, m) that training never sees, to measure how the solver carries over.
 UNSEEN_SIZES = ((4, 2), (12, 12), (30, 20), (40, 10))
@@ -37,17 +37,11 @@ class EquivariantTraining:
     model: EquivariantConfig = field(default_factory=EquivariantConfig)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "warmup"):
-            validate_count(name, getattr(self, name))
-        validate_count("seed", self.seed, least=0)
+        validate_fields(self, count="steps batch warmup", natural="seed", share="decay")
+        validate_fields(self, positive="lr clip_norm", non_negative="weight_decay")
         validate_count("largest", self.largest, least=2)
-        for name in ("lr", "clip_norm"):
-            validate_positive(name, getattr(self, name))
-        validate_positive("weight_decay", self.weight_decay, allow_zero=True)
         low, high = self.depths
-        if not 1 <= low <= high:
-            raise InputError(f"depths: expected 1 <= low <= high, found {self.depths}")
-        validate_interval("decay", self.decay, "[0, 1)")
+        expect(1 <= low <= high, "depths", "1 <= low <= high", self.depths)
 
 
 #: name -> recipe: a look at whether it runs, and the one that made the bundled checkpoint.

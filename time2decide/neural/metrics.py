@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.validation import expect
 from time2decide.neural.datasets import LabelledQPs
-from time2decide.qp import QP, InputError, kkt, solve_exact
+from time2decide.qp import QP, kkt, solve_exact
 
 #: Edges of the histograms: logarithmic, since the errors span many orders. Values outside go to the end bins.
 HISTOGRAM_EDGES = {
@@ -116,5 +117,4 @@ def _mean(values: Tensor) -> float:
 
 
 def _same_shape(predicted: Tensor, truth: Tensor) -> None:
-    if predicted.shape != truth.shape:
-        raise InputError(f"x: expected shape {tuple(truth.shape)}, found {tuple(predicted.shape)}")
+    expect(predicted.shape == truth.shape, "x", f"shape {tuple(truth.shape)}", tuple(predicted.shape))

@@ -13,14 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel, describe, load_checkpoint, save_tensors
-from time2decide.core.validation import (
-    InputError,
-    validate_choice,
-    validate_count,
-    validate_interval,
-    validate_positive,
-)
-from time2decide.neural.tokens import token_shape
+from time2decide.core.validation import InputError, expect, validate_choice, validate_fields, validate_positive
+from time2decide.neural.datasets import token_shape
 
 ATTENTIONS = ("softmax", "linear")
 _LONG = 64  # tokens from which the fused softmax kernel wins on a CPU
@@ -45,8 +39,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         _validate_shape(self, "d_model", "layers", "heads", "ff_multiple")
         validate_choice("attention", self.attention, ATTENTIONS)
-        if self.d_model % self.heads:
-            raise InputError(f"heads: expected a divisor of d_model = {self.d_model}, found {self.heads}")
+        expect(not self.d_model % self.heads, "heads", f"a divisor of d_model = {self.d_model}", self.heads)
         validate_positive("position_std", self.position_std)
 
 
@@ -98,9 +91,8 @@ class TokenEmbedding(nn.Module):
         self.positions = nn.Parameter(torch.randn(count, width) * 0.02) if positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.dim() != 3 or tokens.shape[-1] != self.linear.in_features:
-            expected = f"(batch, tokens, {self.linear.in_features})"
-            raise InputError(f"tokens: expected shape {expected}, found {tuple(tokens.shape)}")
+        entries, shape = self.linear.in_features, tuple(tokens.shape)
+        expect(len(shape) == 3 and shape[-1] == entries, "tokens", f"shape (batch, tokens, {entries})", shape)
         h: Tensor = self.linear(tokens)  # (batch, tokens, width)
         return h if self.positions is None else h + self.positions
 
@@ -189,10 +181,7 @@ def initialise(model: nn.Module, generator: torch.Generator, *, position_std: fl
 
 def _validate_shape(config: Any, *counts: str) -> None:
     """Raise unless sizes are whole numbers and dropout is a probability below one."""
-    for name in ("n", *counts):
-        validate_count(name, getattr(config, name))
-    validate_count("m", config.m, least=0)
-    validate_interval("dropout", config.dropout, "[0, 1)")
+    validate_fields(config, count=" ".join(("n", *counts)), natural="m", share="dropout")
 
 
 @dataclass(frozen=True)
@@ -300,10 +289,8 @@ def build(architecture: str, n: int, m: int, *, seed: int | None = 0, **settings
     validate_choice("architecture", architecture, ARCHITECTURES)
     model, implied = ARCHITECTURES[architecture]
     known = model.CONFIG.__dataclass_fields__  # type: ignore[attr-defined]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        fields = f"{model.CONFIG.__name__} ({', '.join(known)})"
-        raise InputError(f"settings: expected fields of {fields}, found {', '.join(unknown)}")
+    unknown, fields = sorted(set(settings) - set(known)), f"{model.CONFIG.__name__} ({', '.join(known)})"
+    expect(not unknown, "settings", f"fields of {fields}", ", ".join(unknown))
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):  # torch's own first draw of the weights must not move the global generator
         return model(model.CONFIG(n=n, m=m, **implied, **settings), generator)

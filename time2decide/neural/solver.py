@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import validate_count, validate_positive
+from time2decide.core.validation import expect, refuse, validate_count, validate_positive
 from time2decide.neural.equivariant import EquivariantSolver
 from time2decide.neural.polish import EXACT, Polished, polish
-from time2decide.qp import QP, InputError, Solution, Status, kkt, solve_exact
+from time2decide.qp import QP, Solution, Status, kkt, solve_exact
 
 KINDS = ("U", "LC")
 #: Beyond this the network costs seconds a problem and its float32 inverses lose the active set.
@@ -118,18 +118,13 @@ def _scale(qp: QP) -> tuple[QP, _Units]:
 
     with r the square roots of the diagonal of A, w the lengths of the rows of C/rᵀ and t the largest of |b/r|, |d/w|.
     """
-    if qp.kind not in KINDS:
-        raise InputError(f"qp: expected a problem of class LC or U for a learned solver, found class {qp.kind}")
-    if qp.m > MOST_CONSTRAINTS:
-        raise InputError(
-            f"qp: expected at most {MOST_CONSTRAINTS} constraints for a learned solver, found {qp.m}; "
-            "methods 'exact' and 'neural+polish' take more"
-        )
+    expect(qp.kind in KINDS, "qp", "a problem of class LC or U for a learned solver", f"class {qp.kind}")
+    most = f"at most {MOST_CONSTRAINTS} constraints for a learned solver"
+    expect(qp.m <= MOST_CONSTRAINTS, "qp", most, f"{qp.m}; methods 'exact' and 'neural+polish' take more")
     precision = torch.finfo(qp.A.dtype).eps
     qp = qp.to(torch.float64)
     diagonal = qp.A.diagonal(dim1=1, dim2=2)
-    if bool((diagonal <= 0).any()):
-        raise _not_definite(int((diagonal <= 0).any(1).nonzero()[0]))
+    _refuse_singular((diagonal <= 0).any(1))
     r = diagonal.sqrt()  # (batch, n)
     C = qp.C / r.unsqueeze(1)
     length = C.norm(dim=-1)  # (batch, m)
@@ -149,15 +144,15 @@ def _check_definite(A: Tensor, precision: float) -> None:
     """
     L, info = torch.linalg.cholesky_ex(A)
     pivot = L.diagonal(dim1=1, dim2=2).square().amin(-1)
-    bad = (info > 0) | (pivot <= 10 * A.shape[-1] * precision)
-    if bool(bad.any()):
-        raise _not_definite(int(bad.nonzero()[0]))
+    _refuse_singular((info > 0) | (pivot <= 10 * A.shape[-1] * precision))
 
 
-def _not_definite(index: int) -> InputError:
-    return InputError(
-        f"A: expected positive definite for a learned solver, found a singular matrix in problem {index}; "
+def _refuse_singular(bad: Tensor) -> None:
+    """Raise for the first problem that is marked, (batch,) of bool."""
+    refuse(
+        f"A: expected positive definite for a learned solver, found a singular matrix in problem {int(index)}; "
         "method='exact' takes semidefinite A"
+        for index in bad.nonzero()
     )
 
 

@@ -12,14 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.training import LoopConfig, Progress, fit, step_report, stream
-from time2decide.core.validation import (
-    InputError,
-    validate_choice,
-    validate_count,
-    validate_interval,
-    validate_positive,
-)
-from time2decide.neural.tokens import random_rotation, rotate
+from time2decide.core.validation import expect, validate_choice, validate_fields
+from time2decide.neural.datasets import random_rotation, rotate
 
 _EVALUATION_BATCH = 512
 _ORDER, _ROTATION, _DROPOUT = range(3)  # streams of random numbers
@@ -44,19 +38,9 @@ class TrainingConfig:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
-            validate_count(name, getattr(self, name))
-        for name in ("patience", "seed"):
-            validate_count(name, getattr(self, name), least=0)
-        validate_positive("lr", self.lr)
-        validate_positive("weight_decay", self.weight_decay, allow_zero=True)
+        validate_fields(self, count="epochs batch stop_after", natural="patience seed", share="factor warmup")
+        validate_fields(self, positive="lr clip_norm", non_negative="weight_decay")
         validate_choice("schedule", self.schedule, ("plateau", "cosine"))
-        if self.stop_after is not None:
-            validate_count("stop_after", self.stop_after)
-        if self.clip_norm is not None:
-            validate_positive("clip_norm", self.clip_norm)
-        for name in ("factor", "warmup"):
-            validate_interval(name, getattr(self, name), "[0, 1)")
 
 
 def train(
@@ -172,5 +156,5 @@ def _summary(part: Tensor) -> list[Any]:
 
 def _check_data(*splits: tuple[Tensor, Tensor]) -> None:
     for name, (tokens, answers) in zip(("training", "validation"), splits, strict=True):
-        if len(tokens) != len(answers) or not len(tokens):
-            raise InputError(f"{name}: expected as many answers as problems, found {len(answers)} and {len(tokens)}")
+        fits = len(tokens) == len(answers) and len(tokens)
+        expect(fits, name, "as many answers as problems", f"{len(answers)} and {len(tokens)}")

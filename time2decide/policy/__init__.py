@@ -3,7 +3,7 @@
 The paper's own model stands beside ours (`paper_model`, `paper_training`).
 """
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__,

@@ -1,24 +1,35 @@
-"""Why this change: derivatives of the wanted trade with respect to every asset's returns and covariances.
+"""What can be said about one decision: how sure it is, why it was made, and all of it as plain numbers by asset.
 
-What the network wants to trade in the direction that was taken is φ = ½ Σ_i sign(s_i − p_i) ŝ_i, with ŝ its answer
-before the budget is imposed (afterwards the amount is γ/2 wherever the budget binds, whatever the returns). It is
-differentiated through the network and the forecasts, back to the window of returns. The oracle's past allocations,
-which the network also reads, are held fixed: they are a step function of the returns.
+Uncertainty: the same question is asked about perturbed histories. Reasons: what the network wants to trade in the
+direction that was taken is φ = ½ Σ_i sign(s_i − p_i) ŝ_i, with ŝ its answer before the budget is imposed (afterwards
+the amount is γ/2 wherever the budget binds, whatever the returns). φ is differentiated through the network and the
+forecasts, back to the window of returns. The oracle's past allocations, which the network also reads, are held fixed:
+they are a step function of the returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from time2decide.forecasting.features import WindowFeatures, window_features
-from time2decide.policy.model import Decision, Time2Decide
+from time2decide.core.validation import validate_count
+from time2decide.forecasting.features import LAGS, WindowFeatures, lag_forecast, window_features
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW
+from time2decide.policy.episodes import SEEN_RISKS
+from time2decide.policy.model import MEMORY, Decision, Time2Decide
 from time2decide.policy.network import Policy, PolicyInput
 from time2decide.qp.projections import project_portfolio
+from time2decide.simulation.metrics import stationary_bootstrap
+
+NOISE_LEVELS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # standard deviations of the added noise, in those of each asset
+_BLOCK = 8.0  # mean length of the blocks of resampled residuals
+_TOLERANCE = 1e-9  # of the constraints
 
 
 @dataclass(frozen=True)
@@ -100,3 +111,191 @@ def _target(policy: Policy, inputs: PolicyInput) -> Tensor:
         return output.weights[0].double()
     scores, unit = output.scores[0].double(), output.deviation[0].double().square().mean().sqrt().detach()
     return torch.softmax(scores / unit, dim=-1)
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Standard deviations over an ensemble of perturbed histories.
+
+    weights, forecast : (m,) of each asset's weight and forecast return
+    portfolio : of the forecast return of the portfolio decided on
+    members : size of the ensemble
+    """
+
+    weights: np.ndarray
+    forecast: np.ndarray
+    portfolio: float
+    members: int
+
+
+def uncertainty(model: Time2Decide, decision: Decision, *, members: int = 48, seed: int = 0) -> Uncertainty:
+    """The uncertainty of a decision; deterministic by seed.
+
+    A perturbed history keeps what a regression on its own past explains and draws the residuals again, see
+    `resample`. Where returns are nearly unpredictable the forecasts vary as widely as they are large.
+    """
+    validate_count("members", members, least=2)
+    histories = resample(decision.returns, members, np.random.default_rng(seed))
+    weights, forecast = _decide(model, decision, histories)
+    return Uncertainty(
+        weights.std(axis=0, ddof=1),
+        forecast.std(axis=0, ddof=1),
+        float((forecast @ decision.weights).std(ddof=1)),
+        members,
+    )
+
+
+def noise_curve(
+    model: Time2Decide,
+    decision: Decision,
+    *,
+    levels: tuple[float, ...] = NOISE_LEVELS,
+    members: int = 24,
+    seed: int = 0,
+) -> list[dict[str, float]]:
+    """How the decision shrinks when noise is added to the history, one row per level.
+
+    `noise` in standard deviations of each asset; `moved` ‖s̄ − previous‖₁ of the mean decision s̄ of an ensemble;
+    `from_uniform` ‖s̄ − 1/m‖₁; `forecast_spread` the cross-sectional standard deviation of the mean forecast. A
+    decision that rests on something in the data moves less and less as that drowns.
+    """
+    rng = np.random.default_rng([seed, 1])
+    recent = decision.returns[-(MEMORY + WINDOW) :]
+    noise = rng.normal(size=(members, *recent.shape)) * recent.std(axis=0)  # the same draws at every level
+    noisy = [np.maximum(recent + level * noise, -1.0) if level else recent[None] for level in levels]
+    weights, forecast = _decide(model, decision, np.concatenate(noisy))  # all levels at once
+    ends = np.cumsum([len(histories) for histories in noisy])[:-1]
+    rows = []
+    for level, chosen, expected in zip(levels, np.split(weights, ends), np.split(forecast, ends), strict=True):
+        mean = chosen.mean(axis=0)
+        rows.append(
+            {
+                "noise": level,
+                "moved": float(np.abs(mean - decision.previous).sum()),
+                "from_uniform": float(np.abs(mean - 1 / len(mean)).sum()),
+                "forecast_spread": float(expected.mean(axis=0).std()),
+            }
+        )
+    return rows
+
+
+def _decide(model: Time2Decide, decision: Decision, histories: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return model.decide_batch(histories, decision.previous, decision.turnover_l1, decision.risk_aversion)
+
+
+def resample(returns: np.ndarray, members: int, rng: np.random.Generator, block: float = _BLOCK) -> np.ndarray:
+    """Perturbed histories (members, time, m): what a regression on the past explains stays, residuals are redrawn.
+
+    Residuals are drawn for all assets together, so that their correlations stay, in blocks of geometric length
+    (the stationary bootstrap), so that calm and volatile times stay together.
+    """
+    recent = returns[-(MEMORY + WINDOW) :]
+    time, m = recent.shape
+    lags = min(LAGS, time - 4)
+    level, scale = recent.mean(axis=0), recent.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    standard = torch.from_numpy(((recent - level) / scale).T.copy())  # (m, time)
+    residuals = lag_forecast(standard, lags).residuals.numpy().T * scale  # (time − lags, m)
+    fitted = recent[lags:] - residuals
+    places = stationary_bootstrap(time - lags, members, block, rng)  # (members, time − lags)
+    drawn = fitted + (residuals - residuals.mean(axis=0))[places]
+    kept = np.broadcast_to(recent[:lags], (members, lags, m))
+    return np.maximum(np.concatenate([kept, drawn], axis=1), -1.0)
+
+
+def decision_facts(
+    table: pd.DataFrame,
+    previous: pd.Series | None = None,
+    turnover_l1: float = 1.0,
+    *,
+    risk_aversion: float = RISK_AVERSION,
+    model: str = "decide",
+    with_uncertainty: bool = True,
+    with_explanation: bool = True,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `load_returns` gives it.
+    previous : Series by asset, optional
+        Current weights; equal weights if not given.
+    model : str
+        A bundled checkpoint or a folder.
+    with_uncertainty, with_explanation : bool
+        Whether to ask the same question about perturbed histories, and for the reasons: each takes as long as many
+        decisions.
+    seed : int
+        Of the ensembles.
+    """
+    network = Time2Decide.from_pretrained(model)
+    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion)
+    names = [str(column) for column in table.columns]
+    facts = _decision(decision, names)
+    if with_uncertainty:
+        facts["uncertainty"] = _uncertainty(network, decision, names, seed)
+    if with_explanation:
+        facts["explanation"] = _explanation(network, decision, names, seed)
+    facts["input"] = {
+        "rows": len(table),
+        "window": decision.window,
+        "last": str(table.index[-1])[:10],
+        "previous_given": previous is not None,
+        "model": model,
+        "history": network.strategy().history,
+        "risk_aversion_trained": list(SEEN_RISKS),
+    }
+    return facts
+
+
+def _decision(decision: Decision, names: list[str]) -> dict[str, Any]:
+    weights, before, excess = decision.weights, decision.previous, decision.turnover - decision.turnover_l1
+    return {
+        "weights": _by_asset(names, weights),
+        "previous": _by_asset(names, before),
+        "change": _by_asset(names, weights - before),
+        "target": _by_asset(names, decision.target),
+        "turnover": decision.turnover,
+        "turnover_l1": decision.turnover_l1,
+        "risk_aversion": decision.risk_aversion,
+        "forecast_return": float(weights @ decision.forecast),
+        "forecast_return_previous": float(before @ decision.forecast),
+        "risk": float((weights @ decision.covariance @ weights) ** 0.5),
+        "risk_previous": float((before @ decision.covariance @ before) ** 0.5),
+        "forecast": _by_asset(names, decision.forecast),
+        "forecast_error": _by_asset(names, decision.forecast_error),
+        "constraints": {
+            "sum": float(weights.sum()),
+            "smallest_weight": float(weights.min()),
+            "turnover_within_budget": bool(excess <= _TOLERANCE),
+            "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
+        },
+    }
+
+
+def _uncertainty(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
+    found = uncertainty(network, decision, seed=seed)
+    return {
+        "weights": _by_asset(names, found.weights),
+        "forecast": _by_asset(names, found.forecast),
+        "forecast_return": found.portfolio,
+        "members": found.members,
+        "seed": seed,
+    }
+
+
+def _explanation(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
+    why = explain(network, decision)
+    return {
+        "pull": _by_asset(names, why.pull),
+        "sensitivity": _by_asset(names, why.sensitivity),
+        "covariance": _by_asset(names, why.covariance),
+        "hindsight": why.hindsight,
+        "noise": noise_curve(network, decision, seed=seed),
+    }
+
+
+def _by_asset(names: list[str], numbers: Any) -> dict[str, float]:
+    return dict(zip(names, map(float, numbers), strict=True))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
 from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
-from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, episodes_of
 from time2decide.policy.losses import Group, Place, draw_inertia, utility_loss, walk_utility
@@ -57,16 +57,13 @@ class FineTuning:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "unroll", "episodes", "decisions", "check_every", "patience"):
-            validate_count(name, getattr(self, name))
+        counts = "steps batch unroll episodes decisions check_every patience"
+        validate_fields(self, count=counts, natural="seed", positive="lr")
         validate_count("burn_in", self.burn_in, least=3)
-        validate_positive("lr", self.lr)
-        validate_count("seed", self.seed, least=0)
         validate_interval("cost_bps", self.cost_bps, "[0, 5000)")
         for name, most in (("budgets", 2.0), ("risks", 1e6)):
             values = getattr(self, name)
-            if not values or not all(0 < value <= most for value in values):
-                raise InputError(f"{name}: expected numbers in (0, {most:g}], found {values}")
+            expect(values and all(0 < value <= most for value in values), name, f"numbers in (0, {most:g}]", values)
         validate_interval("share", self.share, "(0, 1]")
 
 
@@ -84,9 +81,8 @@ def split_rows(rows: int, config: FineTuning) -> Split:
     length = WINDOW + config.burn_in + config.decisions
     last = int(config.share * rows) - WINDOW
     begin = last - max(length, round(_VALIDATION * last))
-    if begin - WINDOW < length:
-        needed = math.ceil((2 * length + 2 * WINDOW) / config.share) + 1
-        raise InputError(f"data: expected at least {needed} rows to split in time, found {rows}")
+    needed = math.ceil((2 * length + 2 * WINDOW) / config.share) + 1
+    expect(begin - WINDOW >= length, "data", f"at least {needed} rows to split in time", rows)
     return Split(slice(0, begin - WINDOW), slice(begin, last), slice(last + WINDOW, rows))
 
 
@@ -105,8 +101,8 @@ def fine_tune(
     go on from after an interrupt.
     """
     config = config or FineTuning()
-    if start.config.objective != "oracle":
-        raise InputError(f"start: expected a network trained for the oracle, found one for {start.config.objective}")
+    objective = start.config.objective
+    expect(objective == "oracle", "start", "a network trained for the oracle", f"one for {objective}")
     split = split_rows(len(returns), config)
     rng = np.random.default_rng(config.seed)
     training = Group(_random_episodes(returns[split.training], config, rng))

@@ -1,6 +1,6 @@
 """Time2Decide: returns in, the next allocation out.
 
-The decision network of `policy.py` as a strategy for the rollout engine, and as an object that decides for a table of
+The decision network of `network.py` as a strategy for the rollout engine, and as an object that decides for a table of
 returns.
 """
 
@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import load_checkpoint
-from time2decide.core.validation import ArrayLike, InputError
+from time2decide.core.validation import ArrayLike, expect
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.markets.allocation import best_allocations
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.validation import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
 from time2decide.policy.network import HISTORY, Policy, PolicyInput, PolicyOutput
-from time2decide.policy.observe import observe
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
 
 PRETRAINED = Policy.BUNDLED  # checkpoints by name
 HISTORIES = ("hindsight", "own")
+MEMORY = 512  # steps back that the oracle's path is followed from; it has forgotten its start long before
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class PolicyStrategy:
     features_of: Callable[[np.ndarray], WindowFeatures] = window_features
 
     def __post_init__(self) -> None:
-        if self.history not in HISTORIES:
-            raise InputError(f"history: expected one of {', '.join(HISTORIES)}, found {self.history!r}")
+        expect(self.history in HISTORIES, "history", f"one of {', '.join(HISTORIES)}", f"{self.history!r}")
 
     @property
     def wants_hindsight(self) -> bool:
@@ -53,9 +52,7 @@ class PolicyStrategy:
 
     def inputs(self, observation: Observation) -> PolicyInput:
         """What the network is given, (series · budgets) decisions."""
-        history = observation.hindsight if self.wants_hindsight else observation.allocations
-        if history is None:
-            raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
+        history = observation.oracle_history() if self.wants_hindsight else observation.allocations
         n, k = history.shape[:2]
         return PolicyInput(
             self.features_of(observation.returns)[torch.arange(n).repeat_interleave(k)],
@@ -251,3 +248,20 @@ def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
     policy, notes = load_checkpoint(name_or_dir, {"Policy": Policy}, PRETRAINED)
     assert isinstance(policy, Policy)
     return policy, notes
+
+
+def observe(returns: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float) -> Observation:
+    """The observation after the last row of histories (n, time, m): windows, current weights, the oracle's paths.
+
+    With fewer than 96 rows the window is all of them, and the oracle follows what a shorter one allows.
+    """
+    n, time, m = returns.shape
+    window = min(WINDOW, time)
+    recent = returns[:, -(MEMORY + window) :]
+    estimate = min(window, max(LEAST_WINDOW // 2, recent.shape[1] - HISTORY - 1))
+    path = np.full((n, 1, window, m), 1.0 / m)
+    if recent.shape[1] > estimate:
+        oracle = np.asarray(oracle_path(recent, [turnover_l1], risk_aversion, estimate))  # (n, 1, time, m)
+        path[:, :, -min(window, oracle.shape[2]) :] = oracle[:, :, -window:]
+    own = np.broadcast_to(previous, (n, 1, window, m))
+    return Observation(returns[:, -window:], own, path, np.array([turnover_l1]), risk_aversion)

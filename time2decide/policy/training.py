@@ -17,7 +17,7 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import checksum
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_fields
 from time2decide.policy.episodes import EpisodeConfig, Episodes, episodes, signals
 from time2decide.policy.losses import Group, draw_inertia, policy_loss, utility_loss
 from time2decide.policy.network import Policy, PolicyConfig
@@ -48,14 +48,9 @@ class PolicyTraining:
     start: str = ""  # digest of the weights that it goes on from; set by `prepare`
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "warmup", "refresh_every"):
-            validate_count(name, getattr(self, name))
-        for name in ("lr", "clip_norm"):
-            validate_positive(name, getattr(self, name))
-        validate_positive("return_weight", self.return_weight, allow_zero=True)
-        validate_count("seed", self.seed, least=0)
-        if not self.groups:
-            raise InputError("groups: expected at least one (assets, episodes, share), found none")
+        validate_fields(self, count="steps batch warmup refresh_every", natural="seed")
+        validate_fields(self, positive="lr clip_norm", non_negative="return_weight")
+        expect(self.groups, "groups", "at least one (assets, episodes, share)", "none")
 
 
 #: name -> recipe: a look at whether it runs, and the one that made the bundled checkpoints.
@@ -122,8 +117,7 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
     model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
     if start is not None:
         shapes = [{name: weight.shape for name, weight in one.named_parameters()} for one in (model, start)]
-        if shapes[0] != shapes[1]:
-            raise InputError(f"start: expected a network of the size {config.model}, found {start.config}")
+        expect(shapes[0] == shapes[1], "start", f"a network of the size {config.model}", start.config)
         model.load_state_dict(start.state_dict())
         config = replace(config, start=checksum(start.state_dict())[:16])  # a run is not resumed from other weights
     if utility:  # forecasts and features stay as they are: all weights together would fit the training series

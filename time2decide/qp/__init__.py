@@ -4,7 +4,7 @@ One problem type (`QP`), one answer type (`Solution`) with optimality conditions
 alone, random problems of the paper's distribution, exact answers in bulk, and exact projections.
 """
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__,

@@ -20,20 +20,8 @@ _MOST_AREAS = 160  # points of an allocation chart
 _FOLDER = Path(__file__).parent / "backtest_assets"
 #: Distinct in both themes and for the colour-blind (Okabe and Ito, extended).
 COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8A63D2",
-    "#7F7F7F",
-    "#B5A300",
-    "#A0522D",
-    "#2E8B8B",
-    "#E0567A",
-    "#5B8C2A",
-    "#4A5FD0",
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A63D2"),
+    *("#7F7F7F", "#B5A300", "#A0522D", "#2E8B8B", "#E0567A", "#5B8C2A", "#4A5FD0"),
 )
 
 

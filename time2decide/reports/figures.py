@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
 from time2decide.experiments.claims import published, published_mse
-from time2decide.experiments.parity import published_r2
 from time2decide.experiments.portfolio import bootstrap_error, values
 from time2decide.experiments.store import Row, grouped, measured, results_root
+from time2decide.experiments.theory import published_r2
 from time2decide.markets.oracle import BUDGETS
 
 if TYPE_CHECKING:

@@ -1,15 +1,21 @@
-"""The report as one HTML page that needs nothing else, and as Markdown. Both say the same."""
+"""The report: one section per experiment and benchmark from the store, and the claims.
+
+As one HTML page that needs nothing else, and as Markdown. Both say the same.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import Any, TypeVar
 
 from time2decide.core.files import validate_output_file, write_text
 from time2decide.core.table import Table
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.experiments.claims import (
     GENERAL,
     NOT_SUPPORTED,
@@ -20,7 +26,9 @@ from time2decide.experiments.claims import (
     by_architecture,
     judged_on_text,
 )
-from time2decide.reports.content import Section, sections
+from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
+from time2decide.experiments.store import Row, Store, last_line, measured, results_root, task_key
+from time2decide.reports.figures import svg
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
 _INTRO = (
@@ -38,8 +46,8 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
     text = page.with_suffix(".md")
     for path in (page, text):
         validate_output_file("out", path)
-    if text.exists() and not text.read_bytes().startswith(f"# {TITLE}\n".encode()):
-        raise InputError(f"out: expected no file or an older report beside the page, found another text in {text}")
+    ours = not text.exists() or text.read_bytes().startswith(f"# {TITLE}\n".encode())
+    expect(ours, "out", "no file or an older report beside the page", f"another text in {text}")
     found = sections(root)
     write_text(page, html(found))
     write_text(text, markdown(found, page.parent))
@@ -130,3 +138,131 @@ def _summary(claims: list[tuple[Claim, Section]]) -> str:
     verdicts = [claim.verdict for claim, _ in claims]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in (SUPPORTED, NOT_SUPPORTED, NOT_TESTED))
     return f"Of {len(claims)} claims, {counts}."
+
+
+_ORDER = ("paper", "cpu", "smoke")  # which preset is shown when several are complete to the same degree
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table or figure: the rows of the preset that is most complete."""
+
+    id: str
+    title: str
+    paper: str
+    preset: str | None
+    provenance: str
+    tables: list[Table]
+    figure: str  # SVG, or nothing
+    picture: Path | None  # the same as PNG
+    claims: list[Claim]
+
+
+def sections(root: str | Path | None = None) -> list[Section]:
+    """Every registered experiment, in the order of the paper, then the stored benchmarks."""
+    return [_section(get_experiment(name), root) for name in experiment_ids()] + _benchmarks(root)
+
+
+def results_of(experiment: Experiment, rows: list[Row], place: str | Path) -> tuple[list[Table], list[Claim]]:
+    """Tables and claims of stored rows; failed tasks are the first table. `place` names the file of the rows."""
+    good = measured(rows)
+    failed = [[_settings(row), last_line(row["error"])] for row in rows if row["error"]]
+    tables = [Table("Failed tasks", ["task", "error"], failed)] if failed else []
+    tables += _read(lambda: experiment.tables(good), place) if good else []
+    return tables, _read(lambda: experiment.claims(good), place)
+
+
+def _read(make: Callable[[], _Made], place: str | Path) -> _Made:
+    """What is made of stored rows; rows that are not as an experiment writes them are bad input."""
+    try:
+        return make()
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):  # it names the line and the field
+            raise
+        raise InputError(f"{place}: expected rows as the experiment writes them, found {error!r}") from error
+
+
+def _settings(row: Row) -> str:
+    """The part of a configuration that fits in a line."""
+    hidden = ("preset", "error")
+    return " ".join(f"{k}={v}" for k, v in row.items() if k not in hidden and not isinstance(v, dict | list))
+
+
+def _section(experiment: Experiment, root: str | Path | None) -> Section:
+    preset, lines, total = _most_complete(experiment, root)
+    store = Store(experiment.id, preset or _ORDER[0], root)
+    rows = store.rows(set(lines))
+    tables, claims = results_of(experiment, rows, store.path)
+    picture = results_root(root) / "figures" / f"{experiment.id}{'' if preset == 'cpu' else f'-{preset}'}.png"
+    return Section(
+        id=experiment.id,
+        title=experiment.title[0].upper() + experiment.title[1:],
+        paper=experiment.paper,
+        preset=preset,
+        provenance=_provenance(list(lines.values()), preset, total),
+        tables=tables,
+        figure=_read(lambda: svg(experiment.id, rows), store.path),
+        picture=picture if picture.exists() else None,
+        claims=claims,
+    )
+
+
+def _benchmarks(root: str | Path | None) -> list[Section]:
+    """What ``time2decide bench NAME --store`` has stored, a section for each."""
+    found = []
+    for path in sorted(results_root(root).glob("bench-*/cpu.jsonl")):
+        store = Store(path.parent.name, path.stem, root)
+        lines = list(store.lines().values())
+        rows = [row for line in lines for row in line["rows"]]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [[_text(row.get(name)) for name in columns] for row in rows]
+        name = store.experiment.removeprefix("bench-")
+        found.append(
+            Section(
+                id=store.experiment,
+                title=f"Benchmark: {name}",
+                paper="not in the paper: peers timed in the same run",
+                preset=store.preset,
+                provenance=_provenance(lines, store.preset, len(lines)),
+                tables=[Table(f"time2decide bench {name}", columns, cells)],
+                figure="",
+                picture=None,
+                claims=[],
+            )
+        )
+    return found
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _most_complete(experiment: Experiment, root: str | Path | None) -> tuple[str | None, dict[str, Row], int]:
+    """The preset with the largest share of its tasks stored, their last lines, and the number of tasks."""
+    best: tuple[str | None, dict[str, Row], int] = (None, {}, 0)
+    share = 0.0
+    for preset in (name for name in _ORDER if name in experiment.presets):
+        keys = {task_key(config) for config in experiment.tasks(preset)}
+        lines = {key: line for key, line in Store(experiment.id, preset, root).lines().items() if key in keys}
+        if len(lines) / len(keys) > share:
+            best, share = (preset, lines, len(keys)), len(lines) / len(keys)
+    return best
+
+
+def _provenance(lines: list[Row], preset: str | None, total: int) -> str:
+    if preset is None:
+        return "no rows yet"
+    failed = sum(line["error"] is not None for line in lines)
+    commits = ", ".join(dict.fromkeys(str(line.get("commit")) for line in lines))
+    seconds = sum(each for line in lines if isinstance(each := line.get("seconds"), int | float))
+    days = sorted(str(line.get("time"))[:10] for line in lines)
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    text = f"preset {preset}: {len(lines)} of {total} tasks, {_duration(seconds)}, {when}, commit {commits}"
+    return text + (f"; {failed} failed" if failed else "")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -15,13 +15,25 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor
+from time2decide.core.validation import (
+    ArrayLike,
+    InputError,
+    as_tensor,
+    expect,
+    refuse,
+    validate_choice,
+    validate_positive,
+)
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
 
+#: What the turnover budget is measured from: the last weights chosen, as in the paper, or those after drift.
+BUDGET_FROM = ("previous", "drifted")
+_MOST_COST_BPS = 4999.0
+_ROUNDING = 1e-12  # of a sum of weights and of a turnover
 _LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a projection but rounding
 
 
@@ -43,6 +55,10 @@ class Observation:
         λ
     step : int, or None
         t, if the observation is one of a rollout.
+    current : (series, budgets, m), or None
+        The weights before the decision if they differ from the last of `allocations`: those after drift.
+    cost_bps : float
+        What a trade costs, in basis points of the amount traded.
     """
 
     returns: np.ndarray
@@ -51,11 +67,19 @@ class Observation:
     turnover_l1: np.ndarray
     risk_aversion: float
     step: int | None = None
+    current: np.ndarray | None = None
+    cost_bps: float = 0.0
 
     @property
     def previous(self) -> np.ndarray:
-        """The weights held now, (series, budgets, m)."""
-        return self.allocations[:, :, -1]
+        """The weights that are held before the decision, (series, budgets, m); the budget is measured from them."""
+        return self.allocations[:, :, -1] if self.current is None else self.current
+
+    def oracle_history(self) -> np.ndarray:
+        """`hindsight`, or an `InputError` if the strategy did not ask for it."""
+        if self.hindsight is None:
+            raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
+        return self.hindsight
 
     @cached_property
     def covariance(self) -> np.ndarray:
@@ -92,6 +116,7 @@ class Rollout:
     turnover_l1: np.ndarray
     window: int
     risk_aversion: float
+    budget_from: str = "previous"
 
 
 def rollout(
@@ -101,6 +126,8 @@ def rollout(
     *,
     risk_aversion: float = RISK_AVERSION,
     window: int = WINDOW,
+    budget_from: str = "previous",
+    cost_bps: float = 0.0,
     oracle: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rollout:
@@ -111,7 +138,12 @@ def rollout(
     returns : (series, time, m), or (time, m)
     strategy : Strategy
     turnover_l1 : number or sequence
-        Budgets γ on ‖s_t − s_{t−1}‖₁.
+        Budgets γ on ‖s_t − p_t‖₁.
+    budget_from : {"previous", "drifted"}
+        p_t: the weights s_{t−1} of the step before, as in the paper, or what its returns made of them,
+        s ⊙ (1 + r) / (1 + sᵀr), which is what an investor has to trade from.
+    cost_bps : float
+        Told to the strategy; the rollout charges nothing.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
     progress : function of (step, steps), optional
@@ -121,23 +153,42 @@ def rollout(
     array = validate_simulation_returns(returns, window)
     budgets = validate_budgets(turnover_l1)
     risk = validate_risk_aversion(risk_aversion)
+    cost = validate_cost(cost_bps)
+    validate_choice("budget_from", budget_from, BUDGET_FROM)
     series, time, m = array.shape
     shape = (series, len(budgets), time, m)
     if strategy.wants_hindsight:
         oracle = oracle_path(array, budgets.tolist(), risk, window) if oracle is None else oracle
-        if getattr(oracle, "shape", None) != shape or not np.isfinite(oracle).all():
-            found = getattr(oracle, "shape", type(oracle).__name__)
-            raise InputError(f"oracle: expected finite numbers of shape {shape}, found {found}")
+        fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
+        found = getattr(oracle, "shape", type(oracle).__name__)
+        expect(fits, "oracle", f"finite numbers of shape {shape}", found)
     raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
     for t in range(window, time):
         steps = slice(t - window, t)
         if progress is not None:
             progress(t - window, time - window)
         hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
-        seen = Observation(array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t)
+        now = held[:, :, t - 1].copy()
+        if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
+            now = drifted(now, array[:, None, t - 1])
+        seen = Observation(
+            array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t, now.copy(), cost
+        )
         raw[:, :, t] = _answer(strategy, seen, shape)
-        held[:, :, t] = _project(raw[:, :, t], held[:, :, t - 1], budgets)
-    return Rollout(strategy.name, raw, held, budgets, window, risk)
+        held[:, :, t] = _project(raw[:, :, t], now, budgets)
+    return Rollout(strategy.name, raw, held, budgets, window, risk, budget_from)
+
+
+def drifted(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+    """What returns make of weights, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
+    grown = weights * (1 + returns)
+    total = grown.sum(-1, keepdims=True)
+    return np.asarray(np.divide(grown, total, out=np.array(weights, dtype=float), where=total > 0))
+
+
+def validate_cost(cost_bps: float) -> float:
+    """Basis points of the amount traded; a full change of the portfolio, ‖Δ‖₁ = 2, may not take all wealth."""
+    return validate_positive("cost_bps", cost_bps, allow_zero=True, most=_MOST_COST_BPS)
 
 
 def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
@@ -156,8 +207,7 @@ def validate_strategy(strategy: object) -> None:
     if isinstance(strategy, type):
         name = strategy.__name__
         raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")
-    if missing:
-        raise InputError(f"strategy: expected {', '.join(missing)}, found none in {type(strategy).__name__}")
+    expect(not missing, "strategy", ", ".join(missing), f"none in {type(strategy).__name__}")
 
 
 def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int, int, int]) -> np.ndarray:
@@ -172,14 +222,16 @@ def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int,
     except ValueError:
         expected = f"({series}, {budgets}, {m})"
         raise InputError(f"{strategy.name}: expected weights of shape {expected}, found {answer.shape}") from None
-    if not np.isfinite(answer).all():
-        raise InputError(f"{strategy.name}: expected finite weights, found {answer[~np.isfinite(answer)][0]}")
-    if np.abs(answer).max() > _LARGEST:
-        raise InputError(f"{strategy.name}: expected weights within {_LARGEST:g}, found {np.abs(answer).max():g}")
+    refuse(f"{strategy.name}: expected finite weights, found {value}" for value in answer[~np.isfinite(answer)])
+    largest = np.abs(answer).max()
+    expect(largest <= _LARGEST, strategy.name, f"weights within {_LARGEST:g}", f"{largest:g}")
     return answer
 
 
 def _project(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    """The nearest feasible weights, (series, budgets, m)."""
+    """The nearest feasible weights, (series, budgets, m); an answer that is feasible to rounding stays as it is."""
+    slack = np.maximum(np.abs(raw.sum(-1) - 1), np.abs(raw - previous).sum(-1) - budgets)
+    if raw.min() >= 0 and slack.max() <= _ROUNDING:
+        return raw
     gamma = torch.from_numpy(budgets.copy()).expand(raw.shape[:-1])
     return np.asarray(project_portfolio(torch.from_numpy(raw.copy()), torch.from_numpy(previous.copy()), gamma))

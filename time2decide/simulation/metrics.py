@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from time2decide.simulation.engine import Rollout
+from time2decide.simulation.engine import Rollout, drifted
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Score:
     mse_projected : the same for the weights held
     utility : sᵀr_t − λ sᵀΣ̂_t s of the weights held
     regret : the oracle's utility minus this one
-    turnover : ‖s_t − s_{t−1}‖₁
+    turnover : ‖s_t − p_t‖₁ from the weights p_t that the budget is measured from
     """
 
     mse: np.ndarray
@@ -40,13 +40,12 @@ def score(result: Rollout, returns: np.ndarray, oracle: np.ndarray) -> Score:
     start = result.window
     best = utility_path(returns, oracle, result.risk_aversion, start).mean(-1)
     own = utility_path(returns, result.allocations, result.risk_aversion, start).mean(-1)
-    steps = np.diff(result.allocations[:, :, start - 1 :], axis=2)
     return Score(
         mse=squared_distance(result.raw, oracle, start),
         mse_projected=squared_distance(result.allocations, oracle, start),
         utility=own,
         regret=best - own,
-        turnover=np.abs(steps).sum(-1).mean(-1),
+        turnover=turnover(result, returns).mean(-1),
     )
 
 
@@ -70,17 +69,37 @@ def utility_path(returns: np.ndarray, allocations: np.ndarray, risk_aversion: fl
     return utility
 
 
+def turnover(result: Rollout, returns: np.ndarray) -> np.ndarray:
+    """‖s_t − p_t‖₁ from the weights p_t that the budget is measured from, (series, budgets, time − window)."""
+    if result.budget_from == "drifted":
+        return traded(result.allocations, returns, result.window)
+    return np.asarray(np.abs(np.diff(result.allocations[:, :, result.window - 1 :], axis=2)).sum(-1))
+
+
 def traded(allocations: np.ndarray, returns: np.ndarray, window: int) -> np.ndarray:
     """‖s_t − drifted s_{t−1}‖₁, the share of wealth that really changes hands, (series, budgets, time − window).
 
     Between two decisions weights drift with the returns: s ⊙ (1 + r) / (1 + sᵀr).
     """
-    before = allocations[:, :, window - 1 : -1]
-    grown = before * (1 + returns[:, None, window - 1 : -1])
-    total = grown.sum(-1, keepdims=True)
-    drifted = np.divide(grown, total, out=before.copy(), where=total > 0)
-    drifted[:, :, 0] = before[:, :, 0]  # the first decision starts from the uniform portfolio itself
-    return np.asarray(np.abs(allocations[:, :, window:] - drifted).sum(-1))
+    before = drifted(allocations[:, :, window - 1 : -1], returns[:, None, window - 1 : -1])
+    before[:, :, 0] = allocations[:, :, window - 1]  # the first decision starts from the uniform portfolio itself
+    return np.asarray(np.abs(allocations[:, :, window:] - before).sum(-1))
+
+
+def net_returns(result: Rollout, returns: np.ndarray, cost_bps: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns after costs and the amount traded, (series, budgets, time − window) each.
+
+    The cost of the amount traded, measured from drifted weights, is paid from wealth before the return is earned:
+    (1 − c ‖s_t − drifted s_{t−1}‖₁)(1 + s_tᵀr_t) − 1.
+    """
+    amount = traded(result.allocations, returns, result.window)
+    gross = np.einsum("nktm,ntm->nkt", result.allocations[:, :, result.window :], returns[:, result.window :])
+    return (1 - cost_bps / 1e4 * amount) * (1 + gross) - 1, amount
+
+
+def realised_utility(net: np.ndarray, risk_aversion: float) -> np.ndarray:
+    """mean − λ · variance of net returns (…, time), per step: what a mean-variance investor has had of them."""
+    return np.asarray(net.mean(axis=-1) - risk_aversion * net.var(axis=-1))
 
 
 def performance(net: np.ndarray, periods_per_year: float) -> dict[str, float]:
@@ -112,3 +131,37 @@ def stationary_bootstrap(length: int, draws: int, block: float, rng: np.random.G
     steps = np.arange(length)
     last = np.maximum.accumulate(np.where(fresh, steps, 0), axis=1)  # where the current block began
     return np.asarray((np.take_along_axis(starts, last, axis=1) + steps - last) % length)
+
+
+class PairedBootstrap:
+    """Intervals of figures of net returns, and of differences between strategies, on the same drawn blocks of steps.
+
+    A figure is a function of the mean and the variance of a path. The draws are kept as how often each step was drawn,
+    (draws, time), so that the moments of every path come from one matrix product.
+
+    Parameters
+    ----------
+    length : int
+        Steps of the paths.
+    draws, block, seed
+        Of the stationary bootstrap; the blocks have mean length `block`, or the whole path if that is shorter.
+    """
+
+    def __init__(self, length: int, *, draws: int = 1000, block: float = 20.0, seed: int = 0) -> None:
+        places = stationary_bootstrap(length, draws, min(block, float(length)), np.random.default_rng(seed))
+        offsets = np.arange(draws)[:, None] * length
+        counts = np.bincount((places + offsets).ravel(), minlength=draws * length)
+        self.shares = counts.reshape(draws, length) / length  # (draws, time)
+
+    def moments(self, net: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of net returns (…, time) in every draw, (…, draws) each."""
+        centre = net.mean(axis=-1, keepdims=True)  # so that the variance is not a difference of large numbers
+        first = (net - centre) @ self.shares.T
+        second = (net - centre) ** 2 @ self.shares.T
+        return first + centre, np.maximum(second - first**2, 0.0)
+
+    @staticmethod
+    def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The central 95 % of drawn values (…, draws)."""
+        low, high = np.quantile(values, (0.025, 0.975), axis=-1)
+        return low, high

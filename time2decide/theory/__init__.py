@@ -4,7 +4,7 @@
 that linear attention over data tokens alone cannot form a covariance, and what has to be added so that it can.
 """
 
-from time2decide.core.lazy import lazy_names
+from time2decide.core import lazy_names
 
 __getattr__, __all__ = lazy_names(
     __name__, {"parity": "ParityConfig ParityTransformer covariance_series", "toy": "ToyModel"}

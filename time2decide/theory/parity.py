@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.validation import InputError, validate_count
+from time2decide.core.validation import expect, validate_count, validate_fields
 from time2decide.neural.models import initialise, linear_attention
 
 
@@ -35,12 +35,10 @@ class ParityConfig:
     covariance: bool = False  # one token per row of the empirical covariance, beside the data tokens
 
     def __post_init__(self) -> None:
-        for name in ("variables", "width", "layers", "heads"):
-            validate_count(name, getattr(self, name))
-        if self.width % self.heads:
-            raise InputError(f"heads: expected a divisor of width = {self.width}, found {self.heads}")
-        if not self.projection and self.width < self.channels:
-            raise InputError(f"width: expected at least {self.channels} without projection, found {self.width}")
+        validate_fields(self, count="variables width layers heads")
+        expect(not self.width % self.heads, "heads", f"a divisor of width = {self.width}", self.heads)
+        least = 1 if self.projection else self.channels
+        expect(self.width >= least, "width", f"at least {least} without projection", self.width)
 
     @property
     def channels(self) -> int:
@@ -65,8 +63,7 @@ class ParityTransformer(nn.Module):
 
     def forward(self, series: Tensor) -> Tensor:
         n = self.config.variables
-        if series.dim() != 3 or series.shape[-1] != n:
-            raise InputError(f"series: expected shape (batch, time, {n}), found {tuple(series.shape)}")
+        expect(series.dim() == 3 and series.shape[-1] == n, "series", f"shape (batch, time, {n})", tuple(series.shape))
         h = self._tokens(series)  # (batch, tokens, width)
         for layer in self.layers:
             h = layer(h)

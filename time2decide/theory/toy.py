@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import quad
 
-from time2decide.core.validation import InputError, validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_fields
 
 RULES = ("pto", "e2e")
 _REACH = 12.0  # standard deviations beyond which a Gaussian density is zero in double precision
@@ -33,8 +33,7 @@ class ToyModel:
     risk_aversion: float = 0.2  # λ, with the variance of the assets absorbed
 
     def __post_init__(self) -> None:
-        for name in ("prior_variance", "return_variance", "risk_aversion"):
-            validate_positive(name, getattr(self, name))
+        validate_fields(self, positive="prior_variance return_variance risk_aversion")
 
     def noise_variance(self, n: int) -> float:
         """s² = 2σ²/n."""
@@ -89,8 +88,7 @@ class ToyModel:
         return _gaussian_mean(lambda z: abs(weight - float(self.weight(centre + scale * z))), kinks)
 
     def _trust(self, rule: str, n: int) -> float:
-        if rule not in RULES:
-            raise InputError(f"rule: expected one of {', '.join(RULES)}, found {rule!r}")
+        expect(rule in RULES, "rule", f"one of {', '.join(RULES)}", f"{rule!r}")
         return 1.0 if rule == "pto" else self.shrinkage(n)
 
     def _expect(self, function, variance: float, trust: float) -> float:  # type: ignore[no-untyped-def]

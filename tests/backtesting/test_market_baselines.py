@@ -1,0 +1,83 @@
+"""Rules for real markets: the exact step with costs, state carried forward, forecasts only where there is something."""
+
+import numpy as np
+import pytest
+
+from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance, _MarketState, step_with_cost
+from time2decide.markets.estimators import two_scale
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import traded
+
+
+def market(steps=900, m=8, reversal=0.0, seed=0):
+    """One factor and Student noise; `reversal` of the last idiosyncratic return."""
+    rng = np.random.default_rng(seed)
+    own = 0.01 * rng.standard_t(5, (steps, m))
+    for t in range(1, steps):
+        own[t] -= reversal * own[t - 1]
+    return 0.008 * rng.normal(size=(steps, 1)) + own
+
+
+def test_the_step_is_optimal_by_cvxpy():
+    import cvxpy as cp
+
+    rng = np.random.default_rng(1)
+    for gamma, price in ((0.1, 0.0), (0.5, 1e-4), (2.0, 1e-3)):
+        factor = rng.normal(size=(6, 3))
+        Q, mean, p = 0.01 * (factor @ factor.T + np.eye(6)), 0.002 * rng.normal(size=6), rng.dirichlet(np.ones(6))
+        s = cp.Variable(6)
+        value = s @ mean - 0.5 * cp.quad_form(s, Q) - price * cp.norm1(s - p)
+        problem = cp.Problem(cp.Maximize(value), [s >= 0, cp.sum(s) == 1, cp.norm1(s - p) <= gamma])
+        problem.solve(solver=cp.CLARABEL)
+        ours = step_with_cost(mean, Q, p, gamma, price)
+        assert np.abs(ours - p).sum() <= gamma + 1e-9
+        found = ours @ mean - 0.5 * ours @ Q @ ours - price * np.abs(ours - p).sum()
+        assert found == pytest.approx(problem.value, abs=1e-8)
+
+
+def test_a_trade_that_is_not_worth_its_cost_is_not_made():
+    p = np.array([0.5, 0.3, 0.2])
+    np.testing.assert_array_equal(step_with_cost(np.zeros(3), 0.01 * np.eye(3), p, 2.0, 1.0), p)
+
+
+def test_the_state_is_the_same_row_by_row():
+    returns = market(400)
+    whole, carried = _MarketState(returns), _MarketState(returns[:300])
+    for row in returns[300:]:
+        carried.update(row[None])
+    np.testing.assert_allclose(carried.covariance(), whole.covariance())
+    np.testing.assert_allclose(carried.forecast(), whole.forecast())
+    assert carried.worth() == pytest.approx(whole.worth())
+    np.testing.assert_allclose(whole.covariance(), two_scale().update(returns).covariance())
+
+
+def test_another_series_starts_anew():
+    first, second = market(330), market(330, seed=9)
+    strategy = PooledRule()
+    alone = rollout(second, PooledRule(), 0.1, window=300, budget_from="drifted").raw
+    rollout(first, strategy, 0.1, window=300, budget_from="drifted")
+    np.testing.assert_array_equal(rollout(second, strategy, 0.1, window=300, budget_from="drifted").raw, alone)
+
+
+def test_forecasts_are_followed_where_there_is_something_to_predict():
+    options = {"window": 520, "budget_from": "drifted", "cost_bps": 10.0, "risk_aversion": 5.0}
+    nothing, something = market(), market(reversal=0.3)
+    state = _MarketState(something)
+    assert state.worth() > 0.5
+    assert np.corrcoef(state.forecast(), -(something[-1] - something[-1].mean()))[0, 1] > 0.8
+    assert _MarketState(nothing).worth() < 0.3
+    quiet = rollout(nothing, PooledRule(), 0.5, **options).allocations
+    busy = rollout(something, PooledRule(), 0.5, **options).allocations
+    assert traded(busy, something[None], 520).mean() > 5 * traded(quiet, nothing[None], 520).mean()
+    flat = rollout(something, TwoScaleMinimumVariance(), 0.5, **options).allocations
+    gain = np.einsum("tm,tm->t", busy[0, 0, 520:] - flat[0, 0, 520:], something[520:]).mean()
+    assert gain > 10e-4
+
+
+def test_costs_lower_turnover():
+    returns = market()
+    amounts = []
+    for cost in (0.0, 20.0, 200.0):
+        held = rollout(returns, TwoScaleMinimumVariance(), 0.1, window=520, budget_from="drifted", cost_bps=cost)
+        amounts.append(traded(held.allocations, returns[None], 520).mean())
+    assert amounts[0] > amounts[1] > amounts[2]

@@ -1,0 +1,254 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from time2decide.core.validation import InputError
+from time2decide.markets import Constraints, FactorCovariance, mean_variance_step, portfolio_layer, solve_portfolio
+from time2decide.markets import portfolio as portfolio_file
+from time2decide.markets.portfolio_general import _scaled_row, _solve_row
+
+
+def covariance_of(rng, m, kind):
+    """Definite, singular, duplicated, with ties, zero, or a factor model."""
+    factor = {
+        "definite": lambda: rng.standard_normal((m, m + 3)),
+        "singular": lambda: rng.standard_normal((m, max(1, m // 3))),
+        "duplicates": lambda: rng.standard_normal((m, m + 2))[np.maximum(np.arange(m) - m // 2, 0)],
+        "ties": lambda: np.round(rng.standard_normal((m, 3))),
+        "zero": lambda: np.zeros((m, 1)),
+        "factors": lambda: np.c_[rng.standard_normal((m, 3)), np.diag(rng.uniform(0.5, 2, m))],
+    }[kind]()
+    return factor @ factor.T / factor.shape[1]
+
+
+KINDS = ("definite", "singular", "duplicates", "ties", "zero", "factors")
+
+
+def random_problem(seed, most=30):
+    """Arguments of `solve_portfolio`, of many scales and degeneracies."""
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(2, most + 1))
+    mean = rng.standard_normal(m) * 10.0 ** rng.integers(-4, 0)
+    if rng.random() < 0.3:
+        mean = np.round(3 * mean / np.abs(mean).max())
+    p = rng.dirichlet(np.full(m, rng.choice([0.1, 1.0, 100.0])))
+    p[rng.random(m) < rng.choice([0.0, 0.4])] = 0
+    p = p / p.sum() if p.sum() > 0 else np.full(m, 1 / m)
+    return {
+        "mean": mean,
+        "covariance": covariance_of(rng, m, rng.choice(KINDS)) * 10.0 ** rng.integers(-8, 1),
+        "previous": p,
+        "risk_aversion": rng.choice([0, 1e-3, 0.1, 1, 5, 50, 1e3]),
+        "turnover_l1": rng.choice([0, 1e-12, 1e-6, 1e-3, 0.05, 0.1, 0.5, 1, 1.9, 2]),
+        "cost": rng.choice([0, 1e-4, 1e-3, 0.05]) * (rng.random(m) if rng.random() < 0.5 else 1.0),
+    }
+
+
+def violation(weights, previous, turnover_l1):
+    return max(-weights.min(), abs(weights.sum() - 1), np.abs(weights - previous).sum() - float(turnover_l1))
+
+
+def independent_gap(arguments, solution, lower=0.0, upper=1.0):
+    """The bound of weak duality from the data, the weights and the two prices, written out once more."""
+    mean, S, p = arguments["mean"], arguments["covariance"], arguments["previous"]
+    s, theta, nu = solution.weights, float(solution.turnover_price), float(solution.budget_price) - mean.max()
+    a = (mean - mean.max()) - 2 * arguments["risk_aversion"] * S @ s - nu
+    price = arguments["cost"] + theta
+    best = [
+        a * (v - s) - price * (np.abs(v - p) - np.abs(s - p))
+        for v in (np.full_like(s, lower), p, np.full_like(s, upper))
+    ]
+    slack = theta * (arguments["turnover_l1"] - np.abs(s - p).sum())
+    size = max(np.ptp(mean), 2 * arguments["risk_aversion"] * S.diagonal().max(), np.max(arguments["cost"]), 1e-300)
+    return (np.maximum.reduce([*best, np.zeros_like(s)]).sum() + slack) / size
+
+
+@pytest.mark.parametrize("seed", range(250))
+def test_random_problems_are_feasible_certified_and_equal_to_a_second_family(seed):
+    arguments = random_problem(seed)
+    ours = solve_portfolio(**arguments)
+    assert violation(ours.weights, arguments["previous"], arguments["turnover_l1"]) < 1e-12
+    assert independent_gap(arguments, ours) < 1e-12
+    assert ours.gap < 1e-12
+    row, _, _ = _scaled_row(ours.problem, 0)
+    theirs = _solve_row(row)
+    size = max(np.ptp(arguments["mean"]), 2 * arguments["risk_aversion"] * arguments["covariance"].max(), 1e-300)
+    difference = ours.utility - ours.problem.utility(theirs.s[None])[0]
+    assert abs(difference) < 1e-10 * size + 1e-15
+
+
+def test_compiled_and_numpy_forms_agree(monkeypatch):
+    from time2decide.markets import turnover_kernels, turnover_path
+
+    for seed in range(150):
+        arguments = random_problem(1000 + seed)
+        answers = []
+        for module in (turnover_path, turnover_kernels):
+            monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m, module=module: module)
+            answers.append(solve_portfolio(**arguments))
+        size = max(np.ptp(arguments["mean"]), 1e-12)
+        assert answers[0].utility == pytest.approx(answers[1].utility, abs=1e-11 * size, rel=1e-10)
+        assert max(answers[0].gap, answers[1].gap) < 1e-12
+
+
+@pytest.mark.parametrize("cost", [0.0, 1e-4])
+def test_batches_broadcast_and_threads_do_not_matter(cost):
+    rng = np.random.default_rng(0)
+    mean = rng.standard_normal((6, 1, 12)) * 1e-3
+    S = np.stack([covariance_of(rng, 12, "definite") for _ in range(6)])[:, None] * 1e-4
+    p = rng.dirichlet(np.ones(12), (6, 3))
+    gamma = np.array([0.1, 0.5, 2.0])
+    together = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=gamma, cost=cost)
+    assert together.weights.shape == (6, 3, 12)
+    assert together.utility.shape == together.status.shape == together.turnover.shape == (6, 3)
+    for i in range(6):
+        for k in range(3):
+            alone = solve_portfolio(mean[i, 0], S[i, 0], p[i, k], risk_aversion=5.0, turnover_l1=gamma[k], cost=cost)
+            np.testing.assert_allclose(together.weights[i, k], alone.weights, atol=1e-14)
+    threaded = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=gamma, cost=cost, threads=2)
+    np.testing.assert_array_equal(threaded.weights, together.weights)
+
+
+def test_equals_the_step_without_costs():
+    rng = np.random.default_rng(1)
+    S = np.stack([covariance_of(rng, 8, "definite") for _ in range(20)]) * 1e-3
+    mean, p = rng.standard_normal((20, 8)) * 1e-2, rng.dirichlet(np.ones(8), 20)
+    ours = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=0.7)
+    np.testing.assert_allclose(ours.weights, mean_variance_step(mean, S, p, 0.7, 5.0), atol=1e-8)
+
+
+def test_a_start_from_another_solution_gives_the_same_answer():
+    rng = np.random.default_rng(2)
+    S, p = covariance_of(rng, 40, "factors") * 1e-4, rng.dirichlet(np.ones(40))
+    mean = rng.standard_normal(40) * 1e-3
+    first = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=0.8)
+    for other in (mean + 1e-5 * rng.standard_normal(40), rng.standard_normal(40)):
+        cold = solve_portfolio(other, S, p, risk_aversion=5.0, turnover_l1=0.8)
+        warm = solve_portfolio(other, S, p, risk_aversion=5.0, turnover_l1=0.8, start=first)
+        np.testing.assert_allclose(warm.weights, cold.weights, atol=1e-12)
+
+
+def test_factor_covariance_equals_the_dense_one():
+    rng = np.random.default_rng(3)
+    model = FactorCovariance(rng.standard_normal((5, 30, 4)) * 0.01, rng.uniform(0.5, 2, (5, 30)) * 1e-4)
+    mean, p = rng.standard_normal((5, 30)) * 1e-3, rng.dirichlet(np.ones(30), 5)
+    options = {"risk_aversion": 5.0, "turnover_l1": 0.6, "cost": 1e-4, "benchmark": rng.dirichlet(np.ones(30))}
+    ours, dense = solve_portfolio(mean, model, p, **options), solve_portfolio(mean, model.dense(), p, **options)
+    np.testing.assert_allclose(ours.weights, dense.weights, atol=1e-12)
+    np.testing.assert_allclose(ours.utility, dense.utility, rtol=1e-12)
+
+
+def test_shadow_price_is_the_derivative_of_the_utility():
+    rng = np.random.default_rng(4)
+    S, p, mean = covariance_of(rng, 20, "factors") * 1e-4, rng.dirichlet(np.ones(20)), rng.standard_normal(20) * 1e-3
+    at = [
+        solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=g, cost=2e-4) for g in (0.5 - 1e-6, 0.5, 0.5 + 1e-6)
+    ]
+    assert (at[2].utility - at[0].utility) / 2e-6 == pytest.approx(float(at[1].turnover_price), rel=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0, 2), st.floats(0, 2))
+def test_more_budget_is_never_worse_and_no_trade_is_always_allowed(seed, one, other):
+    arguments = random_problem(seed, most=12) | {"turnover_l1": np.sort([one, other])}
+    solution = solve_portfolio(**arguments)
+    stay = solution.problem.utility(np.stack([arguments["previous"]] * 2))
+    size = max(np.abs(solution.utility).max(), np.abs(stay).max())
+    assert solution.utility[1] >= solution.utility[0] - 1e-12 * size
+    assert (solution.utility >= stay - 1e-12 * size).all()
+    assert solution.turnover_price[0] >= solution.turnover_price[1] - 1e-9 * size
+
+
+def test_gradients():
+    rng = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
+    A, specific = draw(2, 5, 7), draw(2, 5).abs() + 0.5
+    common = (
+        0.5 * draw(2, 5),
+        draw(2, 5),
+        torch.full((2,), 1.3).double(),
+        torch.full((2,), 0.6).double(),
+        draw(2, 5).abs() * 0.02,
+    )
+
+    def decide(mean, logits, risk, gamma, cost, factor, diagonal, model, constraints):
+        covariance = FactorCovariance(factor, diagonal) if model else factor @ factor.mT / 7
+        return portfolio_layer(mean, covariance, logits.softmax(-1), risk, gamma, cost, constraints=constraints)
+
+    for model in (False, True):
+        for constraints in (None, Constraints(lower=-0.2, upper=0.6, cash=(0.0, 1.0))):
+            inputs = [t.clone().requires_grad_() for t in (*common, A, specific)]
+            torch.autograd.gradcheck(
+                partial(decide, model=model, constraints=constraints), inputs, eps=1e-7, atol=1e-4, rtol=1e-3
+            )
+
+
+def test_gradients_in_single_precision_of_a_shared_covariance():
+    rng = np.random.default_rng(5)
+    S = torch.tensor(covariance_of(rng, 6, "definite"), dtype=torch.float32, requires_grad=True)
+    mean = torch.tensor(rng.standard_normal((4, 6)), dtype=torch.float32, requires_grad=True)
+    weights = portfolio_layer(mean, S, torch.full((6,), 1 / 6), 1.0, 0.8)
+    weights.square().sum().backward()
+    assert weights.dtype == S.grad.dtype == torch.float32
+    assert S.grad.shape == (6, 6)
+    assert mean.grad.abs().sum() > 0
+
+
+BAD = [
+    ({"mean": [0.1, np.nan]}, "mean"),
+    ({"mean": ["a", "b"]}, "mean"),
+    ({"mean": [0.1, 0.2, 0.3]}, "mean"),
+    ({"covariance": np.eye(3)}, "covariance"),
+    ({"covariance": -np.eye(2)}, "covariance"),
+    ({"covariance": [[1.0, 0.5], [0.0, 1.0]]}, "covariance"),
+    ({"covariance": FactorCovariance(np.ones((3, 1)), np.ones(3))}, "covariance"),
+    ({"previous": [0.5, 0.6]}, "previous"),
+    ({"previous": [1.5, -0.5]}, "previous"),
+    ({"risk_aversion": -1.0}, "risk_aversion"),
+    ({"turnover_l1": -1.0}, "turnover_l1"),
+    ({"cost": -1e-3}, "cost"),
+    ({"benchmark": [0.1, np.inf]}, "benchmark"),
+    ({"constraints": Constraints(lower=0.6, upper=0.5)}, "lower"),
+    ({"constraints": Constraints(upper=[0.5, 0.5, 0.5])}, "upper"),
+    ({"constraints": Constraints(upper=[0.1, 1.0]), "turnover_l1": 0.1}, "turnover_l1"),
+]
+
+
+@pytest.mark.parametrize(("change", "name"), BAD)
+def test_bad_input_is_named(change, name):
+    arguments = {"mean": [0.1, 0.2], "covariance": np.eye(2), "previous": [0.5, 0.5], "risk_aversion": 1.0}
+    with pytest.raises(InputError, match=name):
+        solve_portfolio(**(arguments | change))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_cash_shorts_and_benchmarks_against_cvxpy(seed):
+    import cvxpy as cp
+
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(3, 12))
+    S, mean, p = covariance_of(rng, m, "definite") * 0.01, rng.standard_normal(m) * 0.01, rng.dirichlet(np.ones(m))
+    lower = -rng.random(m) * 0.2 if seed % 2 else np.zeros(m)
+    upper = np.full(m, 1.5 / m) if seed % 3 else np.ones(m)
+    cash, rate = ((0.0, 0.5), 1e-3) if seed % 5 < 3 else ((0.0, 0.0), 0.0)
+    cost, b = rng.random(m) * 1e-3, rng.dirichlet(np.ones(m))
+    least = np.abs(p - np.clip(p, lower, upper)).sum()
+    gamma = least + rng.uniform(0.3, 1.5)
+    ours = solve_portfolio(
+        mean, S, p, risk_aversion=2.0, turnover_l1=gamma, cost=cost, benchmark=b,
+        constraints=Constraints(lower, upper, cash=cash, cash_return=rate),
+    )  # fmt: skip
+    s = cp.Variable(m)
+    left = 1 - cp.sum(s)
+    utility = mean @ s - 2.0 * cp.quad_form(s - b, cp.psd_wrap(S)) - cost @ cp.abs(s - p) + rate * left
+    limits = [s >= lower, s <= upper, left >= cash[0], left <= cash[1], cp.norm1(s - p) <= gamma]
+    cp.Problem(cp.Maximize(utility), limits).solve(solver="CLARABEL")
+    assert float(ours.utility) == pytest.approx(utility.value, abs=1e-8)
+    np.testing.assert_allclose(ours.weights, s.value, atol=2e-4)
+    assert (ours.weights >= lower - 1e-13).all()
+    assert (ours.weights <= upper + 1e-13).all()
+    assert -1e-13 + cash[0] <= 1 - ours.weights.sum() <= cash[1] + 1e-13

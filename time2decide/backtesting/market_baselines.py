@@ -1,0 +1,188 @@
+"""Rules for real daily returns that train nothing and carry their state forward day by day.
+
+`TwoScaleMinimumVariance` looks at risk alone. `PooledRule` adds forecasts of one regression over all assets, attenuated
+by the record of their own worth. Both weigh the cost of a trade against what it buys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import daqp
+import numpy as np
+
+from time2decide.backtesting.skfolio_baselines import continues
+from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
+from time2decide.simulation.engine import Observation
+
+_LASTS = 20.0  # steps over which the cost of a trade made for risk is spread
+_FORECAST_LASTS = 3.0  # and of a trade made on a forecast
+_HARDLY = 0.02  # worth of the forecasts below which trades are made for risk
+_MINIMUM_VARIANCE_AVERSION = 25.0  # λ that stands for "risk alone" when costs are weighed against it
+_NO_BOUND, _EQUALITY = 1e30, 5  # DAQP's infinity, and its mark of an equality row
+
+
+@dataclass
+class TwoScaleMinimumVariance:
+    """argmin λ sᵀΣs + c/20 ‖s − p‖₁ within the budget, every day: λ = 25, Σ the two-scale covariance, c the cost.
+
+    Σ has volatilities with half-life 63 and correlations with half-life 250, shrunk by 0.3 to constant correlation.
+    """
+
+    name: str = "two-scale-minvar"
+    uses_risk_aversion: bool = False
+    uses_cost: bool = True
+    wants_hindsight: bool = False
+    _last: np.ndarray | None = field(default=None, repr=False, compare=False)
+    _states: list[_MarketState] = field(default_factory=list, repr=False, compare=False)
+
+    def decide(self, observation: Observation) -> np.ndarray:
+        self._states = carry_forward(self._states, self._last, observation.returns)
+        self._last = observation.returns
+        answer = np.empty(observation.previous.shape)
+        for place, state in enumerate(self._states):
+            curvature = 2 * _MINIMUM_VARIANCE_AVERSION * state.covariance()
+            still = np.zeros(curvature.shape[0])
+            for k, gamma in enumerate(observation.turnover_l1):
+                price = observation.cost_bps / 1e4 / _LASTS
+                answer[place, k] = step_with_cost(still, curvature, observation.previous[place, k], gamma, price)
+        return answer
+
+
+@dataclass
+class PooledRule:
+    """argmax sᵀ(ρ f ⊙ σ) − λ sᵀΣs − c/τ ‖s − p‖₁ within the budget, every day.
+
+    f: one regression over all assets, of standardised returns less their cross-sectional mean on their own past (the
+    last three, means of 5, 21 and 63, the year before the last month), fitted with forgetting (half-life 750).
+    ρ in [0, 1]: what the forecasts were worth, the slope b of outcomes on forecasts made before them (half-life 500)
+    times 1 − (2 se / b)², and 0 while b is within two standard errors of 0.
+    τ: 3 steps if the forecasts are worth something (ρ ≥ 0.02), else 20.
+    """
+
+    name: str = "pooled-rule"
+    uses_risk_aversion: bool = True
+    uses_cost: bool = True
+    wants_hindsight: bool = False
+    _last: np.ndarray | None = field(default=None, repr=False, compare=False)
+    _states: list[_MarketState] = field(default_factory=list, repr=False, compare=False)
+
+    def decide(self, observation: Observation) -> np.ndarray:
+        self._states = carry_forward(self._states, self._last, observation.returns)
+        self._last = observation.returns
+        answer = np.empty(observation.previous.shape)
+        for place, state in enumerate(self._states):
+            worth, mean = state.worth(), state.forecast()
+            curvature = 2 * observation.risk_aversion * state.covariance()
+            price = observation.cost_bps / 1e4 / (_LASTS if worth < _HARDLY else _FORECAST_LASTS)
+            for k, gamma in enumerate(observation.turnover_l1):
+                answer[place, k] = step_with_cost(worth * mean, curvature, observation.previous[place, k], gamma, price)
+        return answer
+
+
+def carry_forward(states: list[_MarketState], last: np.ndarray | None, window: np.ndarray) -> list[_MarketState]:
+    """States of the series of a window (series, time, m): one row further if it continues the last, else made anew."""
+    if continues(last, window):
+        for state, series in zip(states, window, strict=True):
+            state.update(series[-1:])
+        return states
+    return [_MarketState(series) for series in window]
+
+
+class _MarketState:
+    """What the rules know of a market after its last row: covariance, volatilities, the regression and its record."""
+
+    _BLEND = ((10.0, 0.3), (21.0, 0.4), (63.0, 0.3))  # half-lives and shares of the variance that standardises
+    _LONG = 252  # rows that the features look back
+    _FORGET, _RECORD = 750.0, 500.0  # half-lives of the regression and of its record
+    _PENALTY = 200.0
+
+    def __init__(self, returns: np.ndarray) -> None:
+        m = returns.shape[1]
+        self._covariance = two_scale(least=2)
+        self._variances = [(VarianceEWMA(half_life, m), share) for half_life, share in self._BLEND]
+        self._past = np.zeros((0, m))  # standardised returns less their cross-sectional mean
+        self._gram, self._cross = np.eye(7) * self._PENALTY, np.zeros(7)
+        self._products, self._squares = 0.0, 1e-6  # of forecasts with outcomes and with themselves
+        self.update(returns)
+
+    def update(self, rows: np.ndarray) -> None:
+        """Take the next rows (steps, m)."""
+        self._covariance.update(rows)
+        for row in rows:
+            scale = self._deviation()
+            known = np.isfinite(scale) & (scale > 0)
+            outcome = np.where(known, np.clip(row / np.where(known, scale, 1.0), -6, 6), 0.0)
+            outcome -= outcome.mean()
+            if len(self._past) == self._LONG:
+                self._learn(outcome)
+            self._past = np.concatenate([self._past, outcome[None]])[-self._LONG :]
+            for variance, _ in self._variances:
+                variance.standardise(row[None])
+
+    def _learn(self, outcome: np.ndarray) -> None:
+        """One more outcome for the regression, and for the record of the forecast that was made before it."""
+        features, forecast = self._features(), self._standard_forecast()
+        keep = decay_of(self._FORGET)
+        self._gram, self._cross = keep * self._gram + features.T @ features, keep * self._cross + features.T @ outcome
+        keep = decay_of(self._RECORD)
+        self._products = keep * self._products + float(forecast @ outcome)
+        self._squares = keep * self._squares + float(forecast @ forecast)
+
+    def _features(self) -> np.ndarray:
+        """(m, 7), each of about unit size."""
+        a = self._past
+        columns = (
+            a[-1],
+            a[-2],
+            a[-3],
+            a[-5:].mean(0),
+            a[-21:].mean(0) * 4.5,
+            a[-63:].mean(0) * 8,
+            a[: self._LONG - 21].mean(0) * 15,
+        )
+        return np.stack(columns, axis=1)
+
+    def _standard_forecast(self) -> np.ndarray:
+        forecast = self._features() @ np.linalg.solve(self._gram, self._cross)
+        return np.asarray(forecast - forecast.mean())
+
+    def _deviation(self) -> np.ndarray:
+        return np.sqrt(sum(share * variance.value() for variance, share in self._variances))
+
+    def covariance(self) -> np.ndarray:
+        """Σ of the next returns, (m, m)."""
+        return self._covariance.covariance()
+
+    def forecast(self) -> np.ndarray:
+        """f ⊙ σ in units of returns, (m,); 0 before a year of rows."""
+        if len(self._past) < self._LONG:
+            return np.zeros(self._past.shape[1])
+        return np.asarray(self._standard_forecast() * self._deviation())
+
+    def worth(self) -> float:
+        """ρ"""
+        slope, error = self._products / self._squares, 1 / np.sqrt(self._squares)
+        return float(np.clip(slope * max(0.0, 1 - (2 * error / slope) ** 2), 0, 1)) if slope > 0 else 0.0
+
+
+def step_with_cost(
+    mean: np.ndarray, curvature: np.ndarray, previous: np.ndarray, gamma: float, price: float
+) -> np.ndarray:
+    """argmax sᵀμ − ½ sᵀQs − price ‖s − p‖₁ over {s ≥ 0, 1ᵀs = 1, ‖s − p‖₁ ≤ γ}, by DAQP in the trades."""
+    m, slope = len(mean), curvature @ previous - mean
+    if slope[previous > 0].max() - slope.min() <= 2 * price:  # no trade is worth its cost: certified optimal
+        return previous.copy()
+    scale = np.abs(curvature).max()
+    H = np.block([[curvature, -curvature], [-curvature, curvature]]) / scale + 1e-7 * np.eye(2 * m)
+    f = np.concatenate([slope + price, price - slope]) / scale
+    rows = np.ones((2, 2 * m))  # 1ᵀb − 1ᵀv = 0 and 1ᵀb ≤ γ/2
+    rows[0, m:], rows[1, m:] = -1.0, 0.0
+    upper = np.concatenate([np.ones(m), previous, [0.0, min(gamma, 2.0) / 2]])
+    lower = np.zeros(2 * m + 2)
+    lower[-1] = -_NO_BOUND
+    sense = np.zeros(2 * m + 2, dtype=np.int32)
+    sense[2 * m] = _EQUALITY
+    trades = daqp.solve(H, f, rows, upper, lower, sense, primal_tol=1e-10, dual_tol=1e-10)[0]
+    weights = np.maximum(previous + trades[:m] - trades[m:], 0.0)
+    return np.asarray(weights / weights.sum())

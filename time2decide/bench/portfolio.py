@@ -1,0 +1,338 @@
+"""Markets and decisions against their peers: the oracle, the projection, a decision, LMC series.
+
+*Oracle*: its steps against the paper's route (CVXPY + OSQP, rebuilt per problem), judged by a second exact solver.
+*Projection*: in batches against SLSQP (the paper's choice) and DAQP, both one instance at a time. *Decide*: time per
+decision of Time2Decide, of predict-then-optimise on the same forecasts, and with the paper's projection. *LMC*: series
+against the route through scikit-learn's Gaussian processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from functools import reduce
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from time2decide.backtesting.baselines import PredictThenOptimise
+from time2decide.bench.timing import interleaved, one_thread, ratio
+from time2decide.markets.allocation import mean_variance_step
+from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.lmc import (
+    LINEAR_OFFSETS,
+    MIXTURES,
+    NOISE_LEVELS,
+    PERIODS,
+    SMOOTH_SCALES,
+    LMCConfig,
+    kernel_bank,
+    lmc_series,
+    lmc_set,
+)
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
+from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
+from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
+from time2decide.qp import QP, project_portfolio, solve_exact
+from time2decide.qp.exact import as_rows, solve_rows
+from time2decide.simulation.engine import Observation
+
+_SCALE = 100.0  # returns are small numbers: solvers with absolute tolerances need them larger
+
+
+class Steps(NamedTuple):
+    """Decisions taken at random from oracle paths: r (n, m), Σ (n, m, m), previous (n, m), γ (n,)."""
+
+    returns: np.ndarray
+    covariance: np.ndarray
+    previous: np.ndarray
+    turnover_l1: np.ndarray
+
+
+def oracle_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """One row per market for the cost of a step, and one for the labels of a whole training set."""
+    markets = ("clean",) if quick else ("clean", "noisy")
+    with one_thread():
+        return [*(_step_row(market, quick) for market in markets), _training_row(quick)]
+
+
+def _step_row(market: str, quick: bool) -> dict[str, Any]:
+    """The cost per step of a batch, as used for labels, beside one problem at a time by the paper's route."""
+    series = 2 if quick else 30
+    returns = synthetic_returns(market, count=series)[:, : 160 if quick else None]
+    decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
+    few = sample_steps(market, 4 if quick else 40, series=series)
+    peers: dict[str, Callable[[], object]] = {
+        "ours": lambda: oracle_path(returns, BUDGETS),
+        "reference": lambda: [cvxpy_osqp_step(few, i) for i in range(len(few.returns))],
+    }
+    times = interleaved(peers, rounds=1 if quick else 3)
+    seconds = median(times["ours"])
+    many = sample_steps(market, 50 if quick else 2500, series=series)
+    exact = np.stack([clarabel_step(many, i) for i in range(len(many.returns))])
+    steps = mean_variance_step(many.returns, many.covariance, many.previous, many.turnover_l1)
+    theirs = np.stack([cvxpy_osqp_step(few, i) for i in range(len(few.returns))])
+    return {
+        "compared": f"oracle step, m=16, {market}",
+        "decisions": decisions,
+        "ours_us": seconds / decisions * 1e6,
+        "cvxpy_osqp_us": median(times["reference"]) / len(few.returns) * 1e6,
+        "ratio": ratio(times, "reference", "ours") * decisions / len(few.returns),
+        "seconds": seconds,
+        "ours_objective_error": float(np.abs(objective(many, steps) - objective(many, exact)).max()),
+        "ours_constraint_error": violation(many, steps),
+        "cvxpy_osqp_weight_error": float(np.abs(theirs - mean_variance_step(*few)).max()),
+    }
+
+
+def _training_row(quick: bool) -> dict[str, Any]:
+    series = 4 if quick else 300
+    returns = synthetic_returns("clean", "train", count=series)
+    start = time.perf_counter()
+    oracle_path(returns, BUDGETS)
+    seconds = time.perf_counter() - start
+    decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
+    return {
+        "compared": f"labels of {series} series × {returns.shape[1] - WINDOW} steps × {len(BUDGETS)} budgets",
+        "decisions": decisions,
+        "ours_us": seconds / decisions * 1e6,
+        **dict.fromkeys(("cvxpy_osqp_us", "ratio")),
+        "seconds": seconds,
+        **dict.fromkeys(("ours_objective_error", "ours_constraint_error", "cvxpy_osqp_weight_error")),
+    }
+
+
+def sample_steps(market: str, count: int, *, series: int = 30, seed: int = 0) -> Steps:
+    """`count` random decisions (series, step, budget) of the evaluation set of a market."""
+    rng = np.random.default_rng(seed)
+    returns = synthetic_returns(market, count=series)
+    oracle = synthetic_oracle(market, count=series)
+    i, k = rng.integers(0, series, count), rng.integers(0, len(BUDGETS), count)
+    t = rng.integers(WINDOW, returns.shape[1], count)
+    windows = np.stack([returns[a, b - WINDOW : b] for a, b in zip(i, t, strict=True)])  # (count, window, m)
+    return Steps(returns[i, t], empirical_covariance(windows), oracle[i, k, t - 1], np.asarray(BUDGETS)[k])
+
+
+def objective(steps: Steps, s: np.ndarray) -> np.ndarray:
+    """sᵀr − λ sᵀΣs, (n,)."""
+    risk = np.einsum("ni,nij,nj->n", s, steps.covariance, s)
+    return np.asarray(np.einsum("ni,ni->n", s, steps.returns) - RISK_AVERSION * risk)
+
+
+def violation(steps: Steps, s: np.ndarray) -> float:
+    """The largest violation of s ≥ 0, 1ᵀs = 1 and the turnover budget."""
+    moved = np.abs(s - steps.previous).sum(-1) - steps.turnover_l1
+    return float(max(0.0, -s.min(), np.abs(s.sum(-1) - 1).max(), moved.max()))
+
+
+def clarabel_step(steps: Steps, i: int) -> np.ndarray:
+    """Decision i by Clarabel, an interior-point method: variables (s, u) with |s − p| ≤ u, 1ᵀu ≤ γ."""
+    import clarabel
+    from scipy import sparse
+
+    r, sigma, p, gamma = (field[i] for field in steps)
+    m = len(r)
+    eye, zero, one = np.eye(m), np.zeros((m, m)), np.ones((1, m))
+    blank = np.zeros((1, m))
+    A = np.block([[one, blank], [-eye, zero], [eye, -eye], [-eye, -eye], [blank, one]])
+    b = np.concatenate([[1.0], np.zeros(m), p, -p, [gamma]])
+    P = np.block([[2 * RISK_AVERSION * sigma, zero], [zero, zero]]) * _SCALE
+    q = np.concatenate([-r, np.zeros(m)]) * _SCALE
+    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(3 * m + 1)]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    solver = clarabel.DefaultSolver(sparse.csc_matrix(np.triu(P)), q, sparse.csc_matrix(A), b, cones, settings)
+    return np.array(solver.solve().x)[:m]
+
+
+def cvxpy_osqp_step(steps: Steps, i: int) -> np.ndarray:
+    """Decision i by the paper's route: a CVXPY problem built anew and solved by OSQP at its default tolerances."""
+    cp: Any = importlib.import_module("cvxpy")
+    r, sigma, p, gamma = (field[i] for field in steps)
+    s = cp.Variable(len(r))
+    goal = cp.Maximize(s @ r - RISK_AVERSION * cp.quad_form(s, cp.psd_wrap(sigma)))
+    problem = cp.Problem(goal, [s >= 0, cp.sum(s) == 1, cp.norm1(s - p) <= gamma])
+    problem.solve(solver=cp.OSQP)
+    return np.asarray(s.value)
+
+
+def projection_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """One row per number of assets and batch: µs per projection, ratios, and errors against the exact answer."""
+    with one_thread():
+        return [
+            row
+            for m, checked in ((16, 3), *(() if quick else ((64, 3), (500, 1))))
+            for row in _projection_rows(m, checked if quick else 5 * checked if m == 16 else checked, quick)
+        ]
+
+
+def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
+    """All batches of one m; the peers solve `checked` instances one at a time, which takes 30 s for 500 assets."""
+    batches = (1, 256) if quick else (1, 256, 4096)
+    rng = np.random.default_rng(m)
+    y = rng.normal(1 / m, 1 / np.sqrt(m), (max(batches), m))
+    previous = rng.dirichlet(np.full(m, 0.5), max(batches))
+    gamma = rng.uniform(0.1, 1.5, max(batches))
+    lifted = _lifted(y[:checked], previous[:checked], gamma[:checked])
+    peers: dict[str, list[float]] = {"daqp": [], "slsqp": []}
+    ours: dict[int, list[float]] = {batch: [] for batch in batches}
+    for i in range(checked):
+        one = as_rows(lifted[i])
+        peers["daqp"].append(_seconds(solve_rows, one))
+        peers["slsqp"].append(_seconds(by_slsqp, y[i], previous[i], gamma[i]))
+        for batch, times in ours.items():
+            given = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]
+            times += [_seconds(project_portfolio, *given) / batch for _ in range(5)]
+    x = project_portfolio(y, previous, gamma)
+    exact = np.asarray(solve_exact(lifted).x) + previous[:checked]
+    excess = np.abs(x - previous).sum(1) - gamma
+    daqp, slsqp = median(peers["daqp"]), median(peers["slsqp"])
+    return [
+        {
+            "assets": m,
+            "batch": batch,
+            "ours_us": 1e6 * median(times),
+            "slsqp_us": 1e6 * slsqp,
+            "daqp_us": 1e6 * daqp,
+            "ratio": slsqp / median(times),
+            "ratio_daqp": daqp / median(times),
+            "error": float(np.abs(x[:checked] - exact).max()),
+            "violation": float(max(np.abs(x.sum(1) - 1).max(), -x.min(), excess.max(), 0.0)),
+        }
+        for batch, times in ours.items()
+    ]
+
+
+def _seconds(job: Callable[..., object], *arguments: Any) -> float:
+    start = time.perf_counter()
+    job(*arguments)
+    return time.perf_counter() - start
+
+
+def _lifted(y: np.ndarray, previous: np.ndarray, gamma: np.ndarray) -> QP:
+    """The projection as a problem in w = x − p: min ½‖w − (y − p)‖², −w ≤ p, 1ᵀw = 0, ‖w‖₁ ≤ γ."""
+    batch, m = y.shape
+    C = np.vstack([-np.eye(m), np.ones(m), -np.ones(m)])
+    d = np.concatenate([previous, np.zeros((batch, 2))], axis=1)
+    return QP(np.eye(m), previous - y, C, d, l1_radius=gamma)
+
+
+def by_slsqp(y: np.ndarray, previous: np.ndarray, gamma: float) -> np.ndarray:
+    """The nearest feasible weights by SLSQP, the route of the paper."""
+    ones = np.ones(len(y))
+    constraints = [
+        {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: ones},
+        {"type": "ineq", "fun": lambda x: gamma - np.abs(x - previous).sum(), "jac": lambda x: -np.sign(x - previous)},
+    ]
+    answer = minimize(
+        lambda x: np.square(x - y).sum(),
+        previous,
+        jac=lambda x: 2 * (x - y),
+        bounds=[(0, 1)] * len(y),
+        constraints=constraints,
+        method="SLSQP",
+    )
+    return answer.x
+
+
+def decide_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """One row for a single decision and one for 30 series × 7 budgets at once: µs per decision."""
+    batches = ((1, 1),) if quick else ((1, 1), (30, 7))
+    with one_thread():
+        return [_decide_row(series, budgets, quick) for series, budgets in batches]
+
+
+def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
+    returns = synthetic_returns(count=series)
+    oracle = synthetic_oracle(count=series)[:, :budgets]
+    gamma = np.asarray(BUDGETS[:budgets])
+    policy = load_policy("decide")[0]
+    ours, pto = PolicyStrategy(policy), PredictThenOptimise(NetworkForecast(policy))
+    t = WINDOW + 100
+    window = slice(t - WINDOW, t)
+    past = Observation(returns[:, window], oracle[:, :, window], oracle[:, :, window], gamma, 0.1)
+
+    def feasible(raw: np.ndarray) -> np.ndarray:
+        return np.asarray(project_portfolio(raw, past.previous, np.broadcast_to(gamma, raw.shape[:-1])))
+
+    def paper() -> np.ndarray:
+        raw = ours.decide(past)
+        pairs = zip(raw.reshape(-1, raw.shape[-1]), past.previous.reshape(-1, raw.shape[-1]), strict=True)
+        return np.stack([by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
+
+    peers: dict[str, Callable[[], object]] = {
+        "time2decide": lambda: feasible(ours.decide(past)),
+        "network": lambda: ours.decide(past),
+        "pto": lambda: pto.decide(past),
+        "slsqp": paper,
+    }
+    times = interleaved(peers, rounds=2 if quick else 15)
+    decisions = series * budgets
+    held = feasible(ours.decide(past))
+    return {
+        "compared": f"one step of {series} series × {budgets} budgets, m=16",
+        "decisions": decisions,
+        **{f"{name}_us": 1e6 * float(np.median(values)) / decisions for name, values in times.items()},
+        "ratio": ratio(times, "pto", "time2decide"),
+        "ratio_paper": ratio(times, "slsqp", "time2decide"),
+        "violation": float(max(0.0, -held.min(), np.abs(held.sum(-1) - 1).max())),
+    }
+
+
+def lmc_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """Seconds per series of 16 × 1024 by both routes, and the time of a whole data set."""
+    config = LMCConfig(length=128) if quick else LMCConfig()
+    each = 1 if quick else 2
+    kernel_bank(config.length)  # made once per process
+    peers: dict[str, Callable[[], object]] = {
+        "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],
+        "sklearn": lambda: [sklearn_series(config, 0, i) for i in range(each)],
+    }
+    with one_thread():
+        times = interleaved(peers, rounds=1 if quick else 3)
+    count = 4 if quick else 330
+    start = time.perf_counter()
+    lmc_set(count, config, cache=False)
+    whole = time.perf_counter() - start
+    return [
+        {
+            "compared": f"LMC series of {config.channels} × {config.length}",
+            "ours_s": median(times["ours"]) / each,
+            "sklearn_s": median(times["sklearn"]) / each,
+            "ratio": ratio(times, "sklearn", "ours"),
+            "series": count,
+            "seconds": whole,
+        }
+    ]
+
+
+def sklearn_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
+    """The same distribution by composed scikit-learn kernels and `GaussianProcessRegressor.sample_y`."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process import kernels as k
+
+    rng = np.random.default_rng([seed, index])
+    bank = [
+        *(k.ExpSineSquared(periodicity=p / config.length) for p in PERIODS),
+        *(k.DotProduct(sigma_0=s) for s in LINEAR_OFFSETS),
+        *(k.RBF(length_scale=s) for s in SMOOTH_SCALES),
+        *(k.RationalQuadratic(alpha=a) for a in MIXTURES),
+        *(k.WhiteKernel(noise_level=v) for v in NOISE_LEVELS),
+        k.ConstantKernel(),
+    ]
+    grid = np.linspace(0, 1, config.length)[:, None]
+    latent = np.empty((config.length, config.channels))
+    for j in range(config.channels):
+        size = int(rng.integers(1, config.most_kernels + 1))
+        chosen = [bank[int(i)] for i in rng.integers(0, len(bank), size)]
+        kernel = reduce(lambda a, b: a + b if rng.random() < 0.5 else a * b, chosen)
+        process = GaussianProcessRegressor(kernel=kernel, optimizer=None)
+        latent[:, j] = process.sample_y(grid, random_state=int(rng.integers(2**31)))[:, 0]
+    concentration = rng.uniform(config.dirichlet_min, config.dirichlet_max)
+    weights = rng.dirichlet(np.full(config.channels, concentration), size=config.channels)
+    return np.asarray(latent @ weights.T)

@@ -1,0 +1,398 @@
+"""The portfolio problem, and its exact and certified solution in bulk.
+
+    maximise  μᵀs − λ (s−b)ᵀΣ(s−b) − Σ c_i |s_i − p_i|
+    subject to  l ≤ s ≤ u,  1ᵀs + cash = e,  ‖s − p‖₁ ≤ γ,  and the linear limits of the constraints.
+
+Bounds, cash, costs and the turnover budget are the common core: `turnover_path.py` solves it without lifting. Linear
+limits, and current weights from which the net exposure has to change, go to `portfolio_general.py`. Every answer is
+certified by one duality gap, which is computed from the data and the answer alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from time2decide.core.validation import ArrayLike, InputError
+from time2decide.markets import turnover_path
+from time2decide.markets.constraints import LONG_ONLY, Constraints
+
+CERTIFIED = 1e-12  # gap relative to the data (differences of slopes, curvature, costs) that counts as exact
+_REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
+_COMPILE_FROM = 20_000  # decisions · assets of this process from which compiled code is loaded: about a second in numpy
+_THREADS_FROM = 5e5  # rows · assets² of one thread
+
+
+class FactorCovariance(NamedTuple):
+    """Σ = BBᵀ + diag D with loadings B (..., m, factors) and specific variances D (..., m); N × N is never formed."""
+
+    loadings: np.ndarray
+    specific: np.ndarray
+
+    def dense(self) -> np.ndarray:
+        """Σ, (..., m, m)."""
+        B, D = np.asarray(self.loadings), np.asarray(self.specific)
+        return np.asarray(B @ B.swapaxes(-1, -2) + D[..., None] * np.eye(D.shape[-1]))
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """Σx for vectors (..., m)."""
+        inner = np.einsum("...mf,...m->...f", self.loadings, x)
+        return np.asarray(np.einsum("...mf,...f->...m", self.loadings, inner) + self.specific * x)
+
+
+@dataclass(frozen=True)
+class PortfolioProblem:
+    """Decisions that are solved together; arrays are (rows, m) or (rows,) and float64.
+
+    Attributes
+    ----------
+    mean, previous, lower, upper, cost : (rows, m)
+        μ, p, l, u (finite), c.
+    dense, loadings, specific : (covariances, m, m), (covariances, m, f), (covariances, m)
+        Σ, or B and D where `dense` is empty; `which` (rows,) says which one a row uses.
+    benchmark : (rows, m), or None for b = 0
+    risk_aversion, turnover_l1, exposure : (rows,)
+        λ, γ, e.
+    cash : (rows, 3)
+        Least and most cash, and its return.
+    """
+
+    mean: np.ndarray
+    dense: np.ndarray = field(repr=False)
+    loadings: np.ndarray = field(repr=False)
+    specific: np.ndarray = field(repr=False)
+    which: np.ndarray
+    previous: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    cost: np.ndarray
+    benchmark: np.ndarray | None
+    risk_aversion: np.ndarray
+    turnover_l1: np.ndarray
+    exposure: np.ndarray
+    cash: np.ndarray
+    limits: tuple[Any, ...] = ()
+
+    def covariance_times(self, x: np.ndarray) -> np.ndarray:
+        """Σx row by row, (rows, m)."""
+        if self.dense.size == 0:
+            return FactorCovariance(self.loadings[self.which], self.specific[self.which]).times(x)
+        if len(self.dense) == 1:
+            return np.asarray(x @ self.dense[0])
+        return np.asarray(np.einsum("rmn,rn->rm", self.dense[self.which], x))
+
+    @cached_property
+    def level(self) -> np.ndarray:
+        """max μ, (rows,): what every asset shares does not matter, and its rounding does."""
+        return np.asarray(self.mean.max(-1))
+
+    @cached_property
+    def linear(self) -> np.ndarray:
+        """q = μ − max μ + 2λΣb, so that the gradient of the utility is q − 2λΣs up to a constant."""
+        relative = self.mean - self.level[:, None]
+        if self.benchmark is None:
+            return np.asarray(relative)
+        return np.asarray(relative + 2 * self.risk_aversion[:, None] * self.covariance_times(self.benchmark))
+
+    @cached_property
+    def start(self) -> tuple[np.ndarray, np.ndarray]:
+        """Current weights at the nearest point of their bounds, and what is left of γ: |s − p| = |s − start| + rest."""
+        middle = np.clip(self.previous, self.lower, self.upper)
+        spent = np.abs(self.previous - middle).sum(-1)
+        if (spent > self.turnover_l1 + 1e-12).any():
+            reason = f"at least {spent.max():g} to bring the current weights within their bounds"
+            raise InputError(f"turnover_l1: expected {reason}, found {self.turnover_l1[spent.argmax()]:g}")
+        return middle, np.maximum(self.turnover_l1 - spent, 0.0)
+
+    @cached_property
+    def relative_cash(self) -> np.ndarray:
+        """`cash` with its return relative to max μ, (rows, 3)."""
+        return np.column_stack([self.cash[:, :2], self.cash[:, 2] - self.level])
+
+    def utility(self, weights: np.ndarray) -> np.ndarray:
+        """μᵀs − λ (s−b)ᵀΣ(s−b) − Σ c_i |s_i − p_i| + cash · its return, (rows,)."""
+        active = weights if self.benchmark is None else weights - self.benchmark
+        risk = np.einsum("rm,rm->r", active, self.covariance_times(active))
+        trade = (self.cost * np.abs(weights - self.previous)).sum(-1)
+        money = self.cash[:, 2] * (self.exposure - weights.sum(-1))
+        return np.asarray((self.mean * weights).sum(-1) - self.risk_aversion * risk - trade + money)
+
+
+@dataclass(frozen=True)
+class PortfolioSolution:
+    """Exact weights and what proves it.
+
+    Attributes
+    ----------
+    weights : (..., m)
+    turnover_price : (...)
+        θ, the shadow price of the turnover budget: what one more unit of γ is worth, net of cost.
+    budget_price : (...)
+        ν, the shadow price of the net exposure.
+    gap : (...)
+        A bound on the utility that any feasible portfolio has above this one, relative to the size of the data.
+    classes : (..., m)
+        0 untouched, 1 bought, −1 sold, 2 at the upper, −2 at the lower bound: the start of a later solve.
+    status : (...) of text
+        "solved" (gap at most 1e-12) or "inaccurate" (at most 1e-8); what is worse raises.
+    """
+
+    weights: np.ndarray
+    turnover_price: np.ndarray
+    budget_price: np.ndarray
+    gap: np.ndarray
+    classes: np.ndarray = field(repr=False)
+    problem: PortfolioProblem = field(repr=False)
+
+    @cached_property
+    def utility(self) -> np.ndarray:
+        """Utility of the weights, (...)."""
+        flat = self.weights.reshape(-1, self.weights.shape[-1])
+        return self.problem.utility(flat).reshape(self.gap.shape)
+
+    @property
+    def status(self) -> np.ndarray:
+        return np.where(self.gap <= CERTIFIED, "solved", "inaccurate")
+
+    @property
+    def turnover(self) -> np.ndarray:
+        """‖s − p‖₁, (...)."""
+        flat = self.weights.reshape(-1, self.weights.shape[-1])
+        return np.abs(flat - self.problem.previous).sum(-1).reshape(self.gap.shape)
+
+
+def solve_portfolio(
+    mean: ArrayLike,
+    covariance: ArrayLike | FactorCovariance,
+    previous: ArrayLike,
+    *,
+    risk_aversion: ArrayLike,
+    turnover_l1: ArrayLike = 2.0,
+    cost: ArrayLike = 0.0,
+    benchmark: ArrayLike | None = None,
+    constraints: Constraints | None = None,
+    start: PortfolioSolution | None = None,
+    threads: int | None = None,
+) -> PortfolioSolution:
+    """argmax μᵀs − λ (s−b)ᵀΣ(s−b) − Σ c_i |s_i − p_i| over the constraints, for a batch of decisions.
+
+    Parameters
+    ----------
+    mean : (..., m)
+        Expected returns μ.
+    covariance : (..., m, m), or FactorCovariance
+        Σ, symmetric and positive semidefinite.
+    previous : (..., m)
+        Current weights p.
+    risk_aversion, turnover_l1 : number or (...)
+        λ ≥ 0 and γ ≥ 0, the full ℓ1 distance that may be traded.
+    cost : number or (..., m)
+        c ≥ 0, cost of trading one unit of an asset.
+    benchmark : (..., m), optional
+        b; 0 unless given.
+    constraints : Constraints, optional
+        Long-only and fully invested unless given.
+    start : PortfolioSolution, optional
+        A solution of a similar problem of the same shape, whose classes are tried first.
+    threads : int, optional
+        At most so many; all cores for large batches unless given.
+
+    Notes
+    -----
+    Current weights outside the bounds are allowed: the trades to the nearest bounds count towards turnover and cost.
+    Batches broadcast along the leading dimensions. Where the maximiser is not unique, one of them is returned.
+    """
+    problem, lead = build_problem(
+        mean, covariance, previous, risk_aversion, turnover_l1, cost, benchmark, constraints or LONG_ONLY
+    )
+    rows, m = problem.mean.shape
+    classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
+    weights, report = solve_rows(problem, classes, start is not None, threads)
+    theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
+    return PortfolioSolution(
+        weights.reshape(*lead, m), theta, nu, np.maximum(gap, 0.0), classes.reshape(*lead, m), problem
+    )
+
+
+def solve_rows(
+    problem: PortfolioProblem, classes: np.ndarray, warm: bool, threads: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights (rows, m) and report (rows, 4: θ, ν, gap, breakpoints) of validated problems; classes are filled in."""
+    rows, m = problem.mean.shape
+    weights, report = np.empty((rows, m)), np.empty((rows, 4))
+    factor = 2 * problem.risk_aversion
+    columns = (problem.which, factor, problem.linear, problem.start[0], problem.lower, problem.upper, problem.cost,
+               problem.start[1], problem.relative_cash, problem.exposure, classes)  # fmt: skip
+    engine = kernels(rows, m).solve_rows
+
+    def run(part: slice) -> None:
+        arrays = [array[part] for array in columns]
+        with np.errstate(all="ignore"):
+            engine(problem.dense, problem.loadings, problem.specific, *arrays, warm, weights[part], report[part])
+
+    if problem.limits:
+        report[:, 3] = -1
+    else:
+        _in_threads(run, rows, m, threads)
+    failed = np.flatnonzero((report[:, 3] < 0) | ~(report[:, 2] <= CERTIFIED))
+    if failed.size:
+        from time2decide.markets.portfolio_general import repair
+
+        repair(problem, failed, weights, report, classes)
+    worst = report[:, 2].max(initial=0.0)
+    if not worst <= _REFUSED:
+        raise ArithmeticError(f"portfolio: no answer was found (relative gap {worst:.3g})")
+    report[:, 1] += problem.level
+    return weights, report
+
+
+_done = 0  # decisions · assets that this process has solved in numpy
+
+
+def kernels(rows: int, m: int) -> Any:
+    """The compiled module where it is loaded already or pays, else the numpy form.
+
+    A single decision of the command line shall not pay half a second of import, or the first compilation.
+    """
+    global _done
+    _done += rows * m
+    if "time2decide.markets.turnover_kernels" in sys.modules or _done >= _COMPILE_FROM:
+        return import_module("time2decide.markets.turnover_kernels")
+    return turnover_path
+
+
+def _in_threads(run: Callable[[slice], None], rows: int, m: int, threads: int | None) -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = max(1, min(cores if threads is None else threads, rows, int(rows * m**2 / _THREADS_FROM)))
+    if count == 1:
+        return run(slice(0, rows))
+    bounds = np.linspace(0, rows, 4 * count + 1).astype(int)  # more parts than threads: rows differ in work
+    with ThreadPoolExecutor(count) as pool:
+        for _ in pool.map(run, [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]):
+            pass
+    return None
+
+
+def build_problem(
+    mean: ArrayLike,
+    covariance: ArrayLike | FactorCovariance,
+    previous: ArrayLike,
+    risk_aversion: ArrayLike,
+    turnover_l1: ArrayLike,
+    cost: ArrayLike,
+    benchmark: ArrayLike | None,
+    constraints: Constraints,
+) -> tuple[PortfolioProblem, tuple[int, ...]]:
+    """Validate everything and bring it to rows; also the batch shape."""
+    mu, p = _finite("mean", mean), _finite("previous", previous)
+    m = mu.shape[-1] if mu.ndim else 0
+    if not m or p.shape[-1:] != (m,):
+        raise InputError(f"mean: expected shape (..., m) as in previous, found {mu.shape} and {p.shape}")
+    dense, loadings, specific, covariance_lead = _covariances(covariance, m)
+    risk, gamma = _not_negative("risk_aversion", risk_aversion), _not_negative("turnover_l1", turnover_l1)
+    c = _not_negative("cost", cost)
+    c = c[None] if c.ndim == 0 else c
+    b = None if benchmark is None else _finite("benchmark", benchmark)
+    vectors = {"mean": mu, "previous": p, "cost": c} | ({} if b is None else {"benchmark": b})
+    shapes = {name: array.shape[:-1] for name, array in vectors.items()}
+    shapes |= {"risk_aversion": risk.shape, "turnover_l1": gamma.shape, "covariance": covariance_lead}
+    try:
+        lead = np.broadcast_shapes(*shapes.values())
+        rows = int(np.prod(lead, dtype=int))
+        flat = {name: _rows(array, lead, rows, m) for name, array in vectors.items()}
+    except ValueError:
+        raise InputError(f"mean: expected one batch shape and {m} assets in all arguments, found {shapes}") from None
+    count = int(np.prod(covariance_lead, dtype=int))
+    which = np.broadcast_to(np.arange(count).reshape(covariance_lead), lead).reshape(rows)
+    lower, upper = constraints.bounds(m)
+    exposure = constraints.exposure
+    p_rows = flat["previous"]
+    inside = constraints.inside(p_rows, lower, upper)
+    gamma_rows = _own(np.broadcast_to(gamma, lead).reshape(rows))
+    reach = np.minimum(gamma_rows, 1e6)[:, None] + 1.0  # ‖s − p‖₁ ≤ γ bounds every weight
+    low = np.maximum(lower, inside - 2 * reach)
+    high = np.minimum(upper, inside + 2 * reach)
+    cash = np.broadcast_to(np.array([*constraints.cash, constraints.cash_return]), (rows, 3))
+    problem = PortfolioProblem(
+        flat["mean"], dense, loadings, specific, _own(which), inside, low, high, flat["cost"],
+        flat.get("benchmark"), _own(np.broadcast_to(risk, lead).reshape(rows)), gamma_rows,
+        np.full(rows, exposure), _own(cash), constraints.limits_for(m),
+    )  # fmt: skip
+    return problem, lead
+
+
+def _rows(array: np.ndarray, lead: tuple[int, ...], rows: int, m: int) -> np.ndarray:
+    return _own(np.broadcast_to(array, (*lead, m)).reshape(rows, m))
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """Contiguous and writeable, copied only if it is not: compiled code is made for one kind of array."""
+    return np.require(array, requirements=["C", "W"])
+
+
+def _finite(name: str, value: ArrayLike) -> np.ndarray:
+    """A float64 array of finite numbers."""
+    if type(value) is not np.ndarray or value.dtype != np.float64:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().numpy()
+        try:
+            if np.asarray(value).dtype.kind not in "fiu":
+                raise TypeError
+            value = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"{name}: expected real numbers, found {type(value).__name__}") from None
+    if not np.isfinite(value).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+        raise InputError(f"{name}: expected finite numbers, found {value[place]} at index {place}")
+    return value
+
+
+def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
+    array = _finite(name, value)
+    if array.size and array.min() < 0:
+        raise InputError(f"{name}: expected non-negative numbers, found {array.min():g}")
+    return array
+
+
+def _covariances(
+    covariance: ArrayLike | FactorCovariance, m: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
+    """Dense matrices, loadings, specific variances (one kind is empty) and their batch shape."""
+    if isinstance(covariance, FactorCovariance):
+        B, D = _finite("covariance", covariance.loadings), _not_negative("covariance", covariance.specific)
+        if B.ndim < 2 or B.shape[-2] != m or D.shape != B.shape[:-1]:
+            expected = f"loadings (..., {m}, factors) and specific variances (..., {m})"
+            raise InputError(f"covariance: expected {expected}, found {B.shape} and {D.shape}")
+        count = int(np.prod(B.shape[:-2], dtype=int))
+        flat = _own(B.reshape(count, m, -1)), _own(D.reshape(count, m))
+        return np.zeros((count, 0, 0)), *flat, B.shape[:-2]
+    S = _finite("covariance", covariance)
+    if S.shape[-2:] != (m, m):
+        raise InputError(f"covariance: expected shape (..., {m}, {m}), found {S.shape}")
+    validate_semidefinite(S)
+    count = int(np.prod(S.shape[:-2], dtype=int))
+    return _own(S.reshape(count, m, m)), np.zeros((count, 0, 0)), np.zeros((count, 0)), S.shape[:-2]
+
+
+def validate_semidefinite(covariance: np.ndarray) -> None:
+    """Raise unless matrices (..., m, m) are symmetric and positive semidefinite up to rounding.
+
+    Otherwise the utility is not concave and no certificate holds.
+    """
+    size = np.abs(covariance).max((-2, -1), keepdims=True, initial=0.0)
+    unit = covariance / np.where(size > 0, size, 1.0)
+    if (np.abs(unit - unit.swapaxes(-1, -2)) > 1e-6).any():
+        raise InputError("covariance: expected symmetric matrices, found one that is not")
+    try:
+        np.linalg.cholesky(unit + 1e-6 * np.eye(unit.shape[-1]))
+    except np.linalg.LinAlgError:
+        raise InputError("covariance: expected positive semidefinite, found a negative eigenvalue") from None
