@@ -16,6 +16,7 @@ ROOMS = [
     "attention",
     "neural",
     "solving",
+    "qpsolvers_api",
     "markets",
     "forecasting",
     "simulation",

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from time2decide import InputError, solve_qp
+from time2decide import InputError, ProblemError, solve_qp
 
 
 def drawn(seed, n=6):
@@ -44,7 +44,8 @@ def test_semantics_of_qpsolvers():
     np.testing.assert_allclose(solve_qp(eye, q, G=np.array([1.0, 1.0]), h=np.array([1.0])), [0.5, 0.5])  # one row
     np.testing.assert_allclose(solve_qp(sparse.csc_matrix(eye), q, G=sparse.csc_matrix(eye), h=[np.inf, 0.0]), [1, 0])
     assert solve_qp(eye, q, G=[[1.0, 0.0], [-1.0, 0.0]], h=[-1.0, -1.0]) is None  # infeasible
-    assert solve_qp(np.diag([1.0, 0.0]), q) is None  # unbounded
+    with pytest.raises(ProblemError, match="unbounded"):
+        solve_qp(np.diag([1.0, 0.0]), q)
     assert solve_qp(eye, q, A=[[1.0, 0.0], [1.0, 0.0]], b=[0.0, 1.0]) is None  # contradictory equalities
     np.testing.assert_allclose(solve_qp(np.diag([1.0, 0.0]), [-1.0, 1.0], lb=[-9.0, -2.0]), [1, -2], atol=1e-7)
 
@@ -57,8 +58,8 @@ def test_semantics_of_qpsolvers():
         ({"P": np.eye(1), "q": [1.0], "G": [[1.0]]}, "h: expected together"),
         ({"P": np.eye(1), "q": [1.0], "G": [[1.0, 2.0]], "h": [1.0]}, "G: expected shape (1, 1)"),
         ({"P": np.eye(1), "q": [1.0], "G": [[np.nan]], "h": [1.0]}, "G: expected finite numbers"),
-        ({"P": np.eye(1), "q": [1.0], "ub": [np.nan]}, "h, lb, ub: expected numbers, found NaN"),
-        ({"P": -np.eye(1), "q": [1.0]}, "A: expected positive semidefinite"),
+        ({"P": np.eye(1), "q": [1.0], "ub": [np.nan]}, "ub: expected numbers, found NaN"),
+        ({"P": -np.eye(1), "q": [1.0]}, "P: expected positive semidefinite"),
         ({"P": np.eye(1), "q": [1.0], "solver": "gurobi"}, "solver: expected one of exact"),
     ],
 )

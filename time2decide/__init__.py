@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from time2decide.qp.projections import project_portfolio as project_portfolio
     from time2decide.qp.solution import Solution as Solution
     from time2decide.qp.solution import kkt as kkt
+    from time2decide.qpsolvers_api import solve_qp as solve_qp
     from time2decide.solving import METHODS as METHODS
     from time2decide.solving import solve as solve
-    from time2decide.solving import solve_qp as solve_qp
 
 __version__ = "0.1.0"
 __getattr__, __all__ = lazy_names(
@@ -32,6 +32,7 @@ __getattr__, __all__ = lazy_names(
         "qp.problem": "QP",
         "qp.projections": "project_portfolio",
         "qp.solution": "Solution kkt",
-        "solving": "METHODS solve solve_qp",
+        "qpsolvers_api": "Problem ProblemError ProblemSolution register_in_qpsolvers solve_problem solve_qp",
+        "solving": "METHODS solve",
     },
 )

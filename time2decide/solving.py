@@ -1,15 +1,17 @@
-"""One call for every solver: ``solve(qp, method=...)``, and the same under the signature of qpsolvers."""
+"""One call for every solver: ``solve(qp, method=...)``."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from time2decide.attention import FORMS, build, run
 from time2decide.attention import METHODS as CONSTRUCTIONS
+from time2decide.attention.methods import is_definite
 from time2decide.core.validation import (
     ArrayLike,
     as_tensor,
@@ -21,12 +23,13 @@ from time2decide.core.validation import (
     validate_flag,
     validate_positive,
 )
-from time2decide.qp.exact import Rows, solve_exact, solve_proximally, solve_rows
+from time2decide.qp.exact import solve_exact
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
 #: Every method of `solve`.
 METHODS = ("exact", *CONSTRUCTIONS, "neural", "neural+polish")
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
 def solve(
@@ -47,25 +50,29 @@ def solve(
     Parameters
     ----------
     qp : QP
+        Methods other than ``exact`` take equations and bounds as rows of Cx ≤ d.
     method : str
-        ``exact`` (DAQP), or a construction: ``gradient`` and ``nesterov`` for class U, ``arrow_hurwicz`` for LC,
-        ``ista`` for R, ``projected_gradient`` for C, ``fista`` for R and C, ``admm`` for LC, R and C,
-        ``newton_schulz`` for all; or the learned solver for U and LC: ``neural``, and ``neural+polish``, whose
+        ``exact`` (DAQP, and PIQP where that gives up), or a construction: ``gradient`` and ``nesterov`` for class U,
+        ``arrow_hurwicz`` for LC, ``ista`` for R, ``projected_gradient`` for C, ``fista`` for R and C, ``admm`` and
+        ``newton_schulz`` for all four; or the learned solver for U and LC: ``neural``, and ``neural+polish``, whose
         answers are certified (``Solution.how`` says how each was obtained).
     steps : int, optional
-        Run exactly this many layers. By default, layers until the KKT residual is at most `tol`, and for the
-        learned solver the depth of its checkpoint (its closing passes come on top).
+        Run exactly this many layers. By default, layers until the answer is optimal to `tol`, and for the learned
+        solver the depth of its checkpoint (its closing passes come on top).
     tol : float
-        KKT residual at which an instance counts as solved: by default 1e-8, and 1e-5 in float32.
+        An answer is optimal if every optimality condition holds to `tol`, relative to the terms it is summed from (the
+        rule is in ``time2decide.qp.certificate``). By default 1e-8, 1e-5 in float32, and 1e-4 for ``neural``, which
+        computes in float32.
     form : {"state", "literal", "classical"}
         How a construction is run: linear attention with cached state, token by token as in the proofs, or the
         classical iteration that it equals.
     max_steps, check_every : int
-        Limit on layers, and how often the stopping rule looks at the residual.
+        Limit on layers, and how often the stopping rule looks at the answer.
     history : bool
         Keep the KKT residual after every layer in ``Solution.history``.
     initial : (x, dual), optional
-        Starting point of an iterative method; zeros by default.
+        Starting point of an iterative method, or warm start of ``exact`` and ``neural+polish``, which start from the
+        constraints that are active there; zeros by default.
     **options
         ``step_size``, ``dual_step`` (step sizes; checked against the conditions for convergence), ``rho``,
         ``alpha``, ``inverse_by`` (ADMM), ``checkpoint`` (a name or folder, for the learned solver).
@@ -77,40 +84,69 @@ def solve(
     """
     expect(isinstance(qp, QP), "qp", "a QP", type(qp).__name__)
     validate_choice("method", method, METHODS)
-    default = 1e-8 if qp.A.dtype == torch.float64 else 1e-5
+    default = 1e-4 if method == "neural" else _TOLERANCE[qp.A.dtype]
     tol = default if tol is None else validate_positive("tol", tol)
     history = validate_flag("history", history)
     validate_choice("form", form, FORMS)
     validate_count("max_steps", max_steps)
     validate_count("check_every", check_every)
     if method == "exact" or method.startswith("neural"):
-        given = {"steps": steps is not None, "history": history, "initial": initial is not None}
+        given = {"steps": steps is not None, "history": history, "initial": initial is not None and method == "neural"}
         extra = [*options, *(name for name, is_given in given.items() if is_given)]
         extra = [name for name in extra if method == "exact" or name not in ("steps", "checkpoint")]
         refuse(f"{name}: expected no such option for method {method!r}" for name in extra)
+    start = None if initial is None else _starting_point(qp, initial)
+    if method == "exact" or method.startswith("neural"):
         if method == "exact":
-            return solve_exact(qp, tol=tol)
+            return solve_exact(qp, tol=tol, initial=start)
         from time2decide.neural.solver import solve_neural  # only now: the constructions do not need it
 
-        return solve_neural(qp, tol=tol, polish=method == "neural+polish", depth=steps, **options)
-    algorithm = build(qp, method, form, **options)
-    start = None if initial is None else _starting_point(qp, initial)
-    ended = run(
-        algorithm,
-        qp,
-        steps=steps,
-        tol=tol,
-        max_steps=max_steps,
-        check_every=check_every,
-        history=history,
-        initial=start,
-    )
-    status = np.where((ended.residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    status[ended.infeasible.numpy()] = Status.INFEASIBLE
-    return Solution.build(qp, ended.x, ended.dual, status, method, steps=ended.steps.numpy(), history=ended.history)
+        polish = method == "neural+polish"
+        rows = qp.as_inequalities()
+        return as_given(qp, solve_neural(rows, tol=tol, polish=polish, depth=steps, initial=start, **options))
+    limits = {"steps": steps, "tol": tol, "max_steps": max_steps, "check_every": check_every, "history": history}
+    return as_given(qp, _iterate(qp.as_inequalities(), method, form, start, limits, options))
 
 
-def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[torch.Tensor, torch.Tensor]:
+def as_given(qp: QP, solution: Solution) -> Solution:
+    """The solution of `qp` from that of ``qp.as_inequalities()``."""
+    if solution.qp is qp:
+        return solution
+    dual = torch.as_tensor(solution.dual).reshape(len(qp), -1)
+    rows, equal, box = qp.split_dual(dual)
+    parts = Solution.build(qp, qp.b, rows, equal, box, np.zeros(len(qp)), "")
+    return replace(solution, qp=qp, dual=parts.dual, dual_eq=parts.dual_eq, dual_box=parts.dual_box)
+
+
+def _iterate(
+    qp: QP, method: str, form: str, start: tuple[Tensor, Tensor] | None, limits: dict[str, Any], options: dict[str, Any]
+) -> Solution:
+    """A construction on the problems with definite A; the others of a batch are not converged, x is NaN there."""
+    usable = is_definite(qp)
+    if bool(usable.all()) or not bool(usable.any()):  # none: the method says why
+        ended = run(build(qp, method, form, **options), qp, initial=start, **limits)
+        return Solution.build(
+            qp, ended.x, ended.dual, None, None, ended.status, method, steps=ended.steps.numpy(), history=ended.history
+        )
+    part = qp[usable]
+    some = None if start is None else (start[0][usable], start[1][usable])
+    ended = run(build(part, method, form, **options), part, initial=some, **limits)
+    index = usable.cpu()
+    x, dual = torch.full_like(qp.b, torch.nan), torch.full_like(qp.d, torch.nan)
+    x[usable], dual[usable] = ended.x, ended.dual
+    status = np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
+    status[index.numpy()] = ended.status
+    layers = np.zeros(len(qp), dtype=int)
+    layers[index.numpy()] = ended.steps.numpy()
+    history = None
+    if ended.history is not None:
+        history = torch.full((len(ended.history), len(qp)), torch.nan).to(ended.history)
+        history[:, usable] = ended.history
+    return Solution.build(qp, x, dual, None, None, status, method, steps=layers, history=history)
+
+
+def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[Tensor, Tensor]:
+    """x (batch, n) and the multipliers (batch, rows) of ``qp.as_inequalities()``; short ones are of Cx ≤ d alone."""
     pair = isinstance(initial, (tuple, list)) and len(initial) == 2
     expect(pair, "initial", "a pair (x, dual)", type(initial).__name__)
     parts = []
@@ -118,101 +154,11 @@ def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[torch
         tensor = as_tensor(name, value)
         validate_finite(name, tensor)
         parts.append(tensor.unsqueeze(0) if qp.single and tensor.dim() == 1 else tensor)
-    return parts[0], parts[1]
-
-
-def solve_qp(
-    P: ArrayLike,
-    q: ArrayLike,
-    G: ArrayLike = None,
-    h: ArrayLike = None,
-    A: ArrayLike = None,
-    b: ArrayLike = None,
-    lb: ArrayLike = None,
-    ub: ArrayLike = None,
-    solver: str = "exact",
-    initvals: ArrayLike = None,
-    verbose: bool = False,
-    **options: Any,
-) -> np.ndarray | None:
-    """Minimise ½xᵀPx + qᵀx subject to Gx ≤ h, Ax = b, lb ≤ x ≤ ub, with the signature of qpsolvers.
-
-    `solver` is a method of `solve`. Matrices may be scipy-sparse; infinite entries of h, lb and ub mean no
-    constraint. Returns x, or None when no point satisfies the constraints, the objective has no minimum or the
-    method did not converge.
-    """
-    validate_choice("solver", solver, METHODS)
-    P, q = _dense("P", P, 2), _dense("q", q, 1)
-    n = len(q)
-    expect(P.shape == (n, n), "P", f"shape ({n}, {n}) to match q", P.shape)
-    QP(P, q)  # the usual checks of P and q
-    rows, bounds = _pair("G", G, "h", h, n)
-    equal_rows, values = _pair("A", A, "b", b, n)
-    expect(np.isfinite(values).all(), "b", "finite numbers", "NaN or infinity")
-    start = np.zeros(n) if initvals is None else _dense("initvals", initvals, 1)
-    expect(start.shape == (n,) and np.isfinite(start).all(), "initvals", f"{n} finite numbers", f"{start.tolist()[:8]}")
-    for name, limit, sign in (("ub", ub, 1.0), ("lb", lb, -1.0)):
-        if limit is not None:
-            side = _dense(name, limit, None)
-            expect(side.shape in ((), (1,), (n,)), name, f"a number or shape ({n},)", side.shape)
-            side = np.broadcast_to(side, (n,))
-            rows, bounds = np.vstack([rows, sign * np.eye(n)]), np.append(bounds, sign * side)
-    expect(not np.isnan(bounds).any(), "h, lb, ub", "numbers", "NaN")
-    if (bounds == -np.inf).any():
-        return None
-    keep = bounds < np.inf
-    rows, bounds = rows[keep], bounds[keep]
-    if solver == "exact":
-        refuse(f"{name}: expected no such option for solver 'exact'" for name in options)
-        return _exact_with_equalities(P, q, rows, bounds, equal_rows, values)
-    C = np.vstack([rows, equal_rows, -equal_rows])
-    d = np.concatenate([bounds, values, -values])
-    qp = QP(P, q, C, d) if len(d) else QP(P, q)
-    initial = None if initvals is None else (start, np.zeros(len(d)))
-    answer = solve(qp, solver, initial=initial, **options)
-    if verbose:
-        print(f"time2decide {solver}: {answer.status}, KKT residual {answer.kkt_residual:.2e}")
-    return answer.x if answer.status == Status.OPTIMAL else None
-
-
-def _exact_with_equalities(
-    P: np.ndarray, q: np.ndarray, rows: np.ndarray, bounds: np.ndarray, equal_rows: np.ndarray, values: np.ndarray
-) -> np.ndarray | None:
-    """DAQP with equality rows as such; its answer is checked. With singular P its multipliers are good to 1e-5 only."""
-    G, upper = np.vstack([rows, equal_rows]), np.concatenate([bounds, values])
-    equal = np.arange(len(upper)) >= len(bounds)
-    problem = Rows(P[None], q[None], G[None], upper[None], equal)
-    for attempt in (solve_rows, partial(solve_proximally, weight=1e-6), partial(solve_proximally, weight=1e-4)):
-        x, dual, flag = attempt(problem)
-        point, multipliers = x[0], dual[0]
-        violation = np.where(equal, np.abs(G @ point - upper), G @ point - upper)
-        reach = np.abs(upper) + np.abs(G) @ np.abs(point)
-        gradient = np.abs(P @ point + q + G.T @ multipliers).max()
-        steep = (np.abs(q) + np.abs(P) @ np.abs(point) + np.abs(G.T) @ np.abs(multipliers)).max()
-        if flag[0] in (1, 2) and np.all(violation <= 1e-6 * reach.max(initial=0)) and gradient <= 1e-4 * steep:
-            return point
-    return None
-
-
-def _dense(name: str, value: ArrayLike, dims: int | None) -> np.ndarray:
-    tensor = as_tensor(name, value.toarray() if hasattr(value, "toarray") else value)
-    array = np.asarray(tensor.detach().cpu().double().numpy())
-    expect(dims is None or array.ndim == dims, name, f"{dims} dimension{'s' * (dims == 2)}", f"shape {array.shape}")
-    return array
-
-
-def _pair(
-    matrix_name: str, matrix: ArrayLike, vector_name: str, vector: ArrayLike, n: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both or neither of a constraint matrix and its right-hand side; empty arrays when neither is given."""
-    if matrix is None and vector is None:
-        return np.zeros((0, n)), np.zeros(0)
-    halves = {matrix_name: matrix, vector_name: vector}
-    both = f"expected together with its other half ({matrix_name} and {vector_name})"
-    refuse(f"{name}: {both}" for name, half in halves.items() if half is None)
-    rows = np.atleast_2d(_dense(matrix_name, matrix, None))
-    values = np.atleast_1d(_dense(vector_name, vector, None))
-    expect(values.ndim == 1, vector_name, "1 dimension", f"shape {values.shape}")
-    expect(rows.shape == (len(values), n), matrix_name, f"shape ({len(values)}, {n})", rows.shape)
-    expect(np.isfinite(rows).all(), matrix_name, "finite numbers", "NaN or infinity")
-    return rows, values
+    x, dual = parts
+    rows = qp.as_inequalities().m
+    for name, found, shape in (("x", x, (len(qp), qp.n)), ("dual", dual, (len(qp), qp.m))):
+        allowed = (shape, (len(qp), rows) if name == "dual" else shape)
+        expect(tuple(found.shape) in allowed, f"initial {name}", f"shape {shape}", tuple(found.shape))
+    if dual.shape[1] < rows:
+        dual = torch.cat([dual, dual.new_zeros(len(qp), rows - dual.shape[1])], dim=1)
+    return x, dual

@@ -179,7 +179,12 @@ def test_the_papers_dual_step_condition_is_not_enough():
 @pytest.mark.parametrize(
     ("kind", "method", "options", "message"),
     [
-        ("U", "ista", {}, "method: expected one of exact, gradient, nesterov, newton_schulz for a problem of class U"),
+        (
+            "U",
+            "ista",
+            {},
+            "method: expected one of exact, gradient, nesterov, admm, newton_schulz for a problem of class U",
+        ),
         ("LC", "gradient", {}, "method: expected one of exact, arrow_hurwicz, admm"),
         ("U", "sgd", {}, "method: expected one of exact, gradient"),
         ("U", "gradient", {"form": "fast"}, "form: expected one of state, literal, classical"),

@@ -143,11 +143,17 @@ def test_other_classes_are_refused(kind: str) -> None:
         solve(random_qp(3, 4, kind=kind), "neural")
 
 
-def test_singular_matrices_are_refused() -> None:
+def test_singular_matrices_do_not_disturb_the_others() -> None:
     definite, singular = np.eye(2), np.array([[1.0, 1.0], [1.0, 1.0]])
     for bad in (singular, np.diag([1.0, 0.0]), singular + 1e-15 * np.eye(2)):
-        with pytest.raises(InputError, match=r"A: expected positive definite for a learned solver, .* in problem 1;"):
-            solve(QP(np.stack([definite, bad]), np.ones(2)), "neural+polish")
+        batch = QP(np.stack([definite, bad]), np.array([1.0, 0.0]), np.eye(2), np.ones(2), lb=-9.0)
+        polished, learned, layers = (solve(batch, method) for method in ("neural+polish", "neural", "admm"))
+        np.testing.assert_allclose(polished.x[0], [-1.0, 0.0], atol=1e-12)
+        assert polished.status.tolist() == ["optimal", "optimal"]
+        assert polished.how[1] == "exact"
+        assert learned.status.tolist() == layers.status.tolist() == ["optimal", "not_converged"]
+        with pytest.raises(InputError, match=r"A: expected positive definite for a learned solver, .* in problem 0;"):
+            solve(QP(bad, np.ones(2)), "neural")
 
 
 def test_bad_arguments() -> None:

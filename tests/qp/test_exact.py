@@ -6,7 +6,9 @@ from scipy import sparse
 
 from time2decide import QP, random_qp, solve, solve_qp
 from time2decide.qp import PAPER_SIZES, reference_problems
-from time2decide.qp.exact import as_rows, solve_exact, solve_rows
+from time2decide.qp.certificate import Arrays
+from time2decide.qp.engines import lift
+from time2decide.qp.exact import solve_exact
 
 
 @pytest.mark.parametrize("reference", reference_problems(), ids=lambda r: r.name)
@@ -19,14 +21,15 @@ def test_answers_known_on_paper(reference):
 
 def by_clarabel(qp, i):
     """An interior-point answer of the lifted problem: another solver, another family."""
-    rows = as_rows(qp)
+    form = lift(Arrays.of(qp), i)
+    bounded = np.flatnonzero(np.isfinite(form.high[len(form.g) :]))
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-    P = sparse.triu(sparse.csc_matrix(rows.H[i])).tocsc()
-    G = sparse.csc_matrix(rows.G[i])
+    P = sparse.triu(sparse.csc_matrix(form.H)).tocsc()
+    G = sparse.csc_matrix(form.G[bounded])
     cones = [clarabel.NonnegativeConeT(G.shape[0])] if G.shape[0] else []
-    solved = clarabel.DefaultSolver(P, rows.f[i], G, rows.upper[i], cones, settings).solve()
+    solved = clarabel.DefaultSolver(P, form.g, G, form.high[len(form.g) :][bounded], cones, settings).solve()
     assert str(solved.status) == "Solved"
     return np.array(solved.x)[: qp.n]
 
@@ -106,10 +109,11 @@ def test_problems_in_autograd_and_one_by_one():
         random_qp(3, 2, seed=0)[3]
 
 
-def test_worker_processes_give_the_same_rows():
-    rows = as_rows(random_qp(400, 5, 3, seed=2))
-    for one, two in zip(solve_rows(rows, workers=1), solve_rows(rows, workers=2), strict=True):
-        np.testing.assert_array_equal(one, two)
+def test_threads_give_the_same_rows():
+    qp = random_qp(400, 5, 3, seed=2)
+    one, two = (solve_exact(qp, workers=count) for count in (1, 2))
+    assert torch.equal(one.x, two.x)
+    assert torch.equal(one.dual, two.dual)
 
 
 def test_kkt_residual_sees_every_kind_of_error():

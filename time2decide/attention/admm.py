@@ -1,4 +1,4 @@
-"""ADMM, the iteration of OSQP, for (LC), (R) and (C) by attention.
+"""ADMM, the iteration of OSQP, for (LC), (R) and (C) by attention; without a second term it is the proximal method.
 
 Split the problem into ½xᵀAx + bᵀx and g(z) with z = Kx: for (LC) K = C and g keeps z ≤ d, for (R) and (C) K = I and
 g is the ℓ1 term. With the scaled dual u = y/ρ, all of z and u follow from v = z + u, because z = prox(v) and
@@ -170,9 +170,10 @@ def _algorithm(qp: QP, parts: Splitting, prox, linear) -> Algorithm:  # type: ig
 
 
 def _threshold(qp: QP, parts: Splitting, v: Tensor) -> Tensor:
-    """θ of the ℓ1 network: λ/ρ for (R), the loop's answer for (C)."""
+    """θ of the ℓ1 network: λ/ρ for (R), the loop's answer for (C), 0 without an ℓ1 term."""
     if qp.l1_penalty is not None:
         return qp.l1_penalty.view(-1, 1, 1) / parts.rho
-    assert qp.l1_radius is not None
+    if qp.l1_radius is None:
+        return torch.zeros_like(parts.rho)
     radius = qp.l1_radius.view(-1, 1, 1)
     return threshold_loop(v.abs(), radius, torch.zeros_like(radius))

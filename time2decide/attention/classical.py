@@ -107,7 +107,8 @@ def admm(qp: QP, parts: Splitting) -> Algorithm:
             return torch.minimum(v, qp.d.unsqueeze(1))
         if qp.l1_penalty is not None:
             return soft_threshold(v, qp.l1_penalty.view(-1, 1, 1) / rho)
-        assert qp.l1_radius is not None
+        if qp.l1_radius is None:
+            return v
         return soft_threshold(v, sorted_threshold(v.abs(), qp.l1_radius.view(-1, 1, 1)).clamp_min_(0))
 
     def solve(z: Tensor, y: Tensor) -> Tensor:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from time2decide.core.validation import expect, validate_count, validate_positive
+from time2decide.qp.certificate import Arrays, Point, is_optimal
 from time2decide.qp.problem import QP
-from time2decide.qp.solution import kkt
+from time2decide.qp.solution import Status, kkt
 
 State = tuple[Tensor, ...]
 _FARTHEST = 1e6  # a problem whose feasible points are all farther away, in constraint distances, counts as infeasible
@@ -54,17 +56,15 @@ def primal_dual_algorithm(step: Callable[[State], State]) -> Algorithm:
 
 @dataclass(frozen=True)
 class Run:
-    """Where a loop ended: x (batch, n), dual (batch, m), layers used and KKT residual per instance.
+    """Where a loop ended: x (batch, n), dual (batch, m), layers used and status per instance.
 
-    `infeasible` (batch,) marks instances whose duals proved that no point satisfies the constraints; x and dual are
-    NaN there.
+    Infeasible are instances whose duals proved that no point satisfies the constraints; x and dual are NaN there.
     """
 
     x: Tensor
     dual: Tensor
     steps: Tensor
-    residual: Tensor
-    infeasible: Tensor
+    status: np.ndarray
     history: Tensor | None  # (layers + 1, batch) of KKT residuals
 
 
@@ -80,48 +80,88 @@ def run(
     history: bool = False,
     initial: tuple[Tensor, Tensor] | None = None,
 ) -> Run:
-    """Run exactly `steps` layers, or layers until every KKT residual is at most `tol`.
+    """Run exactly `steps` layers, or layers until every answer is optimal to `tol` by the rule of `certificate`.
 
-    With a stopping rule the residual is looked at every `check_every` layers. An instance keeps the answer it had
+    With a stopping rule the answer is looked at every `check_every` layers. An instance keeps the answer it had
     when it first met the tolerance, so that an answer does not depend on the rest of its batch, and is given up when
     its duals prove it infeasible.
     """
     tol = validate_positive("tol", tol)
     validate_count("check_every", check_every)
     limit = validate_count("max_steps", max_steps) if steps is None else validate_count("steps", steps, least=0)
+    judge = Judge(qp, tol)
     state = algorithm.start(*_initial_point(qp, initial))
-    x, dual = algorithm.read(state)
-    residual = kkt(qp, x, dual).worst
-    trace = [residual]
+    x, dual, solved = judge(*algorithm.read(state))
+    trace = [kkt(qp, x, dual).worst] if history else []
     reached = torch.full((len(qp),), limit, dtype=torch.int64)
-    open_ = (residual > tol).cpu()
-    reached[~open_] = 0
-    infeasible = torch.zeros_like(open_)
+    reached[solved] = 0
+    infeasible = torch.zeros_like(solved)
     last_dual = dual
     done = 0
-    while done < limit and (steps is not None or bool(open_.any())):
+    while done < limit and (steps is not None or not bool((solved | infeasible).all())):
         for _ in range(1 if history else min(check_every, limit - done) if steps is None else limit):
             state = algorithm.step(state)
             done += 1
-        new_x, new_dual = algorithm.read(state)
-        new_residual = kkt(qp, new_x, new_dual).worst
-        trace.append(new_residual)
-        if steps is None:
-            move = open_.to(x.device).unsqueeze(-1)
-            x, dual = torch.where(move, new_x, x), torch.where(move, new_dual, dual)
-            residual = torch.where(move.squeeze(-1), new_residual, residual)
-        else:
-            x, dual, residual = new_x, new_dual, new_residual
-        newly = open_ & (new_residual <= tol).cpu()
+        new_x, new_dual, optimal = judge(*algorithm.read(state))
+        if history:
+            trace.append(kkt(qp, new_x, new_dual).worst)
+        open_ = ~(solved | infeasible)
+        move = (open_ if steps is None else torch.ones_like(open_)).to(x.device).unsqueeze(-1)
+        x, dual = torch.where(move, new_x, x), torch.where(move, new_dual, dual)
+        newly = open_ & optimal
+        solved = solved | newly if steps is None else optimal
         if steps is None and qp.m:
             proven = open_ & ~newly & proves_infeasible(qp, new_dual - last_dual).cpu()
             infeasible, newly, last_dual = infeasible | proven, newly | proven, new_dual
         reached[newly] = done
-        open_ = open_ & ~newly
-        if bool(torch.isinf(new_residual).all()):
+        if not bool(torch.isfinite(new_x).all(-1).any()):
             break  # diverged: no later layer can recover
     x, dual = (torch.where(infeasible.to(x.device).unsqueeze(-1), torch.nan, part) for part in (x, dual))
-    return Run(x, dual, reached, residual, infeasible, torch.stack(trace) if history else None)
+    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    status[infeasible.numpy()] = Status.INFEASIBLE
+    return Run(x, dual, reached, status, torch.stack(trace) if history else None)
+
+
+class Judge:
+    """Whether points are optimal: by the rule of `certificate`, and with a KKT residual of at most `tol`.
+
+    Where the units of a problem put that residual out of reach, the rule at a sharper tolerance takes its place.
+    Entries of x below the tolerance are set to zero where that makes a point optimal.
+    """
+
+    def __init__(self, qp: QP, tol: float) -> None:
+        self.qp, self.arrays, self.tol = qp.detached(), Arrays.of(qp), tol
+        self.sharp = 1e-10 if qp.A.dtype == torch.float64 else tol
+        curve = np.diagonal(self.arrays.A, axis1=1, axis2=2)
+        self.unit = np.where(curve > 0, np.abs(self.arrays.b) / np.where(curve > 0, curve, 1.0), 0.0)
+
+    def __call__(self, x: Tensor, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (batch, n), dual (batch, m) and whether they are optimal (batch,), on the CPU."""
+        p = self.arrays
+        point, rows = (part.detach().cpu().double().numpy() for part in (x, dual))
+        none = np.zeros_like(p.f), np.zeros_like(p.b)
+        solved = self._holds(slice(None), Point(point, rows, *none))
+        if not solved.all():
+            size = np.abs(point)
+            small = (size > 0) & (size <= self.tol * np.maximum(size.max(-1, keepdims=True), self.unit))
+            again = ~solved & small.any(-1)
+            if again.any():
+                cut = np.where(small, 0.0, point)
+                better = np.zeros_like(solved)
+                better[again] = self._holds(again, Point(cut, rows, *none).at(again))
+                if better.any():
+                    x = torch.where(torch.from_numpy(small & better[:, None]).to(x.device), 0.0, x)
+                    solved = solved | better
+        return x, dual, torch.from_numpy(solved)
+
+    def _holds(self, index: slice | np.ndarray, point: Point) -> np.ndarray:
+        p = self.arrays.at(index)
+        solved = is_optimal(p, point, self.tol)
+        if solved.any() and self.sharp < self.tol:
+            qp = self.qp if isinstance(index, slice) else self.qp[torch.from_numpy(index)]
+            small = (kkt(qp, point.x, point.rows).worst <= self.tol).numpy()
+            solved &= small | is_optimal(p, point, self.sharp)
+        return solved
 
 
 def proves_infeasible(qp: QP, change: Tensor) -> Tensor:

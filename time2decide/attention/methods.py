@@ -92,7 +92,7 @@ METHODS: dict[str, Method] = {
     ),
     "nesterov": Method(("U",), _momentum_arguments, _forms(acceleration, classical.accelerated)),
     "fista": Method(("R", "C"), _momentum_arguments, _forms(acceleration, classical.accelerated)),
-    "admm": Method(("LC", "R", "C"), _splitting_arguments, _forms(admm, classical.admm), _ADMM_OPTIONS),
+    "admm": Method(("U", "LC", "R", "C"), _splitting_arguments, _forms(admm, classical.admm), _ADMM_OPTIONS),
     "newton_schulz": Method(("U",), _inverse_arguments, _forms(newton_schulz, classical.newton_schulz), ()),
 }
 
@@ -126,6 +126,12 @@ class Spectrum:
     largest: Tensor
     smallest: Tensor
     constraint_norm: Tensor
+
+
+def is_definite(qp: QP) -> Tensor:
+    """Whether each A is positive definite beyond rounding, (batch,)."""
+    values = torch.linalg.eigvalsh(qp.A)
+    return values[:, 0] > values[:, -1] * 10 * torch.finfo(values.dtype).eps
 
 
 def spectrum(qp: QP) -> Spectrum:

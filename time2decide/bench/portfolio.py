@@ -38,7 +38,8 @@ from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_pa
 from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
 from time2decide.qp import QP, project_portfolio, solve_exact
-from time2decide.qp.exact import as_rows, solve_rows
+from time2decide.qp.certificate import Arrays
+from time2decide.qp.engines import by_daqp, lift
 from time2decide.simulation.engine import Observation
 
 _SCALE = 100.0  # returns are small numbers: solvers with absolute tolerances need them larger
@@ -182,8 +183,7 @@ def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
     peers: dict[str, list[float]] = {"daqp": [], "slsqp": []}
     ours: dict[int, list[float]] = {batch: [] for batch in batches}
     for i in range(checked):
-        one = as_rows(lifted[i])
-        peers["daqp"].append(_seconds(solve_rows, one))
+        peers["daqp"].append(_seconds(by_daqp, lift(Arrays.of(lifted[i]), 0)))
         peers["slsqp"].append(_seconds(by_slsqp, y[i], previous[i], gamma[i]))
         for batch, times in ours.items():
             given = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]

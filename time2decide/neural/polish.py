@@ -3,7 +3,7 @@
 If the set is right, the answer solves a linear system; whether it is right is read off the optimality conditions
 of the problem itself. So a prediction is either certified, in float64, or known to be wrong:
 
-1. solve the KKT system of the predicted set, in a batch, and measure its KKT residual;
+1. solve the KKT system of the predicted set, in a batch, and judge the answer;
 2. where that fails, repair the set a few times: first the primal-dual active set step, which exchanges every
    constraint that is on the wrong side, then exchanges of the worst one alone, which cannot overshoot;
 3. where that fails too, call the exact solver.
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.attention.loop import Judge
 from time2decide.qp import QP, Status, kkt, solve_exact
 
 FULL_EXCHANGES, SINGLE_EXCHANGES = 4, 4  # rounds of each repair
@@ -50,22 +51,22 @@ class _Factors(NamedTuple):
 
 @torch.no_grad()
 def polish(qp: QP, active: Tensor, *, tol: float = 1e-8) -> Polished:
-    """Answers with KKT residual at most `tol` from predicted active sets.
+    """Answers that are optimal to `tol`, by the rule of ``time2decide.qp.certificate``, from predicted active sets.
 
     Parameters
     ----------
     qp : QP
-        Of class LC or U, float64, every A positive definite. `tol` is in its units: scale it first.
+        Of class LC or U, float64, every A positive definite.
     active : (batch, m) of bool
         Constraints that are expected to hold with equality.
     """
     factors = _factorise(qp)
     active = active & (qp.C != 0).any(-1)  # an all-zero row cannot hold anything
     x, dual, exchange = _solve_on(qp, factors, active)
-    residual = kkt(qp, x, dual).worst
+    x, dual, solved = Judge(qp, tol)(x, dual)
     how = np.full(len(qp), PREDICTED, dtype="<U9")
     for turn in range(FULL_EXCHANGES + SINGLE_EXCHANGES if qp.m else 0):
-        rows = (residual > tol).nonzero().squeeze(-1)  # (open,)
+        rows = (~solved).nonzero().squeeze(-1).to(active.device)  # (open,)
         if not len(rows):
             break
         wrong = exchange[rows]
@@ -73,16 +74,17 @@ def polish(qp: QP, active: Tensor, *, tol: float = 1e-8) -> Polished:
             wrong = torch.where(wrong == wrong.amax(-1, keepdim=True), wrong, 0.0)
         active[rows] ^= wrong > 0
         new_x, new_dual, exchange[rows] = _solve_on(qp[rows], factors.at(rows), active[rows])
-        new_residual = kkt(qp[rows], new_x, new_dual).worst
-        x[rows], dual[rows], residual[rows] = new_x, new_dual, new_residual
-        how[rows[new_residual <= tol].cpu().numpy()] = REPAIRED
-    status = np.where((residual <= tol).cpu().numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    return _fall_back(qp, Polished(x, dual, residual, status, how), tol)
+        new_x, new_dual, repaired = Judge(qp[rows], tol)(new_x, new_dual)
+        index = rows.cpu()
+        x[rows], dual[rows], solved[index] = new_x, new_dual, repaired
+        how[index[repaired].numpy()] = REPAIRED
+    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    return _fall_back(qp, Polished(x, dual, kkt(qp, x, dual).worst, status, how), tol)
 
 
 def _fall_back(qp: QP, answer: Polished, tol: float) -> Polished:
-    """The exact solver's answer where there is no certificate yet; optimal only if it is within `tol` itself."""
-    rows = (answer.residual > tol).nonzero().squeeze(-1)
+    """The exact solver's answer where there is no certificate yet."""
+    rows = torch.from_numpy(np.flatnonzero(answer.status != Status.OPTIMAL)).to(qp.A.device)
     if not len(rows):
         return answer
     exact = solve_exact(qp[rows], tol=tol)
@@ -91,10 +93,7 @@ def _fall_back(qp: QP, answer: Polished, tol: float) -> Polished:
     )
     answer.residual[rows] = kkt(qp[rows], answer.x[rows], answer.dual[rows]).worst
     index = rows.cpu().numpy()
-    within = (answer.residual[rows] <= tol).cpu().numpy()
-    said = np.atleast_1d(exact.status)
-    otherwise = np.where(said == Status.OPTIMAL, Status.NOT_CONVERGED, said)
-    answer.status[index] = np.where(within, Status.OPTIMAL, otherwise)
+    answer.status[index] = np.atleast_1d(exact.status)
     answer.how[index] = EXACT
     return answer
 

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import expect, refuse, validate_count, validate_positive
+from time2decide.attention.loop import Judge
+from time2decide.core.validation import validate_count, validate_positive
 from time2decide.neural.equivariant import EquivariantSolver
-from time2decide.neural.polish import EXACT, Polished, polish
-from time2decide.qp import QP, Solution, Status, kkt, solve_exact
+from time2decide.neural.polish import EXACT, PREDICTED, Polished
+from time2decide.neural.polish import polish as polish_active_sets
+from time2decide.qp import QP, InputError, Solution, Status, kkt, solve_exact
 
 KINDS = ("U", "LC")
 #: Beyond this the network costs seconds a problem and its float32 inverses lose the active set.
@@ -29,18 +31,18 @@ def solve_neural(
     polish: bool = False,
     depth: int | None = None,
     checkpoint: Checkpoint = None,
+    initial: tuple[Tensor, Tensor] | None = None,
 ) -> Solution:
     """Solve a batch of class LC or U with the learned solver.
 
     Parameters
     ----------
     qp : QP
-        Every A positive definite. The cost of a pass grows with m³, and beyond `MOST_CONSTRAINTS` the network is
-        refused; with `polish` the exact solver answers instead.
+        The network takes positive definite A. With `polish` the exact solver answers where A is singular and beyond
+        `MOST_CONSTRAINTS`; without, such problems of a batch are not converged, and a batch of nothing else is refused.
     tol : float
-        KKT residual at which an instance counts as solved, in the units of `_scale`: the same problem in other units
-        has the same answer and status. The network computes in float32: without `polish`, a residual of 1e-5 or so is
-        the best to hope for.
+        Tolerance of the rule by which an answer is optimal, relative and the same in all units. The network computes
+        in float32: without `polish`, 1e-4 is what can be asked for.
     polish : bool
         Certify every answer in float64 and correct those that are wrong. ``Solution.how`` says how each was
         obtained: ``predicted`` (the network's active set is optimal), ``repaired`` or ``exact``. A float32 problem
@@ -49,37 +51,51 @@ def solve_neural(
         Passes through the looped layer before the closing ones; that of the checkpoint by default.
     checkpoint : name, folder or EquivariantSolver, optional
         The bundled one by default.
+    initial : (x, dual), optional
+        With `polish`: the active set of this point is taken for the prediction, and the network is not asked.
     """
     tol = validate_positive("tol", tol)
     model = load_solver(checkpoint, qp.A.device)
     passes = model.config.depth if depth is None else validate_count("steps", depth, least=0)
-    if polish and qp.kind == "LC" and qp.m > MOST_CONSTRAINTS:
-        return _exactly(qp, tol)
-    scaled, units = _scale(qp)
-    x, dual = _predict(scaled, model, depth)
-    steps = np.full(len(qp), passes + model.config.closing if qp.m else 0)
+    method = "neural+polish" if polish else "neural"
+    _validate_class(qp)
+    usable = _definite(qp) & torch.tensor(qp.m <= MOST_CONSTRAINTS)
     if not polish:
-        solved = (kkt(scaled, x, dual).worst <= tol).cpu().numpy()
-        status = np.where(solved, Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-        return _given_units(qp, units, x, dual, status, "neural", steps=steps)
-    answer = _polished(scaled, dual > 0, tol)
-    return _given_units(qp, units, answer.x, answer.dual, answer.status, "neural+polish", steps=steps, how=answer.how)
+        _refuse_unusable(qp, usable)
+    x, dual = torch.full_like(qp.b, torch.nan), torch.full_like(qp.d, torch.nan)
+    status = np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
+    how, index = np.full(len(qp), EXACT, dtype="<U9"), usable.cpu().numpy()
+    if index.any():
+        scaled, units = _scale(qp[usable])
+        if polish and initial is not None:
+            answer = _polished(scaled, _active_at(qp[usable], *(part[usable] for part in initial)), tol)
+        else:
+            found = _predict(scaled, model, depth)
+            answer = _polished(scaled, found[1] > 0, tol) if polish else _judged(scaled, *found, tol)
+        x[usable], dual[usable] = (units.x * answer.x).to(qp.A), (units.dual * answer.dual).to(qp.A)
+        status[index], how[index] = answer.status, answer.how
+    if polish and not index.all():
+        exact = solve_exact(qp[~usable], tol=tol)
+        rest = len(exact.qp)
+        x[~usable], dual[~usable] = (torch.as_tensor(v).reshape(rest, -1).to(x) for v in (exact.x, exact.dual))
+        status[~index] = np.atleast_1d(exact.status)
+    steps = np.where(index, passes + model.config.closing if qp.m else 0, 0)
+    return Solution.build(qp, x, dual, None, None, status, method, steps=steps, how=how if polish else None)
 
 
-def _given_units(
-    qp: QP, units: _Units, x: Tensor, dual: Tensor, status: np.ndarray, method: str, **extra: np.ndarray
-) -> Solution:
-    """The solution of `qp` from that of the scaled problem."""
-    x, dual = (units.x * x).to(qp.A), (units.dual * dual).to(qp.A)
-    return Solution.build(qp, x, dual, status, method, **extra)
+def _judged(scaled: QP, x: Tensor, dual: Tensor, tol: float) -> Polished:
+    """The network's answer as it is."""
+    x, dual, solved = Judge(scaled, tol)(x, dual)
+    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    return Polished(x, dual, kkt(scaled, x, dual).worst, status, np.full(len(scaled), PREDICTED, dtype="<U9"))
 
 
-def _exactly(qp: QP, tol: float) -> Solution:
-    """The exact solver's answers, marked as such."""
-    exact = solve_exact(qp, tol=tol)
-    x, dual = (torch.as_tensor(part).reshape(len(qp), -1) for part in (exact.x, exact.dual))
-    status, how = np.atleast_1d(exact.status), np.full(len(qp), EXACT)
-    return Solution.build(qp, x, dual, status, "neural+polish", steps=np.zeros(len(qp), dtype=int), how=how)
+def _active_at(qp: QP, x: Tensor, dual: Tensor) -> Tensor:
+    """The constraints that hold with equality at x, or pull by their multiplier, (batch, m)."""
+    x, dual = x.to(qp.A), dual.to(qp.A)
+    slack = qp.d - torch.einsum("bij,bj->bi", qp.C, x)
+    reach = qp.d.abs() + torch.einsum("bij,bj->bi", qp.C.abs(), x.abs())
+    return (dual > 0) | (slack <= 1e-9 * reach)
 
 
 @torch.no_grad()
@@ -88,6 +104,8 @@ def predict(qp: QP, *, depth: int | None = None, checkpoint: Checkpoint = None) 
 
     The problem is scaled in float64 before it is rounded to float32, so that its units do not matter.
     """
+    _validate_class(qp)
+    _refuse_unusable(qp, _definite(qp))
     scaled, units = _scale(qp)
     x, dual = _predict(scaled, load_solver(checkpoint, qp.A.device), depth)
     return (units.x * x).to(qp.A), (units.dual * dual).to(qp.A)
@@ -118,13 +136,8 @@ def _scale(qp: QP) -> tuple[QP, _Units]:
 
     with r the square roots of the diagonal of A, w the lengths of the rows of C/rᵀ and t the largest of |b/r|, |d/w|.
     """
-    expect(qp.kind in KINDS, "qp", "a problem of class LC or U for a learned solver", f"class {qp.kind}")
-    most = f"at most {MOST_CONSTRAINTS} constraints for a learned solver"
-    expect(qp.m <= MOST_CONSTRAINTS, "qp", most, f"{qp.m}; methods 'exact' and 'neural+polish' take more")
-    precision = torch.finfo(qp.A.dtype).eps
     qp = qp.to(torch.float64)
     diagonal = qp.A.diagonal(dim1=1, dim2=2)
-    _refuse_singular((diagonal <= 0).any(1))
     r = diagonal.sqrt()  # (batch, n)
     C = qp.C / r.unsqueeze(1)
     length = C.norm(dim=-1)  # (batch, m)
@@ -133,33 +146,45 @@ def _scale(qp: QP) -> tuple[QP, _Units]:
     t = torch.cat([b, d], dim=-1).abs().amax(-1, keepdim=True)  # (batch, 1)
     t = torch.where(t > 0, t, 1.0)
     scaled = QP(qp.A / (r.unsqueeze(2) * r.unsqueeze(1)), b / t, C / w.unsqueeze(-1), d / t, check=False)
-    _check_definite(scaled.A, precision)
     return scaled, _Units(t / r, t / w)
 
 
-def _check_definite(A: Tensor, precision: float) -> None:
-    """Raise unless every A (batch, n, n), of unit diagonal, is positive definite beyond the rounding it came with.
+def _validate_class(qp: QP) -> None:
+    if qp.kind not in KINDS:
+        raise InputError(f"qp: expected a problem of class LC or U for a learned solver, found class {qp.kind}")
 
-    The smallest pivot of Cholesky's factorisation bounds the smallest eigenvalue from above.
+
+def _definite(qp: QP) -> Tensor:
+    """Whether each A is positive definite beyond the rounding it came with, (batch,).
+
+    Scaled to unit diagonal; the smallest pivot of Cholesky's factorisation bounds the smallest eigenvalue from above.
     """
-    L, info = torch.linalg.cholesky_ex(A)
+    diagonal = qp.A.diagonal(dim1=1, dim2=2).double()
+    r = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
+    L, info = torch.linalg.cholesky_ex(qp.A.double() / (r.unsqueeze(2) * r.unsqueeze(1)))
     pivot = L.diagonal(dim1=1, dim2=2).square().amin(-1)
-    _refuse_singular((info > 0) | (pivot <= 10 * A.shape[-1] * precision))
+    good = (info == 0) & (pivot > 10 * qp.n * torch.finfo(qp.A.dtype).eps)
+    return good & (diagonal > 0).all(-1)
 
 
-def _refuse_singular(bad: Tensor) -> None:
-    """Raise for the first problem that is marked, (batch,) of bool."""
-    refuse(
-        f"A: expected positive definite for a learned solver, found a singular matrix in problem {int(index)}; "
-        "method='exact' takes semidefinite A"
-        for index in bad.nonzero()
-    )
+def _refuse_unusable(qp: QP, usable: Tensor) -> None:
+    """Raise if there is nothing that the network can do."""
+    if qp.m > MOST_CONSTRAINTS:
+        raise InputError(
+            f"qp: expected at most {MOST_CONSTRAINTS} constraints for a learned solver, found {qp.m}; "
+            "methods 'exact' and 'neural+polish' take more"
+        )
+    if not bool(usable.any()):
+        raise InputError(
+            "A: expected positive definite for a learned solver, found a singular matrix in problem 0; "
+            "methods 'exact' and 'neural+polish' take semidefinite A"
+        )
 
 
 def _polished(qp: QP, active: Tensor, tol: float) -> Polished:
     """`polish` over parts of the batch."""
     size = max(1, _NUMBERS_AT_ONCE // (qp.n + qp.m) ** 2)
-    parts = [polish(qp[i : i + size], active[i : i + size], tol=tol) for i in range(0, len(qp), size)]
+    parts = [polish_active_sets(qp[i : i + size], active[i : i + size], tol=tol) for i in range(0, len(qp), size)]
     x, dual, residual = (torch.cat([getattr(p, name) for p in parts]) for name in ("x", "dual", "residual"))
     status, how = (np.concatenate([getattr(p, name) for p in parts]) for name in ("status", "how"))
     return Polished(x, dual, residual, status, how)

@@ -16,7 +16,7 @@ from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution
 
 _UNREADABLE = (OSError, ValueError, EOFError, AttributeError, KeyError, TypeError)
-_FIELDS = ("A", "b", "C", "d", "l1_penalty", "l1_radius")
+_FIELDS = ("A", "b", "C", "d", "E", "f", "lb", "ub", "l1_penalty", "l1_radius")
 
 
 def read_problem(path: Path) -> QP:

@@ -8,6 +8,8 @@ name       in the paper                 meaning
 A          A (n × n, symmetric, ⪰ 0)    quadratic term of ½ xᵀAx + bᵀx
 b          b (n)                        linear term
 C, d       C (m × n), d (m)             linear constraints Cx ≤ d
+E, f       –                            linear equations Ex = f
+lb, ub     –                            bounds lb ≤ x ≤ ub
 l1_penalty λ of problem (R)             weight of λ‖x‖₁ in the objective
 l1_radius  B of problem (C)             radius of the constraint ‖x‖₁ ≤ B
 dual       λ of problem (LC)            multipliers of Cx ≤ d, non-negative
@@ -27,7 +29,7 @@ from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect
 class QP:
     """A batch of convex quadratic programs, checked when it is made.
 
-    .. math:: \\min_x ½ xᵀA x + bᵀx + λ‖x‖₁ \\quad s.t. \\quad Cx ≤ d, ‖x‖₁ ≤ B
+    .. math:: \\min_x ½ xᵀA x + bᵀx + λ‖x‖₁ \\quad s.t. \\quad Cx ≤ d, Ex = f, lb ≤ x ≤ ub, ‖x‖₁ ≤ B
 
     Every argument may carry a leading batch dimension; one that lacks it is shared by the batch. When none has
     it, the problem is a single one and answers come back without a batch dimension. Answers are numpy arrays
@@ -39,16 +41,23 @@ class QP:
         Symmetric positive semidefinite.
     b : (batch, n) or (n,)
     C, d : (batch, m, n) or (m, n), and (batch, m) or (m,)
-        Both or neither.
+        Both or neither. An entry of d that is infinite, or at least `NO_BOUND` and far beyond the size of its row,
+        means no constraint.
     l1_penalty, l1_radius : number or (batch,)
         Non-negative.
+    E, f : (batch, p, n) or (p, n), and (batch, p) or (p,)
+        Both or neither.
+    lb, ub : (batch, n), (n,) or number
+        Either may be left out; infinite entries and those beyond ±`NO_BOUND` mean no bound.
     check : bool
         False skips the checks of values (finite, symmetric, semidefinite) for data known to be good.
 
     Attributes
     ----------
     A, b, C, d : Tensor
-        Always batched, on one device, of one float dtype; C and d have m = 0 rows when there are none.
+        Always batched, on one device, of one float dtype; C and d have m = 0 rows when there are none. A row without
+        a bound is kept as 0·x ≤ 1.
+    E, f, lb, ub : Tensor or None
     l1_penalty, l1_radius : Tensor (batch,) or None
     single, numpy : bool
         The shape and the array type in which answers are given back.
@@ -63,15 +72,27 @@ class QP:
         l1_penalty: ArrayLike = None,
         l1_radius: ArrayLike = None,
         *,
+        E: ArrayLike = None,
+        f: ArrayLike = None,
+        lb: ArrayLike = None,
+        ub: ArrayLike = None,
         check: bool = True,
     ) -> None:
-        missing, given = ("d", "C") if d is None else ("C", "d")
-        expect((C is None) == (d is None), missing, f"together with {given} (the constraints Cx <= d)", "nothing")
-        given_fields = {"A": A, "b": b, "C": C, "d": d, "l1_penalty": l1_penalty, "l1_radius": l1_radius}
-        given_fields = {name: value for name, value in given_fields.items() if value is not None}
+        values = (A, b, C, d, E, f, lb, ub, l1_penalty, l1_radius)
+        given_fields = {name: value for name, value in zip(_DIMS, values, strict=True) if value is not None}
         for name in ("A", "b"):
-            expect(name in given_fields, name, "an array", "None")
+            if name not in given_fields:
+                raise InputError(f"{name}: expected an array, found None")
+        for pair, meaning in ((("C", "d"), "the constraints Cx <= d"), (("E", "f"), "the equations Ex = f")):
+            missing = [name for name in pair if name not in given_fields]
+            if len(missing) == 1:
+                other = pair[1 - pair.index(missing[0])]
+                raise InputError(f"{missing[0]}: expected together with {other} ({meaning}), found nothing")
         tensors = {name: as_tensor(name, value) for name, value in given_fields.items()}
+        n = tensors["A"].shape[-1] if tensors["A"].dim() else 0
+        for name in ("lb", "ub"):
+            if name in tensors and not tensors[name].dim():
+                tensors[name] = tensors[name].expand(n)  # one number for all variables
         self.numpy = not any(isinstance(value, Tensor) for value in given_fields.values())
         tensors = _one_dtype_and_device(tensors, given_fields)
         self._check_shapes(tensors)
@@ -84,7 +105,10 @@ class QP:
         expect(batch != 0 and 0 not in batches.values(), "A", "at least one problem", "an empty batch")
         if check:
             for name, tensor in tensors.items():
-                validate_finite(name, tensor)
+                if name not in ("d", "lb", "ub"):
+                    validate_finite(name, tensor)
+                elif bool(tensor.isnan().any()):
+                    raise InputError(f"{name}: expected numbers, found NaN")
             _check_semidefinite(tensors["A"])
             for name in (name for name in ("l1_penalty", "l1_radius") if name in tensors):
                 least = tensors[name].min().item()
@@ -99,8 +123,32 @@ class QP:
         self.A, self.b = batched("A"), batched("b")
         self.C = batched("C") if "C" in tensors else self.A.new_zeros(batch, 0, self.n)
         self.d = batched("d") if "d" in tensors else self.A.new_zeros(batch, 0)
-        self.l1_penalty = batched("l1_penalty") if "l1_penalty" in tensors else None
-        self.l1_radius = batched("l1_radius") if "l1_radius" in tensors else None
+        for name in _OPTIONAL:
+            setattr(self, name, batched(name) if name in tensors else None)
+        self._drop_free_rows()
+
+    E: Tensor | None
+    f: Tensor | None
+    lb: Tensor | None
+    ub: Tensor | None
+    l1_penalty: Tensor | None
+    l1_radius: Tensor | None
+
+    def _drop_free_rows(self) -> None:
+        """Rows without a bound become 0·x ≤ 1, impossible ones 0·x ≤ −1; beyond ±`NO_BOUND`, lb and ub become infinite.
+
+        A row whose coefficients are themselves as large as its bound is a constraint in other units and stays.
+        """
+        if bool((self.d.abs() >= NO_BOUND).any()):
+            size = self.C.detach().abs().amax(-1)  # (batch, m)
+            free = (self.d == torch.inf) | ((self.d >= NO_BOUND) & (self.d >= _FAR * size))
+            gone = free | (self.d == -torch.inf)
+            self.C = torch.where(gone.unsqueeze(-1), 0.0, self.C)
+            self.d = torch.where(free, 1.0, torch.where(gone, -1.0, self.d))
+        for name, sign in (("lb", -1.0), ("ub", 1.0)):
+            bound = getattr(self, name)
+            if bound is not None:
+                setattr(self, name, torch.where(sign * bound >= NO_BOUND, sign * torch.inf, bound))
 
     @staticmethod
     def _check_shapes(tensors: dict[str, Tensor]) -> None:
@@ -116,6 +164,13 @@ class QP:
             m = tensors["C"].shape[-2]
             _check_trailing("C", tensors["C"], (m, n), f"(m, {n}) to match A")
             _check_trailing("d", tensors["d"], (m,), f"({m},) to match C")
+        if "E" in tensors:
+            p = tensors["E"].shape[-2]
+            _check_trailing("E", tensors["E"], (p, n), f"(p, {n}) to match A")
+            _check_trailing("f", tensors["f"], (p,), f"({p},) to match E")
+        for name in ("lb", "ub"):
+            if name in tensors:
+                _check_trailing(name, tensors[name], (n,), f"({n},) to match A")
 
     @property
     def n(self) -> int:
@@ -124,13 +179,22 @@ class QP:
 
     @property
     def m(self) -> int:
-        """Number of linear constraints."""
+        """Number of rows of C."""
         return self.C.shape[-2]
+
+    @property
+    def plain(self) -> bool:
+        """Whether Cx ≤ d is all there is by way of linear constraints."""
+        return self.E is None and self.lb is None and self.ub is None
 
     @property
     def kind(self) -> str:
         """The paper's class: U, LC, R or C; combinations are joined by '+', as in 'LC+R'."""
-        present = {"LC": self.m > 0, "R": self.l1_penalty is not None, "C": self.l1_radius is not None}
+        present = {
+            "LC": self.m > 0 or not self.plain,
+            "R": self.l1_penalty is not None,
+            "C": self.l1_radius is not None,
+        }
         return "+".join(name for name, is_there in present.items() if is_there) or "U"
 
     def __len__(self) -> int:
@@ -167,17 +231,57 @@ class QP:
     def _map(self, change) -> QP:  # type: ignore[no-untyped-def]
         """Apply `change` to every tensor; shape and array type of the answers are kept."""
         other = object.__new__(QP)
-        for name in ("A", "b", "C", "d"):
-            setattr(other, name, change(getattr(self, name)))
-        for name in ("l1_penalty", "l1_radius"):
+        for name in _DIMS:
             value = getattr(self, name)
             setattr(other, name, None if value is None else change(value))
         other.single, other.numpy = self.single, self.numpy
         return other
 
+    def as_inequalities(self) -> QP:
+        """The same problem with equations as pairs of rows and bounds as rows, for methods that take Cx ≤ d only."""
+        if self.plain:
+            return self
+        batch, eye = len(self), torch.eye(self.n, dtype=self.A.dtype, device=self.A.device)
+        rows, bounds = [self.C], [self.d]
+        if self.E is not None and self.f is not None:
+            rows, bounds = [*rows, self.E, -self.E], [*bounds, self.f, -self.f]
+        for sign, bound in ((1.0, self.ub), (-1.0, self.lb)):
+            if bound is not None:
+                rows, bounds = [*rows, (sign * eye).expand(batch, -1, -1)], [*bounds, sign * bound]
+        other = QP(
+            self.A, self.b, torch.cat(rows, 1), torch.cat(bounds, 1), self.l1_penalty, self.l1_radius, check=False
+        )
+        other.single, other.numpy = self.single, self.numpy
+        return other
 
-_DIMS = {"A": 2, "b": 1, "C": 2, "d": 1, "l1_penalty": 0, "l1_radius": 0}
-_SHAPES = {"A": "(n, n)", "b": "(n,)", "C": "(m, n)", "d": "(m,)", "l1_penalty": "()", "l1_radius": "()"}
+    def split_dual(self, dual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Multipliers of C, E and the bounds from those of `as_inequalities`; the last are positive at ub."""
+        m, p = self.m, 0 if self.E is None else self.E.shape[1]
+        rows, plus, minus = dual[:, :m], dual[:, m : m + p], dual[:, m + p : m + 2 * p]
+        box = dual[:, m + 2 * p :]
+        sides = [box[:, i : i + self.n] for i in range(0, box.shape[1], self.n)]
+        upper = sides.pop(0) if self.ub is not None else torch.zeros_like(self.b)
+        lower = sides.pop(0) if self.lb is not None else torch.zeros_like(self.b)
+        return rows, plus - minus, upper - lower
+
+
+#: A bound of this size or more means that there is none.
+NO_BOUND = 1e20
+_FAR = 1e15  # a bound counts as none only where it is this much larger than the coefficients of its row
+_DIMS = {"A": 2, "b": 1, "C": 2, "d": 1, "E": 2, "f": 1, "lb": 1, "ub": 1, "l1_penalty": 0, "l1_radius": 0}
+_OPTIONAL = ("E", "f", "lb", "ub", "l1_penalty", "l1_radius")
+_SHAPES = {
+    "A": "(n, n)",
+    "b": "(n,)",
+    "C": "(m, n)",
+    "d": "(m,)",
+    "E": "(p, n)",
+    "f": "(p,)",
+    "lb": "(n,)",
+    "ub": "(n,)",
+    "l1_penalty": "()",
+    "l1_radius": "()",
+}
 
 
 def _check_trailing(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str) -> None:

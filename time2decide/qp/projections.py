@@ -112,14 +112,18 @@ def _onto_portfolios(y: Tensor, p: Tensor, gamma: Tensor) -> Tensor:
     v = y - p
     with torch.no_grad():
         a = sorted_threshold(v, half)
-        c = _sale_threshold(v, p, half)
-        capped = c >= v + p  # sold completely
-        partly = (c > v) & ~capped
-    a = _refine(v, half, a)
+        # Large scores drown the weights: find the sale threshold once more from the score next to it, where the
+        # differences of scores that matter are of the size of weights.
+        near = (y - _sale_threshold(v, p, half)).abs().argmin(-1, keepdim=True)
+        pivot = y.gather(-1, near)
+        c = _sale_threshold(y - pivot - p, p, half)
+        capped = c >= y - pivot  # sold completely
+        partly = (c > y - pivot - p) & ~capped
+    bought = (v - _refine(v, half, a)).clamp_min(0)
+    v = y - pivot - p
     weight = partly.to(y.dtype)
     sold_whole = (p * capped.to(y.dtype)).sum(-1, keepdim=True)
     c_exact = (half - sold_whole + (v * weight).sum(-1, keepdim=True)) / weight.sum(-1, keepdim=True).clamp_min(1)
-    bought = (v - a).clamp_min(0)
     sold = torch.where(capped, p, torch.where(partly, c_exact - v, torch.zeros_like(v)))
     return torch.where(binds, (p + bought - sold).clamp_min(0), free)
 

@@ -28,11 +28,11 @@ class Status(StrEnum):
 class KKT:
     """The four parts of the optimality conditions, each the largest violation per instance, shape (batch,).
 
-    stationarity : ‖x − prox(x − (Ax + b + Cᵀλ))‖∞ with prox that of the ℓ1 terms (the identity without them,
-        so that this is the gradient of the Lagrangian)
-    primal : max(Cx − d, ‖x‖₁ − B, 0)
+    stationarity : ‖x − prox(x − (Ax + b + Cᵀλ + Eᵀμ + z))‖∞ with prox that of the ℓ1 terms (the identity without
+        them, so that this is the gradient of the Lagrangian)
+    primal : max(Cx − d, |Ex − f|, x − ub, lb − x, ‖x‖₁ − B, 0)
     dual : max(−λ, 0)
-    complementarity : max |λᵢ (Cx − d)ᵢ|
+    complementarity : max |λᵢ (Cx − d)ᵢ| and |zⱼ| times the distance from the bound that it pulls to
     """
 
     stationarity: Tensor
@@ -56,21 +56,38 @@ def proximal_map(qp: QP, y: Tensor, step: Tensor | float = 1.0) -> Tensor:
     return y
 
 
-def kkt(qp: QP, x: ArrayLike, dual: ArrayLike) -> KKT:
-    """The optimality conditions at x (batch, n) and dual (batch, m), from the problem data alone."""
+def kkt(qp: QP, x: ArrayLike, dual: ArrayLike, dual_eq: ArrayLike = None, dual_box: ArrayLike = None) -> KKT:
+    """The optimality conditions at x (batch, n) and dual (batch, m), from the problem data alone.
+
+    `dual_eq` (batch, p) belongs to Ex = f and `dual_box` (batch, n) to the bounds, positive at ub and negative at lb;
+    zeros by default.
+    """
     x, dual = _of_shape("x", x, qp.b), _of_shape("dual", dual, qp.d)
     gradient = torch.einsum("bij,bj->bi", qp.A, x) + qp.b + torch.einsum("bij,bi->bj", qp.C, dual)
+    slack = torch.einsum("bij,bj->bi", qp.C, x) - qp.d
+    excess, products = [slack.clamp_min(0)], [(dual * slack).abs()]
+    if qp.E is not None and qp.f is not None:
+        if dual_eq is not None:
+            gradient = gradient + torch.einsum("bij,bi->bj", qp.E, _of_shape("dual_eq", dual_eq, qp.f))
+        excess.append((torch.einsum("bij,bj->bi", qp.E, x) - qp.f).abs())
+    if dual_box is not None and not (qp.lb is None and qp.ub is None):
+        gradient = gradient + _of_shape("dual_box", dual_box, qp.b)
+    for bound, sign in ((qp.ub, 1.0), (qp.lb, -1.0)):
+        if bound is not None:
+            over = sign * (x - bound)
+            excess.append(over.clamp_min(0))
+            if dual_box is not None:
+                pull = (sign * _of_shape("dual_box", dual_box, qp.b)).clamp_min(0)
+                products.append(torch.where(pull > 0, pull * over.abs(), 0.0))
+    if qp.l1_radius is not None:
+        excess.append((x.abs().sum(-1) - qp.l1_radius).clamp_min(0).unsqueeze(-1))
     if qp.l1_penalty is None and qp.l1_radius is None:
         stationarity = gradient.abs().amax(-1)
     else:
         safe = torch.nan_to_num(x - gradient)  # x NaN: infeasible, the other parts say so
         stationarity = (x - proximal_map(qp, safe)).abs().amax(-1)
-    slack = torch.einsum("bij,bj->bi", qp.C, x) - qp.d
-    excess = slack.clamp_min(0)
-    if qp.l1_radius is not None:
-        over = (x.abs().sum(-1) - qp.l1_radius).clamp_min(0)
-        excess = torch.cat([excess, over.unsqueeze(-1)], dim=-1)
-    return KKT(stationarity, _most(excess), _most((-dual).clamp_min(0)), _most((dual * slack).abs()))
+    primal, complementarity = _most(torch.cat(excess, -1)), _most(torch.cat(products, -1))
+    return KKT(stationarity, primal, _most((-dual).clamp_min(0)), complementarity)
 
 
 def _of_shape(name: str, value: ArrayLike, like: Tensor) -> Tensor:
@@ -97,6 +114,8 @@ class Solution:
         NaN where there is no answer.
     dual : (batch, m)
         Multipliers of Cx ≤ d.
+    dual_eq, dual_box : (batch, p), (batch, n), or None
+        Multipliers of Ex = f and of the bounds (positive at ub, negative at lb), where the problem has such.
     status : (batch,) of str
         One of the values of `Status`, per instance.
     method : str
@@ -112,6 +131,8 @@ class Solution:
     qp: QP = field(repr=False)
     x: ArrayLike
     dual: ArrayLike
+    dual_eq: ArrayLike
+    dual_box: ArrayLike
     status: ArrayLike
     method: str
     steps: ArrayLike = None
@@ -119,16 +140,30 @@ class Solution:
     history: ArrayLike = None
 
     @classmethod
-    def build(cls, qp: QP, x: Tensor, dual: Tensor, status: ArrayLike, method: str, **extra: ArrayLike) -> Solution:
+    def build(
+        cls,
+        qp: QP,
+        x: Tensor,
+        dual: Tensor,
+        dual_eq: Tensor | None,
+        dual_box: Tensor | None,
+        status: ArrayLike,
+        method: str,
+        **extra: ArrayLike,
+    ) -> Solution:
         """Wrap batched tensors into the shape and array type of `qp`."""
         values = {key: _present(qp, value, along=1 if key == "history" else 0) for key, value in extra.items()}
-        return cls(qp, _present(qp, x), _present(qp, dual), _present(qp, np.asarray(status)), method, **values)
+        dual_eq = None if qp.E is None else dual_eq
+        dual_box = None if qp.lb is None and qp.ub is None else dual_box
+        x, dual, dual_eq, dual_box = (_present(qp, part) for part in (x, dual, dual_eq, dual_box))
+        return cls(qp, x, dual, dual_eq, dual_box, _present(qp, np.asarray(status)), method, **values)
 
     @cached_property
     def kkt(self) -> KKT:
         """The four optimality conditions, per instance, always as batched tensors."""
-        x, dual = (torch.as_tensor(v).reshape(len(self.qp), -1) for v in (self.x, self.dual))
-        return kkt(self.qp, x.to(self.qp.A), dual.to(self.qp.A))
+        values = (self.x, self.dual, self.dual_eq, self.dual_box)
+        parts = (None if v is None else torch.as_tensor(v).detach().reshape(len(self.qp), -1) for v in values)
+        return kkt(self.qp.detached(), *parts)
 
     @property
     def kkt_residual(self) -> ArrayLike:

@@ -1,0 +1,197 @@
+"""Zero wrong "optimal": defects of the past, problems built around their answer, and certificates that must not lie."""
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide import QP, project_portfolio, random_qp, solve, solve_qp
+from time2decide.attention.methods import is_definite
+from time2decide.bench import hard
+from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded
+from time2decide.qp.exact import solve_exact
+
+I = np.eye  # noqa: E741
+
+
+def test_a_far_row_hides_nothing():
+    assert solve(QP(I(1), [0.0], [[1.0], [-1.0], [1.0]], [0.0, -1.0, 1e20])).status == "infeasible"
+    np.testing.assert_allclose(solve_qp(I(2), [-2.0, -2.0], I(2), [1.0, 1.0], lb=[0, 0], ub=[1e20, 1e20]), [1, 1])
+    rng = np.random.default_rng(0)
+    for far in (1e8, 1e11, 1e14, 1e20, 1e30, np.inf):
+        qp = random_qp(8, 4, 3, seed=1)
+        C = torch.cat([qp.C, torch.from_numpy(rng.normal(size=(8, 1, 4)))], 1)
+        d = torch.cat([qp.d, torch.full((8, 1), far, dtype=torch.float64)], 1)
+        answer = solve(QP(qp.A, qp.b, C, d))
+        assert set(answer.status) == {"optimal"}
+        torch.testing.assert_close(answer.x, solve(qp).x)
+
+
+def test_a_false_certificate_is_not_given():
+    qp = QP(1e-8 * I(2), [-1.0, -1.0], [[1.0, 0], [0, 1], [1, 1]], [1, 1, 1.5])
+    for method in ("exact", "neural+polish"):
+        answer = solve(qp, method)
+        assert answer.status == "optimal"
+        assert answer.kkt_residual < 1e-8
+        np.testing.assert_allclose(answer.x, [0.75, 0.75])
+
+
+def test_unbounded_problems_are_refused():
+    with pytest.raises(ValueError, match="unbounded"):
+        solve_qp([[1.0, 1], [1, 1]], [1.0, -1.0])
+    assert solve(QP([[1.0, 1], [1, 1]], [1.0, -1.0])).status == "unbounded"
+    assert solve(QP(np.zeros((1, 1)), [-1.0], [[1.0]], [1e20])).status == "unbounded"  # 1e20 means no bound
+
+
+def test_a_linear_program_with_large_coefficients():
+    qp = QP(np.zeros((2, 2)), [0, 1e6], [[-1.0, 0], [2, -2e6], [-2, 2e6]], [4.0, 1, 2])
+    answer = solve(qp)
+    assert answer.status == "optimal"
+    assert answer.objective == pytest.approx(-4.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["gradient", "nesterov", "admm", "newton_schulz", "exact", "neural+polish"])
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_tolerances_are_relative(method, unit):
+    np.testing.assert_allclose(solve(QP([[unit]], [unit]), method).x, [-1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_lasso_with_uneven_columns_and_exact_zeros(scale):
+    rng = np.random.default_rng(1)
+    for seed in range(10):
+        n = 6
+        M, x = rng.normal(size=(n, n)), rng.normal(size=n) * (rng.random(n) < 0.5)
+        column = np.where(rng.random(n) < 0.5, scale, 1.0)
+        A = (M @ M.T) * column * column[:, None]
+        level = rng.uniform(0.1, 1)
+        point = x / column
+        b = -A @ point - np.where(x != 0, level * np.sign(x), level * rng.uniform(-0.9, 0.9, n))
+        answer = solve(QP(A, b, l1_penalty=level))
+        assert answer.status == "optimal", seed
+        np.testing.assert_array_equal(answer.x == 0, x == 0)
+        np.testing.assert_allclose(answer.x, point, rtol=1e-6)
+        beyond = solve(QP(A, b, l1_penalty=1.001 * np.abs(b).max()))
+        np.testing.assert_array_equal(beyond.x, np.zeros(n))
+
+
+def test_lasso_in_bulk_has_exact_zeros():
+    qp = random_qp(64, 8, kind="R", seed=3)
+    bulk, one_by_one = solve(qp), [solve(qp[i]) for i in range(64)]
+    assert set(bulk.status) == {"optimal"}
+    alone = torch.cat([answer.x for answer in one_by_one])
+    torch.testing.assert_close(bulk.x, alone, rtol=1e-9, atol=1e-12)
+    assert torch.equal(bulk.x == 0, alone == 0)
+    assert (bulk.x == 0).any()
+
+
+def test_projected_sums_are_exact_at_any_score():
+    for y in ([1.1e8, 3.3e7, 7e6, 0.123], [9e8, 1e-3, 0.0, -5.0], [3e5, 3e5, 1.0, 0.0]):
+        for gamma in (0.01, 0.3, 2.0):
+            x = project_portfolio(y, [0.1, 0.2, 0.3, 0.4], gamma)
+            assert abs(x.sum() - 1) < 1e-14
+            assert np.abs(x - [0.1, 0.2, 0.3, 0.4]).sum() <= gamma + 1e-14
+
+
+@pytest.mark.parametrize("family", hard.FAMILIES)
+def test_nothing_wrong_is_said_of_hard_problems(family):
+    for seed in range(12):
+        problem = hard.draw(family, 10_000 + seed)
+        answer = solve(QP(**problem.fields))
+        assert hard.judge(problem, str(answer.status), answer.x) == "right", (seed, answer.status)
+
+
+@pytest.mark.parametrize("method", ["admm", "arrow_hurwicz", "neural", "neural+polish"])
+def test_nothing_wrong_is_said_by_other_methods(method):
+    for family in ("plain", "bounds", "columns", "rows", "infeasible", "far", "tiny"):
+        for seed in range(3):
+            problem = hard.draw(family, 20_000 + seed)
+            qp = QP(**problem.fields)
+            if method != "neural+polish" and not bool(is_definite(qp).all()):
+                continue
+            answer = solve(qp, method, **({} if "neural" in method else {"max_steps": 300}))
+            off = 1e-3 if method == "neural" else 1e-6
+            assert hard.judge(problem, str(answer.status), answer.x, off) != "wrong", (family, seed, answer.status)
+
+
+def test_a_mixed_batch_equals_its_parts():
+    problems = [
+        hard.draw(family, seed) for family in ("plain", "infeasible", "unbounded", "singular") for seed in range(40)
+    ]
+    same = [p.fields for p in problems if p.fields["C"].shape == problems[0].fields["C"].shape] or [problems[0].fields]
+    answer = solve(QP(*(np.stack([fields[name] for fields in same]) for name in ("A", "b", "C", "d"))))
+    for i, fields in enumerate(same):
+        assert answer.status[i] == solve(QP(**fields)).status
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rule_does_not_depend_on_units(seed):
+    """Rows, columns and objective scaled by powers of two: the same verdicts on the same points, right and wrong."""
+    rng = np.random.default_rng(seed)
+    qp = random_qp(16, 5, 4, seed=seed)
+    answer = solve(qp)
+    x, dual = answer.x.numpy() * (1 + 10.0 ** rng.uniform(-12, -4, (16, 1))), answer.dual.numpy()
+    column, row, whole = (2.0 ** rng.integers(-40, 40, size) for size in (5, 4, 1))
+    A, b, C, d = (t.numpy() for t in (qp.A, qp.b, qp.C, qp.d))
+    other = QP(whole * A * column * column[:, None], whole * b * column, row[:, None] * C * column, row * d)
+    zeros = np.zeros((16, 0)), np.zeros((16, 5))
+    for tol in (1e-10, 1e-8, 1e-6):
+        one = is_optimal(Arrays.of(qp), Point(x, dual, *zeros), tol)
+        two = is_optimal(Arrays.of(other), Point(x / column, dual * whole / row, *zeros), tol)
+        np.testing.assert_array_equal(one, two)
+
+
+def test_the_gap_tells_points_that_small_residuals_do_not():
+    """κ = 1e10: half the answer has residuals of 1e-10 of their terms, and half the objective."""
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    A = basis @ np.diag([1.0, 1.0, 1.0, 1e-10]) @ basis.T
+    qp = QP((A + A.T) / 2, basis[:, 3])
+    x = solve(qp).x
+    p, none = Arrays.of(qp), (np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 4)))
+    assert is_optimal(p, Point(x[None], *none), 1e-8)[0]
+    assert not is_optimal(p, Point(0.5 * x[None], *none), 1e-8)[0]
+
+
+def test_equations_and_bounds_are_part_of_a_problem():
+    rng = np.random.default_rng(2)
+    for seed in range(10):
+        problem = hard.draw("all", 500 + seed)
+        qp = QP(**problem.fields)
+        answer, rows = solve(qp), solve(qp.as_inequalities())
+        assert answer.status == rows.status == "optimal"
+        assert answer.objective == pytest.approx(rows.objective, rel=1e-8)
+        assert answer.dual_eq.shape == (len(problem.fields["f"]),)
+        assert answer.dual_box.shape == problem.fields["b"].shape
+    weights = solve(QP(I(3), rng.normal(size=3), E=np.ones((1, 3)), f=[1.0], lb=0.0))
+    assert weights.x.sum() == pytest.approx(1, abs=1e-15)
+    assert weights.x.min() >= 0
+    assert solve(QP(I(1), [0.0], lb=[1.0], ub=[0.0])).status == "infeasible"
+    assert solve(QP(I(1), [0.0], lb=[np.inf])).status == "infeasible"
+    assert solve(QP(I(1), [0.0], [[1.0]], [-np.inf])).status == "infeasible"
+
+
+def test_the_kernel_and_the_careful_path_agree():
+    qp = random_qp(64, 6, 5, seed=9)
+    qp = QP(qp.A, qp.b, qp.C, qp.d, E=qp.C[:, :1] + 1, f=qp.d[:, :1] * 0.1, lb=-0.2, ub=torch.full((6,), 0.4).double())
+    bulk = solve_exact(qp)
+    for i in range(64):
+        alone = solve_exact(qp[i])
+        assert bulk.status[i] == alone.status[0]
+        if bulk.status[i] == "optimal":
+            torch.testing.assert_close(bulk.x[i], alone.x[0], rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(bulk.dual_box[i], alone.dual_box[0], rtol=1e-6, atol=1e-8)
+
+
+def test_proofs_are_checked():
+    form = Form(
+        np.zeros((1, 1)),
+        np.array([-1.0]),
+        np.array([[1.0], [-1.0]]),
+        np.full(3, -np.inf),
+        np.array([np.inf, 0.0, -1.0]),
+    )
+    assert proves_infeasible(form, np.array([0.0, 1.0, 1.0]))
+    assert not proves_infeasible(form, np.array([0.0, 1.0, 0.999]))
+    assert not proves_unbounded(form, np.array([1.0]))
+    free = form._replace(high=np.array([np.inf, np.inf, 1.0]))
+    assert proves_unbounded(free, np.array([1.0]))
+    assert not proves_unbounded(free, np.array([-1.0]))

@@ -1,0 +1,208 @@
+"""Hard problems whose answer is known by construction, and a count of what each method says wrongly of them.
+
+A problem is made around its answer: x*, an active set and multipliers are drawn, and b follows from stationarity, so
+that the optimal value is known even where x* is not unique. Infeasible problems contain a combination of their own rows
+that contradicts itself, unbounded ones a direction of descent that nothing blocks. Then rows, columns and objective are
+scaled by powers of ten. Wrong is: "optimal" for a problem without an answer, or with a value or a violation off by more
+than 1e-6 of its terms; "infeasible" or "unbounded" for any other problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from time2decide.qp import QP
+from time2decide.solving import solve
+
+_OFF = 1e-6  # relative error from which on an answer is wrong
+FAMILIES = (
+    "plain",
+    "singular",
+    "linear",
+    "degenerate",
+    "equations",
+    "bounds",
+    "infeasible",
+    "unbounded",
+    "rows",
+    "columns",
+    "objective",
+    "all",
+    "far",
+    "tiny",
+    "one",
+    "free",
+    "many",
+    "penalty",
+    "radius",
+    "float32",
+)
+
+
+class Hard(NamedTuple):
+    """A problem, what it is (optimal, infeasible or unbounded) and its optimal value."""
+
+    family: str
+    fields: dict[str, Any]
+    truth: str
+    value: float
+
+
+def draw(family: str, seed: int) -> Hard:
+    """One problem of a family; the same seed gives the same problem."""
+    rng = np.random.default_rng([FAMILIES.index(family), seed])
+    if family in ("penalty", "radius"):
+        return _sparse(family, rng)
+    n, m = int(rng.integers(2, 12)), int(rng.integers(1, 14))
+    n = 1 if family == "one" else n
+    m = {"free": 0, "many": 8 * n}.get(family, m)
+    rank = {"singular": n // 2, "linear": 0, "infeasible": int(rng.integers(0, n + 1)), "unbounded": n - 1}.get(
+        family, n
+    )
+    fields, value = _around_an_answer(rng, n, m, rank, family)
+    truth = "optimal"
+    if family == "infeasible":
+        truth, fields = "infeasible", _contradict(fields, rng)
+    elif family == "unbounded":
+        truth, fields = "unbounded", _open(fields, rng)
+    fields, value = _rescaled(fields, value, family, rng)
+    if family == "far":
+        far = rng.choice([1e11, 1e15, 1e20, 1e30, np.inf])
+        fields["C"] = np.vstack([fields["C"], rng.normal(size=(1, n))])
+        fields["d"] = np.append(fields["d"], far)
+    if family == "float32":
+        fields = {name: array.astype(np.float32) for name, array in fields.items()}
+        value = np.nan  # of the rounded problem: only its optimality conditions can be judged
+    return Hard(family, fields, truth, value)
+
+
+def _around_an_answer(rng: np.random.Generator, n: int, m: int, rank: int, family: str) -> tuple[dict[str, Any], float]:
+    x = rng.normal(size=n) * rng.integers(0, 2, n) if family == "degenerate" else rng.normal(size=n)
+    M = rng.normal(size=(n, rank))
+    A = M @ M.T
+    C = rng.normal(size=(m, n))
+    active = rng.random(m) < min(1.0, n / (2 * m) if m else 0) if family != "linear" else np.arange(m) < n
+    dual = np.where(active, rng.exponential(size=m), 0.0)
+    if family == "degenerate":
+        active |= rng.random(m) < 0.5  # rows that hold with equality and a multiplier of zero
+        C[m // 2 :] = C[: m - m // 2]  # and rows twice
+    d = C @ x + np.where(active, 0.0, rng.exponential(size=m))
+    b = -A @ x - C.T @ dual
+    fields: dict[str, Any] = {"A": A, "b": b, "C": C, "d": d}
+    if family in ("equations", "all", "linear"):
+        E = rng.normal(size=(max(1, n // 3), n))
+        fields |= {"E": E, "f": E @ x, "b": b - E.T @ rng.normal(size=len(E))}
+    if family in ("bounds", "all", "linear"):
+        at = rng.random(n) < 0.4
+        fields |= {"lb": np.where(at, x, x - rng.exponential(size=n)), "ub": np.full(n, np.inf)}
+        fields["b"] = fields["b"] + np.where(at, rng.exponential(size=n), 0.0)
+    if not m:
+        del fields["C"], fields["d"]
+    return fields, float(x @ A @ x / 2 + fields["b"] @ x)
+
+
+def _contradict(fields: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    C, d = fields["C"], fields["d"]
+    y = rng.exponential(size=len(d))
+    row, bound = -(y @ C), -(y @ d) - float(10.0 ** rng.uniform(-3, 1))
+    return fields | {"C": np.vstack([C, row]), "d": np.append(d, bound)}
+
+
+def _open(fields: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    A = fields["A"]
+    v = np.linalg.eigh(A)[1][:, 0]
+    v = v - np.linalg.pinv(A) @ (A @ v)
+    C = fields["C"] * -np.where(fields["C"] @ v > 0, 1.0, -1.0)[:, None]
+    d = C @ rng.normal(size=len(v)) + rng.exponential(size=len(C))
+    b = A @ rng.normal(size=len(v)) - v * rng.exponential() * 3
+    return fields | {"C": C, "d": d, "b": b}
+
+
+def _rescaled(
+    fields: dict[str, Any], value: float, family: str, rng: np.random.Generator
+) -> tuple[dict[str, Any], float]:
+    n = len(fields["b"])
+    m = len(fields.get("d", ()))
+    every = family == "all"
+    column = 10.0 ** rng.uniform(-4, 4, n) if family == "columns" or every else np.ones(n)
+    row = 10.0 ** rng.uniform(-8, 8, m) if family == "rows" or every else np.ones(m)
+    if family == "rows" and rng.random() < 0.3 and m:
+        row[0] = 1e30
+    whole = 10.0 ** rng.uniform(-8, 8) if family == "objective" or every else 1.0
+    whole = 1e-12 if family == "tiny" else whole
+    out = dict(fields)
+    out["A"], out["b"] = whole * fields["A"] * column * column[:, None], whole * fields["b"] * column
+    out["A"] = (out["A"] + out["A"].T) / 2
+    if m:
+        out["C"], out["d"] = row[:, None] * fields["C"] * column, row * fields["d"]
+    if "E" in fields:
+        out["E"] = fields["E"] * column
+    for name in ("lb", "ub"):
+        if name in fields:
+            out[name] = fields[name] / column
+    return out, whole * value
+
+
+def _sparse(family: str, rng: np.random.Generator) -> Hard:
+    """λ‖x‖₁ or ‖x‖₁ ≤ B around an answer with zeros, A singular at times."""
+    n = int(rng.integers(2, 10))
+    M = rng.normal(size=(n, n if rng.random() < 0.7 else max(1, n // 2)))
+    A, x = M @ M.T, rng.normal(size=n) * rng.integers(0, 2, n)
+    level = float(rng.exponential()) + 0.1
+    pull = np.where(x != 0, level * np.sign(x), level * rng.uniform(-0.9, 0.9, n))
+    if family == "penalty":
+        b = -A @ x - pull
+        return Hard(
+            family,
+            {"A": A, "b": b, "l1_penalty": level},
+            "optimal",
+            float(x @ A @ x / 2 + b @ x + level * np.abs(x).sum()),
+        )
+    b = -A @ x - pull
+    return Hard(family, {"A": A, "b": b, "l1_radius": float(np.abs(x).sum())}, "optimal", float(x @ A @ x / 2 + b @ x))
+
+
+def judge(hard: Hard, status: str, x: np.ndarray, off: float = _OFF) -> str:
+    """``right``, ``wrong`` or ``open`` (not converged)."""
+    if status == "not_converged":
+        return "open"
+    if status != "optimal" or hard.truth != "optimal":
+        return "right" if status == hard.truth else "wrong"
+    f = {name: np.asarray(value, dtype=float) for name, value in hard.fields.items()}
+    x = np.asarray(x, dtype=float)
+    off = max(off, 1e-4) if hard.family == "float32" else off
+    size = np.abs(x)
+    for rows, bound, both in (("C", "d", False), ("E", "f", True)):
+        if rows in f:
+            miss = f[rows] @ x - f[bound]
+            miss = np.abs(miss) if both else miss
+            with np.errstate(invalid="ignore"):
+                if (miss > off * (np.abs(f[bound]) + np.abs(f[rows]) @ size)).any():
+                    return "wrong"
+    if "lb" in f and (f["lb"] - x > off * (np.abs(f["lb"]) + size)).any():
+        return "wrong"
+    if "l1_radius" in f and size.sum() > f["l1_radius"] * (1 + off):
+        return "wrong"
+    if np.isnan(hard.value):
+        return "right"
+    found = x @ f["A"] @ x / 2 + f["b"] @ x + f.get("l1_penalty", 0.0) * size.sum()
+    scale = abs(hard.value) + np.abs(x * (f["A"] @ x)).sum() + np.abs(f["b"] * x).sum()
+    return "right" if abs(found - hard.value) <= off * scale else "wrong"
+
+
+def count(method: str, problems: int, first: int = 0) -> dict[str, Counter]:
+    """Verdicts by family over `problems` drawn in turn; a family that the method does not take is left out."""
+    verdicts: dict[str, Counter] = {}
+    for i in range(problems):
+        family = FAMILIES[i % len(FAMILIES)]
+        hard = draw(family, first + i // len(FAMILIES))
+        qp = QP(**hard.fields)
+        try:
+            answer = solve(qp, method)
+        except ValueError:
+            continue
+        verdicts.setdefault(family, Counter())[judge(hard, str(answer.status), answer.x)] += 1
+    return verdicts

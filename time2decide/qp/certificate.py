@@ -1,0 +1,208 @@
+"""What may be called optimal, infeasible or unbounded: checks on the data of the problem, whatever solver spoke.
+
+All are scale-free. A residual is compared with the terms it is summed from, row by row and component by component, so
+that neither a large row nor a large variable can hide what happens in a small one. With
+
+    r = Ax + b + Cᵀλ + Eᵀμ + z (+ the subgradient of the ℓ1 terms),   s = |A||x| + |b| + |z| + 10⁻³(|C|ᵀλ + |E|ᵀ|μ|),
+
+a point is optimal if cᵢx − dᵢ ≤ tol·(|dᵢ| + |cᵢ||x|), the same for equations and bounds, |rⱼ| ≤ tol·sⱼ, λ ≥ 0, and the
+duality gap Σ|xⱼrⱼ| + Σλᵢ|cᵢx − dᵢ| + … is at most tol times Σ|xⱼ|(|Ax|ⱼ + |bⱼ|), the size of the objective. The gap is
+what tells a point far from the answer of an ill-conditioned problem, where every rⱼ is small beside the sⱼ it is left
+over from. Where even rounding leaves a larger gap, residuals of the size of rounding are enough. Where all terms of a
+row are themselves rounding, as at degenerate points, a `Floor` says how large that rounding is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from time2decide.qp.problem import QP
+
+_EPS = float(np.finfo(float).eps)
+_CANCEL = 1e-3  # share of the tolerance for what is left of multipliers that cancel each other
+
+
+class Arrays(NamedTuple):
+    """A batch of problems in float64 without gaps: no rows, infinite bounds, no penalty where nothing was given."""
+
+    A: np.ndarray  # (batch, n, n)
+    b: np.ndarray  # (batch, n)
+    C: np.ndarray  # (batch, m, n)
+    d: np.ndarray  # (batch, m)
+    E: np.ndarray  # (batch, p, n)
+    f: np.ndarray  # (batch, p)
+    lb: np.ndarray  # (batch, n)
+    ub: np.ndarray  # (batch, n)
+    penalty: np.ndarray  # (batch,)
+    radius: np.ndarray  # (batch,)
+
+    @classmethod
+    def of(cls, qp: QP) -> Arrays:
+        """The arrays of a problem; views of its tensors where those are float64 on the CPU."""
+        batch, n = len(qp), qp.n
+
+        def array(name: str, shape: tuple[int, ...], fill: float = 0.0) -> np.ndarray:
+            tensor = getattr(qp, name)
+            if tensor is None:
+                return np.broadcast_to(fill, (batch, *shape))
+            return np.asarray(tensor.detach().cpu().double().numpy())
+
+        A, b, C, d = (array(name, ()) for name in ("A", "b", "C", "d"))
+        return cls(
+            A,
+            b,
+            C,
+            d,
+            array("E", (0, n)),
+            array("f", (0,)),
+            array("lb", (n,), -np.inf),
+            array("ub", (n,), np.inf),
+            array("l1_penalty", ()),
+            array("l1_radius", (), np.inf),
+        )
+
+    def at(self, index: np.ndarray | slice) -> Arrays:
+        """The problems at `index`."""
+        return Arrays(*(array[index] for array in self))
+
+    @property
+    def sparse(self) -> bool:
+        """Whether there are ℓ1 terms."""
+        return bool(self.penalty.any() or (self.radius < np.inf).any())
+
+
+class Point(NamedTuple):
+    """x with the multipliers of Cx ≤ d, Ex = f and the bounds (positive at ub, negative at lb), batched."""
+
+    x: np.ndarray  # (batch, n)
+    rows: np.ndarray  # (batch, m)
+    equal: np.ndarray  # (batch, p)
+    box: np.ndarray  # (batch, n)
+
+    def at(self, index: np.ndarray | slice) -> Point:
+        """The points at `index`."""
+        return Point(*(array[index] for array in self))
+
+
+class Floor(NamedTuple):
+    """Residuals that are rounding: in the rows of C and E and in the components of the gradient, batched."""
+
+    rows: np.ndarray  # (batch, m)
+    equal: np.ndarray  # (batch, p)
+    gradient: np.ndarray  # (batch, n)
+
+
+def times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Mv for (batch, r, c) and (batch, c)."""
+    return np.asarray(np.matmul(matrix, vector[..., None])[..., 0])
+
+
+def transposed_times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Mᵀv for (batch, r, c) and (batch, r)."""
+    return np.asarray(np.matmul(vector[..., None, :], matrix)[..., 0, :])
+
+
+def is_optimal(p: Arrays, point: Point, tol: float, floor: Floor | None = None) -> np.ndarray:
+    """Whether each point is optimal by the rule above, (batch,) of bool."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _is_optimal(p, point, tol, Floor(0.0, 0.0, 0.0) if floor is None else floor)  # type: ignore[arg-type]
+
+
+def _is_optimal(p: Arrays, point: Point, tol: float, floor: Floor) -> np.ndarray:
+    x, rows, equal, box = point
+    size = np.abs(x)
+    product = times(p.A, x)
+    gradient, terms = product + p.b + box, times(np.abs(p.A), size) + np.abs(p.b)
+    worth = size * (np.abs(product) + np.abs(p.b))  # what the objective is summed from
+    pulls = np.zeros_like(x)  # the terms of the multipliers, which must not excuse what is left when they cancel
+    low, high = np.isfinite(p.lb), np.isfinite(p.ub)
+    good = (p.lb - x <= tol * (np.where(low, np.abs(p.lb), 0.0) + size)).all(-1)
+    good &= (x - p.ub <= tol * (np.where(high, np.abs(p.ub), 0.0) + size)).all(-1)
+    slack = np.where(box > 0, p.ub - x, np.where(box < 0, x - p.lb, 0.0))
+    held = np.abs(slack) <= _EPS * (100 + x.shape[1]) * size  # at its bound but for rounding, (batch, constraints)
+    held = [held | (box == 0)]
+    gap = np.where(box != 0, np.abs(box * slack), 0.0).sum(-1)
+    for matrix, bound, dual, equation in ((p.C, p.d, rows, False), (p.E, p.f, equal, True)):
+        if not bound.shape[1]:
+            continue
+        gradient = gradient + transposed_times(matrix, dual)
+        pulls = pulls + transposed_times(np.abs(matrix), np.abs(dual))
+        slack, reach = bound - times(matrix, x), np.abs(bound) + times(np.abs(matrix), size)
+        miss = np.abs(slack) if equation else -slack
+        good &= (miss <= tol * reach + (floor.equal if equation else floor.rows)).all(-1)
+        good &= True if equation else (dual >= 0).all(-1)
+        held.append((np.abs(slack) <= _EPS * (100 + x.shape[1]) * reach) | (dual == 0))
+        gap = gap + np.where(dual != 0, np.abs(dual * slack), 0.0).sum(-1)
+    if p.sparse:
+        level, total = _l1_level(p, x, gradient), size.sum(-1)
+        gradient = _l1_residual(x, gradient, level)
+        terms, worth = terms + level[:, None], worth + level[:, None] * size
+        good &= total - p.radius <= tol * (np.where(p.radius < np.inf, p.radius, 0.0) + total)
+        gap = gap + np.where(level > p.penalty, (level - p.penalty) * np.abs(p.radius - total), 0.0)
+    left = np.abs(gradient)
+    gap = gap + (size * left).sum(-1)
+    exact = (left <= _EPS * (100 + x.shape[1]) * terms).all(-1)
+    for at_bound in held:
+        exact &= at_bound.all(-1)
+    good &= (left <= tol * (terms + np.abs(box)) + _CANCEL * tol * pulls + floor.gradient).all(-1)
+    good &= (gap <= tol * worth.sum(-1)) | exact
+    return np.asarray(good & np.isfinite(x).all(-1))
+
+
+def _l1_level(p: Arrays, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """λ + θ with θ ≥ 0 the multiplier of ‖x‖₁ ≤ B that fits best, (batch,)."""
+    size = np.abs(x)
+    total, count = size.sum(-1), (x != 0).sum(-1)
+    fitted = -(np.sign(x) * gradient).sum(-1) / np.maximum(count, 1)
+    fitted = np.where(count > 0, fitted, np.abs(gradient).max(-1))
+    binds = total >= p.radius * (1 - 1e-6)
+    return np.asarray(np.where(binds, np.maximum(fitted, p.penalty), p.penalty))
+
+
+def _l1_residual(x: np.ndarray, gradient: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """What no subgradient of level·‖x‖₁ takes away from the gradient, (batch, n)."""
+    tau = level[:, None]
+    off = np.sign(gradient) * np.maximum(np.abs(gradient) - tau, 0.0)
+    return np.asarray(np.where(x != 0, gradient + tau * np.sign(x), off))
+
+
+class Form(NamedTuple):
+    """One problem min ½xᵀHx + gᵀx with low ≤ (x, Gx) ≤ high; low = high marks an equation. ℓ1 terms are lifted.
+
+    One multiplier for each of the k bounds and r rows: positive at `high`, negative at `low`.
+    """
+
+    H: np.ndarray  # (k, k)
+    g: np.ndarray  # (k,)
+    G: np.ndarray  # (r, k)
+    low: np.ndarray  # (k + r,)
+    high: np.ndarray  # (k + r,)
+
+
+def proves_infeasible(form: Form, y: np.ndarray) -> bool:
+    """Farkas: (I, G)ᵀy = 0 while the bounds that y points at add up to less than nothing.
+
+    y is scaled row by row; the sum must vanish to rounding in every component, and the deficit be far above it.
+    """
+    k = len(form.g)
+    bound = np.where(y > 0, form.high, np.where(y < 0, form.low, 0.0))
+    if not np.isfinite(y).all() or not np.isfinite(bound).all():
+        return False
+    left = y[:k] + form.G.T @ y[k:]
+    size = np.abs(y[:k]) + np.abs(form.G).T @ np.abs(y[k:])
+    terms = bound * y
+    return bool((np.abs(left) <= 1e-13 * size).all() and terms.sum() < -1e-9 * np.abs(terms).sum())
+
+
+def proves_unbounded(form: Form, v: np.ndarray) -> bool:
+    """A direction along which the objective falls for ever: Hv = 0, gᵀv < 0, and no bound in the way."""
+    if not np.isfinite(v).all() or not v.any():
+        return False
+    size = np.abs(v)
+    flat = np.abs(form.H @ v) <= 1e-13 * (np.abs(form.H) @ size)
+    way, reach = np.append(v, form.G @ v), np.append(np.zeros(len(v)), np.abs(form.G) @ size)
+    blocked = ((form.high < np.inf) & (way > 1e-13 * reach)) | ((form.low > -np.inf) & (way < -1e-13 * reach))
+    fall = form.g * v
+    return bool(flat.all() and not blocked.any() and fall.sum() < -1e-9 * np.abs(fall).sum())

@@ -1,0 +1,367 @@
+"""The solvers that answers come from, one problem at a time, and the linear system that makes an answer exact.
+
+DAQP, an active-set method, is fast and exact on small and medium problems with definite A. PIQP, an interior-point
+method, takes singular and large ones. HiGHS takes linear programs and the linear programs that prove a problem
+infeasible or unbounded. None is believed: `certificate` judges what they return.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import daqp
+import numpy as np
+from scipy import sparse
+from scipy.linalg import lapack
+from scipy.sparse import csgraph
+
+from time2decide.qp.certificate import Arrays, Floor, Form, Point
+
+_NO_BOUND = 1e30  # DAQP's infinity
+_DAQP = {"primal_tol": 1e-11, "dual_tol": 1e-12, "iter_limit": 10_000}
+_PIQP = {
+    "eps_abs": 1e-10,
+    "eps_rel": 1e-10,
+    "eps_duality_gap_abs": 1e-10,
+    "eps_duality_gap_rel": 1e-10,
+    "max_iter": 250,
+}
+_ROUNDING = 1e-14  # of the largest term, in units of size one
+_SHIFT = 1e-8  # regularisation of singular KKT systems, in units in which their rows are of size one
+_EQUALITY = 5  # DAQP's mark of an equation
+Answer = tuple[np.ndarray, np.ndarray]  # x (k,) and the multipliers (k + r,) of a `Form`
+
+
+def lift(p: Arrays, i: int) -> Form:
+    """Problem i with its ℓ1 terms as linear ones: t ≥ |x|, then λ·1ᵀt in the objective and 1ᵀt ≤ B as a row."""
+    A, b, C, d, E, f, lb, ub, penalty, radius = (array[i] for array in p)
+    G, low, high = np.vstack([C, E]), np.append(np.full(len(d), -np.inf), f), np.append(d, f)
+    if not penalty and radius == np.inf:
+        return Form(A, b, G, np.append(lb, low), np.append(ub, high))
+    n, eye = len(b), np.eye(len(b))
+    H = np.zeros((2 * n, 2 * n))
+    H[:n, :n] = A
+    extra = np.block([[eye, -eye], [-eye, -eye]])  # x ≤ t, −x ≤ t
+    if radius < np.inf:
+        extra = np.vstack([extra, np.append(np.zeros(n), np.ones(n))])
+    above = np.append(np.zeros(2 * n), radius)[: len(extra)]
+    G = np.vstack([np.hstack([G, np.zeros_like(G)]), extra])
+    low = np.concatenate([lb, np.full(n, -np.inf), low, np.full(len(extra), -np.inf)])
+    high = np.concatenate([ub, np.full(n, np.inf), high, above])
+    return Form(H, np.append(b, np.full(n, penalty)), G, low, high)
+
+
+def unlift(p: Arrays, x: np.ndarray, y: np.ndarray) -> Point:
+    """The point (batch of one) of an answer to `lift`."""
+    n, m, equal, k = p.b.shape[1], p.d.shape[1], p.f.shape[1], len(x)
+    return Point(x[None, :n], np.maximum(y[None, k : k + m], 0), y[None, k + m : k + m + equal], y[None, :n])
+
+
+def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
+    """DAQP's answer, or None where it has none; `start` is a point near the answer."""
+    equal = form.low == form.high
+    sense = np.where(equal, _EQUALITY, 0).astype(np.int32)
+    bounded = form.low.size and bool(
+        np.isfinite(form.low[: len(form.g)]).any() or np.isfinite(form.high[: len(form.g)]).any()
+    )
+    first = 0 if bounded else len(form.g)  # leave the bounds out where there are none
+    high = np.ascontiguousarray(np.minimum(form.high, _NO_BOUND)[first:])
+    low = np.ascontiguousarray(np.maximum(form.low, -_NO_BOUND)[first:])
+    guess = {} if start is None else {"primal_start": np.ascontiguousarray(start[0], dtype=float)}
+    matrices = (np.ascontiguousarray(form.H), np.ascontiguousarray(form.g), np.ascontiguousarray(form.G))
+    x, _, flag, info = daqp.solve(*matrices, high, low, np.ascontiguousarray(sense[first:]), **guess, **_DAQP)
+    if flag <= 0:
+        return None
+    y = np.concatenate([np.zeros(first), info["lam"]])
+    k = len(form.g)
+    x = np.where(y[:k] > 0, form.high[:k], np.where(y[:k] < 0, form.low[:k], x))  # at its bound exactly
+    return x, y
+
+
+def by_piqp(form: Form) -> Answer | None:
+    """PIQP's last point: the one it calls solved, or the one where it gave up."""
+    import piqp  # where DAQP is enough, it need not be loaded
+
+    k = len(form.g)
+    rows = form.low[k:] < form.high[k:]
+    finite = np.abs(np.append(form.low, form.high))
+    if (finite[finite < np.inf] >= _NO_BOUND).any():  # numbers that PIQP takes for infinity
+        return None
+    solver = piqp.DenseSolver()
+    for name, value in _PIQP.items():
+        setattr(solver.settings, name, value)
+    G, E = np.asfortranarray(form.G[rows]), np.asfortranarray(form.G[~rows])
+    low, high = form.low[k:], form.high[k:]
+    some, equations = bool(rows.any()), bool((~rows).any())
+    solver.setup(
+        np.asfortranarray(form.H),
+        form.g,
+        E if equations else None,
+        high[~rows] if equations else None,
+        G if some else None,
+        low[rows] if some else None,
+        high[rows] if some else None,
+        form.low[:k],
+        form.high[:k],
+    )
+    solver.solve()
+    found = solver.result
+    y = np.empty(len(form.low))
+    y[:k] = found.z_bu - found.z_bl
+    y[k:][rows] = found.z_u - found.z_l if some else 0.0
+    y[k:][~rows] = found.y if equations else 0.0
+    x = np.array(found.x)
+    return (x, y) if np.isfinite(x).all() and np.isfinite(y).all() else None
+
+
+def crossover(form: Form, x: np.ndarray, weight: float = 1e-4, rounds: int = 2) -> Answer | None:
+    """From an interior point to an active set: DAQP on x ← argmin f(x) + w/2 ‖x − x_before‖², for a scaled form.
+
+    Where answers are not unique, this is the one nearest to `x`; near an answer a round or two are enough.
+    """
+    answer = None
+    definite = form.H + weight * np.eye(len(form.g))
+    for _ in range(rounds):
+        answer = by_daqp(form._replace(H=definite, g=form.g - weight * x))
+        if answer is None:
+            return None
+        x = answer[0]
+    return answer
+
+
+def by_highs(form: Form) -> Answer | None:
+    """HiGHS' vertex of a linear program."""
+    k = len(form.g)
+    found = _linear_program(form.g, form)
+    if found is None or found.status != 0:
+        return None
+    y = np.zeros(len(form.low))
+    y[:k] = -(found.lower.marginals + found.upper.marginals)
+    equal = form.low[k:] == form.high[k:]
+    above, below = ~equal & (form.high[k:] < np.inf), ~equal & (form.low[k:] > -np.inf)
+    y[k:][equal] = -found.eqlin.marginals if equal.any() else 0.0
+    pulls = -found.ineqlin.marginals if (above | below).any() else np.zeros(0)
+    y[k:][above] += pulls[: above.sum()]
+    y[k:][below] -= pulls[above.sum() :]
+    return np.asarray(found.x), y
+
+
+def _linear_program(cost: np.ndarray, form: Form):  # type: ignore[no-untyped-def]
+    """scipy's result of min costᵀx over the constraints of a form: rows above, then rows below, then equations."""
+    from scipy.optimize import OptimizeWarning, linprog  # slow to import
+
+    k = len(cost)
+    low, high = form.low[k:], form.high[k:]
+    equal = low == high
+    above, below = ~equal & (high < np.inf), ~equal & (low > -np.inf)
+    G = np.vstack([form.G[above], -form.G[below]])
+    h = np.append(high[above], -low[below])
+    bounds = np.stack([form.low[:k], form.high[:k]], axis=1)
+    if (bounds[:, 0] > bounds[:, 1]).any():
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OptimizeWarning)
+        return linprog(
+            cost,
+            G if len(h) else None,
+            h if len(h) else None,
+            form.G[equal] if equal.any() else None,
+            high[equal] if equal.any() else None,
+            bounds,
+            method="highs",
+        )
+
+
+class Units(NamedTuple):
+    """x = unit·x̂, y = slope·stretch·ŷ and bound = length/stretch·bound̂, from a scaled form back to the given one."""
+
+    unit: np.ndarray  # (k,)
+    stretch: np.ndarray  # (k + r,)
+    length: float
+    slope: float
+
+    def back(self, answer: Answer) -> Answer:
+        """An answer of the scaled form in the given units."""
+        return answer[0] * self.unit, answer[1] * (self.slope * self.stretch)
+
+
+def scaled(form: Form, rounds: int = 8) -> tuple[Form, Units]:
+    """The same problem with rows, columns and objective of size one.
+
+    Ruiz' equilibration of the KKT matrix, then one unit of length for x, so that bounds are of order one as well.
+    """
+    k = len(form.g)
+    H, G = np.abs(form.H), np.abs(form.G)
+    column, row = np.ones(k), np.ones(len(form.G))
+    for _ in range(rounds):
+        top = np.maximum(H.max(axis=0, initial=0), G.max(axis=0, initial=0))
+        change = 1 / np.sqrt(np.where(top > 0, top, 1.0))
+        side = G.max(axis=1, initial=0)
+        across = 1 / np.sqrt(np.where(side > 0, side, 1.0))
+        H, G = H * change * change[:, None], G * change * across[:, None]
+        column, row = column * change, row * across
+    H, G = form.H * column * column[:, None], form.G * column * row[:, None]
+    stretch = np.append(1 / column, row)
+    low, high = form.low * stretch, form.high * stretch
+    sizes = np.abs(np.append(low[np.isfinite(low)], high[np.isfinite(high)]))
+    sizes = sizes[sizes > 0]
+    length = float(np.exp(np.median(np.log(sizes)))) if len(sizes) else 1.0
+    g = form.g * column
+    slope = max(float(np.abs(H).max(initial=0)) * length, float(np.abs(g).max(initial=0))) or 1.0
+    same = Form(H * (length / slope), g / slope, G, low / length, high / length)
+    return same, Units(length * column, stretch, length, slope)
+
+
+def snapped(p: Arrays, point: Point, units: Units, level: float) -> Point:
+    """Entries of x and of the multipliers below `level` times the largest, in units of size one, set to zero."""
+    n, m = p.b.shape[1], p.d.shape[1]
+    k = len(units.unit)
+    rows = slice(k, k + m), slice(k + m, k + m + p.f.shape[1])
+
+    def cut(value: np.ndarray, unit: np.ndarray, top: float) -> np.ndarray:
+        return np.where(np.abs(value / unit) <= level * top, 0.0, value)
+
+    pulls = [
+        (point.rows, units.stretch[rows[0]]),
+        (point.equal, units.stretch[rows[1]]),
+        (point.box, units.stretch[:n]),
+    ]
+    largest = max(float(np.abs(value / unit).max(initial=0)) for value, unit in pulls)
+    top = float(np.abs(point.x / units.unit[:n]).max(initial=0))
+    return Point(cut(point.x, units.unit[:n], top), *(cut(value, unit, largest) for value, unit in pulls))
+
+
+def rounding_floor(p: Arrays, point: Point, units: Units) -> Floor:
+    """How much of a residual can be rounding: that of the largest variable and force that it is coupled with.
+
+    Sizes are compared in units of size one, and only within a connected part of the problem: what happens in one part
+    does not touch the others.
+    """
+    A, b, C, _, E, _ = (array[0] for array in p[:6])
+    x = point.x[0]
+    n, unit = len(x), units.unit[: len(x)]
+    count, label = 1, np.zeros(n, dtype=int)
+    if not any((row != 0).all() for row in (*C[:1], *E[:1], A[0])):  # one full row couples everything
+        links = sparse.csr_matrix(np.vstack([A, C, E]) != 0)
+        count, label = csgraph.connected_components(
+            sparse.block_array([[None, links.T], [links, None]]), directed=False
+        )
+        label = label[:n]
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        top = np.zeros(count)
+        np.maximum.at(top, label, values)
+        return _ROUNDING * top[label]
+
+    inexact = spread(np.abs(x) / unit) * unit
+    gradient = spread((np.abs(A) @ np.abs(x) + np.abs(b)) * unit) / unit + np.abs(A) @ inexact
+    return Floor((np.abs(C) @ inexact)[None], (np.abs(E) @ inexact)[None], gradient[None])
+
+
+class _Active(NamedTuple):
+    """What an approximate point says of the answer: variables with a known value, active rows, signs, the ball."""
+
+    fixed: np.ndarray  # (n,) bool
+    value: np.ndarray  # (n,)
+    rows: np.ndarray  # (m,) bool
+    signs: np.ndarray  # (n,) of the variables that are neither fixed nor zero, with ℓ1 terms only
+    ball: bool
+
+
+def polish(p: Arrays, point: Point, units: Units, level: float = 1.0) -> Point:
+    """The exact answer on the active set that an approximate point (batch of one) shows.
+
+    What is fixed by a bound, or zero by an ℓ1 term, takes its value exactly; the rest solves the KKT system
+
+        [A_FF  G_Fᵀ] [x_F]   [−b_F − A_FZ x_Z]
+        [G_F    0  ] [ y ] = [ values        ]
+
+    and stays as near to the given point as it lets it.
+    """
+    A, b, C, d, E, f, lb, ub, penalty, radius = (array[0] for array in p)
+    x, rows, equal, _ = (array[0] for array in point)
+    active = _active_set(p, point, units, level)
+    ball = [active.signs[None]] if active.ball else []
+    G = np.vstack([C[active.rows], E, *ball])
+    values = np.concatenate([d[active.rows], f, [radius] if active.ball else []])
+    guess = np.concatenate([rows[active.rows], equal, [0.0] if active.ball else []])
+    new_x, y = _equality_solve(A, b + penalty * active.signs, G, values, active, (x, guess))
+    count = int(active.rows.sum())
+    new_rows = np.zeros_like(rows)
+    new_rows[active.rows] = y[:count]
+    new_equal = y[count : count + len(f)]
+    gradient = A @ new_x + b + C.T @ new_rows + E.T @ new_equal
+    if penalty or active.ball:  # an ℓ1 term explains part of the gradient at a bound
+        tau = penalty + (y[-1] if active.ball else 0.0)
+        rest = np.sign(gradient) * np.maximum(np.abs(gradient) - tau, 0)
+        gradient = np.where(new_x == 0, rest, gradient + tau * np.sign(new_x))
+    low, high = active.fixed & (active.value == lb), active.fixed & (active.value == ub)
+    box = np.where(
+        low & high, -gradient, np.where(low, np.minimum(-gradient, 0), np.where(high, np.maximum(-gradient, 0), 0))
+    )
+    return Point(new_x[None], np.maximum(new_rows, 0)[None], new_equal[None], box[None])
+
+
+def _active_set(p: Arrays, point: Point, units: Units, level: float) -> _Active:
+    """A constraint is active where its multiplier is larger than its slack, both in units of size one."""
+    A, b, C, d, E, _, lb, ub, penalty, radius = (array[0] for array in p)
+    x, rows, equal, box = (array[0] for array in point)
+    n, k = len(x), len(units.unit)
+    pull = level * units.length / (units.slope * units.stretch**2)  # multiplier to slack, in given units
+    low = (lb == ub) | (x - lb < -box * pull[:n]) | ((x <= lb) & (box <= 0))
+    high = ~low & ((ub - x < box * pull[:n]) | ((x >= ub) & (box >= 0)))
+    fixed, value = low | high, np.where(low, lb, np.where(high, ub, 0.0))
+    held = d - C @ x < rows * pull[k : k + len(d)]
+    if not penalty and radius == np.inf:
+        return _Active(fixed, value, held & (C[:, ~fixed] != 0).any(axis=1), np.zeros(n), False)
+    size = np.abs(x)
+    gradient = A @ x + b + C.T @ rows + E.T @ equal + box
+    ball = bool(size.sum() >= radius * (1 - 1e-5))
+    tau = max(penalty, float(np.abs(gradient[~fixed]).max(initial=0))) if ball else penalty
+    zero = (tau - np.abs(gradient)) * pull[:n] > size  # the multipliers of x ≤ t and −x ≤ t are both there
+    zero |= size == 0
+    fixed, value = fixed | zero, np.where(zero & ~fixed, 0.0, value)
+    return _Active(
+        fixed, value, held & (C[:, ~fixed] != 0).any(axis=1), np.where(fixed, np.sign(value), np.sign(x)), ball
+    )
+
+
+def _equality_solve(
+    A: np.ndarray, b: np.ndarray, G: np.ndarray, values: np.ndarray, active: _Active, guess: Answer
+) -> Answer:
+    """x and y of min ½xᵀAx + bᵀx with Gx = values and some variables fixed, near a guess.
+
+    K + δ·diag(I, −I) is factorised in units in which its rows are of size one, δ = 0 unless K is singular, and the
+    guess is refined against K itself.
+    """
+    fixed, free = active.fixed, ~active.fixed
+    k, r = int(free.sum()), len(values)
+    x = np.where(fixed, active.value, 0.0)
+    if not k:
+        return x, np.zeros(r)
+    K = np.zeros((k + r, k + r))
+    K[:k, :k] = A[np.ix_(free, free)]
+    K[k:, :k] = G[:, free]
+    K[:k, k:] = G[:, free].T
+    right = np.append(-b[free] - A[np.ix_(free, fixed)] @ x[fixed], values - G[:, fixed] @ x[fixed])
+    unit = np.ones(k + r)
+    for _ in range(4):  # symmetric equilibration
+        top = np.abs(K * unit * unit[:, None]).max(axis=1, initial=0)
+        unit = unit / np.sqrt(np.where(top > 0, top, 1.0))
+    S = K * unit * unit[:, None]
+    lu, pivots, info = lapack.dgetrf(S)
+    singular = info != 0 or lapack.dgecon(lu, np.abs(S).sum(axis=0).max())[0] < 1e-13
+    if singular:
+        lu, pivots, _ = lapack.dgetrf(S + np.diag(np.append(np.full(k, _SHIFT), np.full(r, -_SHIFT))))
+    answer = np.append(guess[0][free], guess[1])
+    best, least = answer, np.inf
+    for _ in range(40 if singular else 5):
+        left = unit * (right - K @ answer)
+        miss = float(np.abs(left).max())
+        if not miss < (0.9 if singular else 1.0) * least:
+            break
+        best, least = answer, miss
+        answer = answer + unit * lapack.dgetrs(lu, pivots, left)[0]
+    x[free] = best[:k]
+    return x, best[k:]
