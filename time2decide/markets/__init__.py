@@ -11,6 +11,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "allocation": "mean_variance_step",
+        "constraint_files": "read_constraints",
         "constraints": "Constraints Limit",
         "covariance": "covariance_by empirical_covariance",
         "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",

@@ -169,15 +169,18 @@ def _measure(problem: PortfolioProblem, weights: np.ndarray, theta: np.ndarray, 
     p, spent = problem.start[0][0], np.abs(problem.previous[0] - problem.start[0][0]).sum()
     used = np.abs(weights - p).sum(-1)
     scale = max(float(np.ptp(gradient[0])), 2 * risk_aversion * np.abs(product).max(), problem.cost[0].max(), 1e-300)
-    gap = np.array([
-        duality_gap(gradient[i], p, problem.lower[0], problem.upper[0], problem.cost[0], used[i], problem.relative_cash[0],
-                    problem.exposure[0], weights[i], theta[i], nu[i])  # type: ignore[no-untyped-call]
-        for i in range(len(weights))
-    ])  # fmt: skip
+    box = p, problem.lower[0], problem.upper[0], problem.cost[0]
+    money = problem.relative_cash[0], problem.exposure[0]
+    gap = np.array(
+        [
+            duality_gap(gradient[i], *box, used[i], *money, weights[i], theta[i], nu[i])  # type: ignore[no-untyped-call]
+            for i in range(len(weights))
+        ]
+    )
     risk, income = _risk(problem, weights), weights @ problem.mean[0]
     traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
-    money = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))
-    utility = income - risk_aversion * risk - traded + money
+    earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))
+    utility = income - risk_aversion * risk - traded + earned
     return TurnoverFrontier(used + spent, theta, utility, income, risk, weights, gap / scale)
 
 
