@@ -116,8 +116,9 @@ class _Reader:
         most = max(most, least) if "most" not in cash else most
         expect(0 <= least <= most, f"{self.path.name}: [cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
         exposure = self._number(weights, "exposure", "[weights]", 1.0)
+        rate = self._number(cash, "return", "[cash]", 0.0)
         return Constraints(
-            lower, upper, exposure, (least, most), self._number(cash, "return", "[cash]", 0.0), tuple(self._limits())
+            lower, upper, exposure, (least, most), rate, tuple(self._limits()), tuple(map(str, self.assets))
         )
 
     def _limits(self) -> list[Limit]:
