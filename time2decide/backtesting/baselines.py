@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.core.validation import expect
+from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.allocation import best_allocations, greedy_allocations
