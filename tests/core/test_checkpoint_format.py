@@ -200,3 +200,11 @@ def test_missing_fields_are_named() -> None:
 
     with pytest.raises(InputError, match=r"config: expected the fields of Needs, found .*missing"):
         config_from(Needs, {})
+
+
+def test_tied_tensors_are_written_and_read(tmp_path):
+    shared = torch.arange(3.0)
+    save_tensors(tmp_path / "x.safetensors", {"a": shared, "b": shared}, {})
+    found, _ = load_tensors(tmp_path / "x.safetensors")
+    assert torch.equal(found["a"], shared)
+    assert torch.equal(found["b"], shared)

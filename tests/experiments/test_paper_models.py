@@ -1,22 +1,75 @@
 """The experiments of the literal models: their smoke presets run whole, and their tables show the paper's figures."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
+from time2decide.experiments import forecast_errors, paper_models
 from time2decide.experiments.forecast_errors import errors, iterate
+from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, backbone_of, shown_oracle_history
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.forecasting.simple import persistence
+from time2decide.forecasting.timepfn import TimePFN
+from time2decide.policy.paper_training import PAPER_MODEL_PRESETS
 
 
-@pytest.mark.parametrize("name", ["forecast-errors", "lambda-sweep", "finetuned-pto"])
+@pytest.mark.parametrize("name", ["forecast-errors", "lambda-sweep", "finetuned-pto", "literal-starts"])
 def test_a_smoke_run_prints_its_table(name, tmp_path):
     experiment = get_experiment(name)
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
     text = "\n".join(table.text() for table in experiment.tables(rows))
     expected = {"forecast-errors": "timepfn", "lambda-sweep": "(0.0479)", "finetuned-pto": "(0.0407)"}
+    expected["literal-starts"] = "other returns"
     assert expected[name] in text
     assert reproduce(experiment, "smoke", root=tmp_path) == rows  # nothing is run twice
+
+
+def test_paper_presets_start_where_there_is_nothing_yet(tmp_path, monkeypatch):
+    """The backbone is made when it is missing: one real step of the full size, then it is there."""
+    monkeypatch.chdir(tmp_path)
+    one_step = replace(PRETRAINING["paper"], steps=1, batch=1, pool=1, channels=4)
+    monkeypatch.setitem(PRETRAINING, "paper", one_step)
+    made = backbone_of(PAPER_BACKBONE)
+    assert sum(weight.numel() for weight in made.parameters()) > 7e6
+    assert torch.equal(backbone_of(PAPER_BACKBONE).norm.weight, made.norm.weight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lambda-sweep", "finetuned-pto", "forecast-errors"])
+def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
+    """One task of each, with the paper's sizes of model and batch; series, steps and decisions cut to a few."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paper_models, "backbone_of", lambda _: full())
+    monkeypatch.setattr(forecast_errors, "backbone_of", lambda _: full())
+    few = {"series": 1, "validation": 1, "validation_windows": 1, "epochs": 1, "windows": 2, "length": 256}
+    monkeypatch.setitem(PAPER_MODEL_PRESETS, "paper", replace(PAPER_MODEL_PRESETS["paper"], **few))
+    task = get_experiment(name).tasks("paper")[-1]
+    cut = {"known": [1, 1], "evaluation": [1, 2], "length": 256, "series": 1, "every": 64}
+    task |= {key: value for key, value in cut.items() if key in task}
+    rows = get_experiment(name).run(task)
+    assert rows
+    figures = [value for row in rows for value in row.values() if isinstance(value, float)]
+    assert np.isfinite(figures).all()
+
+
+def full():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return TimePFN().eval()
+
+
+def test_a_model_that_copies_the_last_allocation_is_found_out():
+    returns, oracle = 0.01 * np.random.default_rng(0).standard_normal((3, 104, 4)), np.full((3, 1, 104, 4), 0.25)
+    oracle[:, :, 96:] = np.eye(4)[[0, 1, 2]][:, None, None]
+    copies = SimpleNamespace(name="copies", wants_hindsight=False, decide=lambda past: past.allocations[:, :, -1])
+    reads = SimpleNamespace(name="reads", wants_hindsight=False, decide=lambda past: past.returns[:, None, -1])
+    copied, read = (shown_oracle_history(one, returns, oracle, [1.0], every=1)[0] for one in (copies, reads))
+    assert copied["shown_oracle_mse"] == copied["other_returns_mse"] > 0
+    assert read["shown_oracle_mse"] != read["other_returns_mse"]
 
 
 def test_the_sweep_covers_the_papers_grid():

@@ -79,6 +79,8 @@ def test_tables_count_the_budgets_where_ours_is_below() -> None:
             "violation": 0.0,
             "mse_series": [0.01, 0.02] if name == "time2decide-own" and budget < 1.2 else [0.02, 0.03],
             "regret_series": [0.1, 0.2],
+            "shown_oracle_mse": 0.011,
+            "other_returns_mse": 0.012,
         }
         for name in MAKERS
         for budget in BUDGETS
@@ -87,6 +89,10 @@ def test_tables_count_the_budgets_where_ours_is_below() -> None:
     line = next(row for row in compared.rows if row[0] == "time2decide-own against uniform")
     assert line[-2:] == ["7 of 7", "3"]
     assert "95% intervals" in compared.caption
+    line = next(row for row in compared.rows if row[0] == "paper-repaired against pto-timepfn")
+    assert line[-2:] == ["7 of 7", "0"]  # equal is not below for sure
+    assert "time2decide-own below the paper's Time2Decide: 7 of 7" in compared.note
+    assert "paper-repaired 110.0, with the returns of another series 120.0" in compared.note
 
 
 @pytest.mark.parametrize("name", ["portfolio-clean", "portfolio-noisy", "portfolio-sizes", "decide-seeds"])

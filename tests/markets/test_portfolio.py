@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from time2decide.core.validation import InputError
-from time2decide.markets import Constraints, FactorCovariance, mean_variance_step, portfolio_layer, solve_portfolio
+from time2decide.markets import (
+    Constraints,
+    FactorCovariance,
+    Limit,
+    mean_variance_step,
+    portfolio_layer,
+    solve_portfolio,
+)
 from time2decide.markets import portfolio as portfolio_file
 from time2decide.markets.portfolio_general import _scaled_row, _solve_row
 
@@ -252,3 +259,41 @@ def test_bounds_cash_shorts_and_benchmarks_against_cvxpy(seed):
     assert (ours.weights >= lower - 1e-13).all()
     assert (ours.weights <= upper + 1e-13).all()
     assert -1e-13 + cash[0] <= 1 - ours.weights.sum() <= cash[1] + 1e-13
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_and_exposures_against_cvxpy(seed):
+    import cvxpy as cp
+
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(4, 14))
+    S, mean, p = covariance_of(rng, m, "definite") * 0.01, rng.standard_normal(m) * 0.01, rng.dirichlet(np.ones(m))
+    group, beta = (rng.random(m) < 0.5).astype(float), rng.uniform(0.5, 1.5, m)
+    share = group @ p
+    limits = (
+        Limit("group", group, max(share - 0.1, 0.0), share + 0.05),
+        Limit("beta", beta, -np.inf, beta @ p + 0.02),
+    )
+    cash = (0.0, 0.3) if seed % 2 else (0.0, 0.0)
+    cost, gamma = rng.random(m) * 1e-3, rng.uniform(0.1, 1.5)
+    ours = solve_portfolio(
+        mean, S, p, risk_aversion=2.0, turnover_l1=gamma, cost=cost,
+        constraints=Constraints(0.0, 0.8, cash=cash, limits=limits),
+    )  # fmt: skip
+    assert ours.gap < 1e-12
+    s = cp.Variable(m)
+    utility = mean @ s - 2.0 * cp.quad_form(s, cp.psd_wrap(S)) - cost @ cp.abs(s - p)
+    rows = [s >= 0, s <= 0.8, cp.sum(s) <= 1 - cash[0], cp.sum(s) >= 1 - cash[1], cp.norm1(s - p) <= gamma]
+    rows += [group @ s >= limits[0].low, group @ s <= limits[0].high, beta @ s <= limits[1].high]
+    cp.Problem(cp.Maximize(utility), rows).solve(solver="CLARABEL")
+    assert float(ours.utility) == pytest.approx(utility.value, abs=1e-8)
+    assert group @ ours.weights <= limits[0].high + 1e-12
+    assert group @ ours.weights >= limits[0].low - 1e-12
+    assert beta @ ours.weights <= limits[1].high + 1e-12
+
+
+def test_a_conflict_is_named():
+    limit = Limit("group x", np.array([1.0, 1, 0, 0]), 0.9, 1.0)
+    options = {"risk_aversion": 1.0, "turnover_l1": 0.1, "constraints": Constraints(limits=(limit,))}
+    with pytest.raises(InputError, match=r"group x \(0.9 to 1\) and the turnover budget \(0.1\)"):
+        solve_portfolio(np.zeros(4), np.eye(4), np.full(4, 0.25), **options)

@@ -196,6 +196,31 @@ def test_the_paper_preset_takes_a_real_step():
     assert not torch.equal(model.backbone.filters.convolutions[0].weight, backbone.filters.convolutions[0].weight)
 
 
+def test_a_history_can_begin_with_the_oracles(backbone):
+    """Up to step 2·window it is shown the oracle's allocations, from there on its own."""
+    seen = []
+
+    class Spy(PaperModelStrategy):
+        def _started(self, past):
+            shown = super()._started(past)
+            seen.append((past.step, past, shown.allocations))
+            return shown
+
+    rng = np.random.default_rng(0)
+    returns = 0.01 * rng.standard_normal((1, 196, 16))
+    oracle = rng.dirichlet(np.ones(16), size=(1, 1, 196))
+    model = PaperModel.from_backbone(backbone, returns_scale=100.0)
+    rollout(returns, Spy((model,), start="oracle"), [1.0], oracle=oracle)
+    for step, past, shown in seen:
+        expected = oracle[:, :, step - 96 : step].copy()
+        late = np.arange(step - 96, step) >= 192
+        expected[:, :, late] = past.allocations[:, :, late]
+        np.testing.assert_array_equal(shown, expected)
+    assert not PaperModelStrategy((model,)).wants_hindsight
+    with pytest.raises(InputError, match="start"):
+        PaperModelStrategy((model,), start="elsewhere")
+
+
 def test_bad_input_is_named(backbone):
     returns, held = windows(m=8)
     with pytest.raises(InputError, match="returns, allocations"):

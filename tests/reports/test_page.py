@@ -191,7 +191,8 @@ def test_smoke_rows_have_tables_too(tmp_path):
         reproduce(get_experiment(name), "smoke", root=tmp_path)
     found = {section.id: section for section in sections(tmp_path)}
     (table,) = found["lambda-sweep"].tables
-    names = ["paper-time2decide", "paper-time2decide on s* history", "paper-sft", "paper-sft on s* history"]
+    kinds = ("", " on s* history", " on s* history, other returns")
+    names = [f"{name}{kind}" for name in ("paper-time2decide", "paper-sft") for kind in kinds]
     assert [line[0] for line in table.rows] == ["uniform", "pretrained", "pto-timepfn", *names]
     assert "(0.0629)" in table.rows[3][1]
     assert found["decide-ablation"].tables[0].rows

@@ -12,16 +12,24 @@ from typing import Any
 from time2decide.backtesting import baselines as rules
 from time2decide.backtesting import skfolio_baselines as monthly
 from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance
+from time2decide.core.checkpoints import load_checkpoint
 from time2decide.core.validation import InputError, expect
+from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
+from time2decide.policy.backbone_model import DecisionAdapter
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_history, load_policy
-from time2decide.policy.paper_model import pretrained_strategy
+from time2decide.policy.network import Policy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
+from time2decide.policy.repaired_training import load_backbone_model
 from time2decide.simulation.engine import Strategy, validate_strategy
 
 ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 _RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
+_PTO = "pto:"
+#: Strategy -> bundled model of the paper's architecture.
+PAPER_MODELS = {"paper-repaired": "repaired"}
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
 _COVARIANCES = {
     "lw": "Ledoit–Wolf covariance",
@@ -136,17 +144,33 @@ REGISTRY: dict[str, Entry] = {
 
 
 def make_strategy(name: str) -> Strategy:
-    """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``."""
+    """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``.
+
+    ``pto:BACKBONE`` is predict-then-optimise with any backbone of `forecasting.backbones`: ``pto:chronos:FOLDER``. The
+    bundled model of the paper's architecture, ``paper-repaired``, is for 16 assets.
+    """
     if name in REGISTRY:
         return REGISTRY[name].make()
+    if name in PAPER_MODELS:
+        return PaperModelStrategy((PaperModel.from_pretrained(PAPER_MODELS[name]),), name)
+    if name.startswith(_PTO):
+        return rules.PredictThenOptimise(BackboneForecaster(load_backbone(name.removeprefix(_PTO))), name=name)
     variant = _VARIANT.fullmatch(name)
     if variant and variant[1] in REGISTRY:
         return _variant(REGISTRY[variant[1]].make(), variant[2], variant[3], name)
     if not (Path(name) / "model.safetensors").is_file():
         known = ", ".join((*REGISTRY, ORACLE))
         raise InputError(f"strategies: expected some of {known} or folders of networks, found {name!r}")
-    policy, notes = load_policy(name)
-    return PolicyStrategy(policy, default_history(policy, notes), name, shared_features())
+    return _of_folder(name)
+
+
+def _of_folder(name: str) -> Strategy:
+    """A network of ours, a model of the paper's architecture, or a decision layer on another backbone."""
+    kinds = {"Policy": Policy, "PaperModel": PaperModel, "DecisionAdapter": DecisionAdapter}
+    model, notes = load_checkpoint(name, kinds)
+    if isinstance(model, Policy):
+        return PolicyStrategy(model, default_history(model, notes), name, shared_features())
+    return PaperModelStrategy((model if isinstance(model, PaperModel) else load_backbone_model(name),), name)
 
 
 def _variant(strategy: Any, parameter: str, value: str, name: str) -> Strategy:

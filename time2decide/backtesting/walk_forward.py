@@ -17,6 +17,8 @@ from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import make_strategies
 from time2decide.core.validation import ArrayLike, InputError, validate_positive
 from time2decide.markets.allocation import validate_budgets
+from time2decide.markets.constraint_files import refuse_contradictions
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.tables import load_returns
 from time2decide.simulation.engine import (
@@ -89,6 +91,7 @@ def backtest(
     window: int = WINDOW,
     periods_per_year: float = 252.0,
     budget_from: str | None = None,
+    constraints: Constraints | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
@@ -108,6 +111,9 @@ def backtest(
     budget_from : {"drifted", "previous"}, optional
         Whether the budget is measured from the weights after drift or from the weights chosen a step before (the
         paper's convention). After drift for a DataFrame, which holds a real market, unless told.
+    constraints : Constraints, optional
+        What every strategy's weights must meet; the oracle, which regret is measured from, stays long-only and fully
+        invested. Where the budget does not reach the constraints, weights go towards them as far as it allows.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
@@ -120,6 +126,8 @@ def backtest(
     convention = ("previous" if table is None else "drifted") if budget_from is None else budget_from
     chosen = make_strategies(strategies)
     budgets = validate_budgets(turnover_l1)
+    if constraints is not None:
+        refuse_contradictions(constraints, assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     oracle = np.asarray(oracle_path(array, budgets.tolist(), risk_aversion, window))
     best = utility_path(array, oracle, risk_aversion, window)
@@ -136,6 +144,7 @@ def backtest(
                 window=window,
                 budget_from=convention,
                 cost_bps=cost,
+                constraints=constraints,
                 oracle=oracle,
                 progress=None if progress is None else partial(progress, strategy.name),
             )

@@ -35,7 +35,7 @@ def reproduce(
     """
     from time2decide.experiments import get_experiment, stored_tasks
     from time2decide.experiments import reproduce as run
-    from time2decide.experiments.claims import claims_table
+    from time2decide.experiments.claims import claims_tables
     from time2decide.experiments.engines import check_engine
     from time2decide.experiments.store import Store, check_writable, last_line, results_root
     from time2decide.reports import draw, results_of
@@ -72,7 +72,7 @@ def reproduce(
         typer.echo(json.dumps(rows))
     else:
         width = Console().width if sys.stdout.isatty() else None
-        for table in (*tables, *([claims_table(claims)] if claims else [])):
+        for table in (*tables, *claims_tables(claims)):
             typer.echo(table.text(width) + "\n")
         for picture in pictures:
             typer.echo(f"figure: {picture}")

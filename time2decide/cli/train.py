@@ -61,7 +61,7 @@ def qp(
 @app.command()
 def forecast(
     preset: Annotated[
-        str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, 40 min. paper: GPUs.")
+        str, typer.Option(help="smoke: seconds. cpu: the small checkpoint, 40 min. medium: 2 h. paper: GPUs.")
     ] = "cpu",
     out: Out = Path("runs/forecast"),
     steps: Steps = None,
@@ -146,6 +146,77 @@ def decide(
     notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
     with training() as report:
         train_policy(config, out, start=first, report=report, notes=notes)
+    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+
+
+@app.command()
+def chronos(
+    out: Out = Path("runs/chronos"),
+    start: Annotated[
+        str | None, typer.Option(help="Weights to start from: a folder or a name on the hub. None: a tiny new model.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="Of a new model: bolt or 2.")] = "bolt",
+    steps: Steps = None,
+    seed: Seed = None,
+    threads: Threads = 1,
+) -> None:
+    """Fine-tune Chronos-Bolt or Chronos-2 on the synthetic series, or train a tiny one from nothing.
+
+    The result is a backbone: backtest it as pto:chronos:FOLDER, or put the decision layer on it with
+    train paper --backbone chronos:FOLDER. Start the same command again to go on after an interruption.
+
+    Example: time2decide train chronos --kind bolt --out runs/chronos
+    """
+    from time2decide.forecasting.chronos import ChronosTraining, TinyChronos, load_chronos, tiny_chronos, train_chronos
+
+    changed = _told(steps=steps, seed=seed)
+    backbone = load_chronos(start) if start else tiny_chronos(TinyChronos(kind))
+    _prepare(out, threads)
+    with training() as report:
+        train_chronos(backbone, ChronosTraining(**changed), out, report=report)
+    typer.echo(f"trained: {out}/model.safetensors")
+
+
+@app.command()
+def paper(
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the published rows, about 20 minutes.")] = "cpu",
+    out: Out = Path("runs/paper"),
+    backbone: Annotated[
+        str,
+        typer.Option(help="TimePFN to start from (a name or folder); or chronos:FOLDER, kernel-bank: and such, as is."),
+    ] = "small",
+    covariance: Annotated[
+        bool, typer.Option(help="Covariance tokens: Time2Decide with them, its SFT twin without.")
+    ] = True,
+    return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    threads: Threads = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Train the paper's model with its repairs: TimePFN, covariance tokens, one model for all turnover budgets.
+
+    Start the same command again to go on after an interruption; the result is the same to the last bit. With a backbone
+    of another package the same tokens and read-out are trained on top of it.
+
+    Example: time2decide train paper --no-covariance --out runs/paper-sft
+    """
+    from time2decide.core.provenance import provenance
+    from time2decide.forecasting.backbones import load_backbone
+    from time2decide.forecasting.timepfn import TimePFN
+    from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter, train_repaired
+
+    validate_choice("preset", preset, REPAIRED_PRESETS)
+    config = replace(REPAIRED_PRESETS[preset], **_told(steps=steps, seed=seed, return_weight=return_weight))
+    config = replace(config, model=replace(config.model, covariance=covariance))
+    started = load_backbone(backbone) if ":" in backbone else TimePFN.from_pretrained(backbone)
+    _prepare(out, threads)
+    notes = {"preset": preset, "backbone": backbone, "threads": threads, **provenance()}
+    with training() as report:
+        if isinstance(started, TimePFN):
+            train_repaired(config, started, out, report=report, notes=notes)
+        else:
+            train_adapter(config, started, out, report=report, notes=notes)
     _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
 
 

@@ -143,7 +143,11 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:
     """Write `tensors` and the JSON-able `info` to one file; readers see the old file or the new one, never a part."""
     path = Path(path)
-    plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        one = tensor.detach().to("cpu").contiguous()
+        tied = any(one.data_ptr() == other.data_ptr() for other in plain.values())  # the format has no shared memory
+        plain[name] = one.clone() if tied else one
     header = {_INFO: json.dumps(dict(info)), _CHECKSUM: checksum(plain)}
     with atomic_path(path) as temporary:
         try:

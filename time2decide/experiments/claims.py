@@ -20,6 +20,10 @@ GENERAL = "constructions, learned QP solvers and theory"
 OUR_NETWORK = (
     "our network (another design; its kernel bank is drawn from the same prior that generates the evaluation data)"
 )
+REPAIRED_ARCHITECTURE = (
+    "the paper's architecture, repaired (TimePFN with covariance tokens; read-out in common units, γ as a token, "
+    "trained on its own histories)"
+)
 
 
 def paper_architecture(training: str) -> str:
@@ -58,10 +62,24 @@ class Claim:
         return "; ".join(part for part in (counted, self.detail) if part)
 
 
-def claims_table(claims: Sequence[Claim]) -> Table:
-    """Claims of one experiment as a table."""
-    rows = [[claim.verdict, claim.text, claim.evidence] for claim in claims]
-    return Table(f"The paper's claims{judged_on_text(claims)}", ["verdict", "claim", "evidence"], rows)
+def by_architecture(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    """Claims by what they are judged on, in order of appearance."""
+    found: dict[str, list[Claim]] = {}
+    for claim in claims:
+        found.setdefault(claim.judged_on, []).append(claim)
+    return found
+
+
+def claims_tables(claims: Sequence[Claim]) -> list[Table]:
+    """Claims of one experiment as tables, one for every model that they are judged on."""
+    return [
+        Table(
+            f"The paper's claims{judged_on_text(some)}",
+            ["verdict", "claim", "evidence"],
+            [[claim.verdict, claim.text, claim.evidence] for claim in some],
+        )
+        for some in by_architecture(claims).values()
+    ]
 
 
 @cache

@@ -13,10 +13,11 @@ from statistics import mean
 import numpy as np
 
 from time2decide.core.table import Table, with_last_note
+from time2decide.experiments.paper_models import PAPER_BACKBONE, backbone_of
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
-from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
+from time2decide.forecasting.timepfn import TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.synthetic import MARKETS, synthetic_returns
@@ -30,7 +31,7 @@ def tasks(preset: str) -> list[Config]:
         return [{"market": "noisy", "seed": 0, "series": 2, "length": 256, "every": 32, "backbone": "small"}]
     sizes = {"series": 30, "length": 1024, "every": 104, "backbone": "small"}
     if preset == "paper":
-        sizes |= {"every": 8, "backbone": "runs/forecast"}  # made by `time2decide train forecast --preset paper`
+        sizes |= {"every": 8, "backbone": PAPER_BACKBONE}
     return [{"market": market, "seed": seed, **sizes} for seed in range(3) for market in MARKETS]
 
 
@@ -41,7 +42,7 @@ def run(config: Config) -> list[Row]:
     starts = range(0, config["length"] - WINDOW - _HORIZON + 1, config["every"])
     drawn = np.concatenate([returns[:, s : s + WINDOW + _HORIZON] for s in starts])  # (windows, 192, m)
     window, target = drawn[:, :WINDOW], drawn[:, WINDOW:]
-    model = TimePFN.from_pretrained(config["backbone"])
+    model = backbone_of(config["backbone"])
     paths = {
         "timepfn": TimePFNForecaster(model).path(window),
         "timepfn-unscaled": TimePFNForecaster(model, scale=1.0).path(window),

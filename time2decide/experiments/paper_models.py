@@ -8,18 +8,24 @@ second experiment fine-tunes the backbone to forecast returns of the market it t
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
+from time2decide.core.provenance import provenance
 from time2decide.core.table import Table, quantity, with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
+from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
+from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
@@ -45,18 +51,28 @@ _FINETUNED_ROWS = {_PTO: "Original Checkpoint", "pto-timepfn-finetuned": "Fine-t
 #: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
 CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
 _SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
+#: Folder of the backbone of the paper's size: made by `time2decide train forecast --preset paper`, or when needed.
+PAPER_BACKBONE = "runs/forecast"
 #: Sizes of a rollout by preset: series and decisions for the choice of parameters, and for the table.
 SIZES: dict[str, Config] = {
     "smoke": {"recipe": "smoke", "backbone": "small", "known": [2, 4], "evaluation": [2, 4], "length": 256},
     "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 150], "evaluation": [6, 300], "length": 1024},
     "paper": {
         "recipe": "paper",
-        "backbone": "runs/forecast",
+        "backbone": PAPER_BACKBONE,
         "known": [30, 928],
         "evaluation": [30, 928],
         "length": 1024,
     },
 }
+
+
+def backbone_of(name: str) -> TimePFN:
+    """A bundled backbone or that of a folder; the one of the paper's size is pretrained first where it is missing."""
+    if name == PAPER_BACKBONE and not (Path(name) / "model.safetensors").is_file():
+        print(f"time2decide: pretraining the paper's backbone to {name} first (resumable)", file=sys.stderr)
+        return pretrain(PRETRAINING["paper"], name, notes={"preset": "paper", **provenance()})
+    return TimePFN.from_pretrained(name)
 
 
 def recipe_of(config: Config, **changes: Any) -> PaperModelTraining:
@@ -86,19 +102,30 @@ def scored(strategy: Strategy, config: Config, split: str, budgets: list[float])
     return [dict(row) for row in score(result, returns, oracle).rows()]
 
 
-def teacher_forced(strategy: Strategy, config: Config, budget: float, every: int = 4) -> float:
-    """MSE on the evaluation series if the past allocations were the oracle's, as in training; every few steps.
+def shown_oracle_history(
+    strategy: Strategy,
+    returns: np.ndarray,
+    oracle: np.ndarray,
+    budgets: Sequence[float],
+    every: int = 4,
+    risk_aversion: float = RISK_AVERSION,
+) -> list[Row]:
+    """MSE per budget if the past allocations were the oracle's, as in training, at every few steps.
 
-    The distance to the rollout's MSE is the price of a history of its own.
+    `shown_oracle_mse` is with the returns that belong to them (teacher forcing): its distance to the rollout's MSE is
+    the price of a history of its own. `other_returns_mse` is the probe beside it, with the returns of the next series:
+    a model that does as well there copies the last allocation and does not read returns. With a single series its
+    returns are reversed in time instead.
     """
-    returns, oracle = rollout_data(config, "evaluation", [budget])
-    steps = range(WINDOW, returns.shape[1], every)
-    squared = []
-    for t in steps:
+    other = np.roll(returns, 1, axis=0) if len(returns) > 1 else returns[:, ::-1]
+    found: dict[str, list[np.ndarray]] = {"shown_oracle_mse": [], "other_returns_mse": []}
+    for t in range(WINDOW, returns.shape[1], every):
         seen = slice(t - WINDOW, t)
-        past = Observation(returns[:, seen], oracle[:, :, seen], None, np.array([budget]), RISK_AVERSION)
-        squared.append(float(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean()))
-    return float(np.mean(squared))
+        for key, shown in zip(found, (returns, other), strict=True):
+            past = Observation(shown[:, seen].copy(), oracle[:, :, seen], None, np.array(budgets), risk_aversion)
+            found[key].append(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean(axis=(0, 2)))  # (budgets,)
+    means = {key: np.mean(parts, axis=0) for key, parts in found.items()}
+    return [{key: float(value[k]) for key, value in means.items()} for k in range(len(budgets))]
 
 
 def _trained(rows: list[Row]) -> str:
@@ -129,7 +156,7 @@ def sweep_tasks(preset: str) -> list[Config]:
 
 def run_sweep(config: Config) -> list[Row]:
     """Fine-tune one model and roll it out, or roll out the references."""
-    backbone = TimePFN.from_pretrained(config["backbone"])
+    backbone = backbone_of(config["backbone"])
     scale = recipe_of(config).returns_scale
     if config["model"] == "references":
         budgets = config["budgets"]
@@ -151,7 +178,9 @@ def run_sweep(config: Config) -> list[Row]:
     known = scored(strategy, config, "validation", [config["turnover_l1"]])[0]
     row = scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "validation_loss": progress.best}
-    row["teacher_forced_mse"] = teacher_forced(strategy, config, config["turnover_l1"])
+    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
+    probe = shown_oracle_history(strategy, returns, oracle, [config["turnover_l1"]])[0]
+    row |= {"teacher_forced_mse": probe["shown_oracle_mse"], "other_returns_mse": probe["other_returns_mse"]}
     return [{"strategy": name, **row, "validation_mse": known["mse"], **training}]
 
 
@@ -216,7 +245,8 @@ def sweep_tables(rows: list[Row]) -> list[Table]:
         "projection. ±: standard error over series. Brackets: the paper's full-size models on 30 series × 928 "
         "decisions. chosen: λ_r with the least MSE of a rollout on validation series; in brackets the paper's best, "
         "which is the least of its whole row. on s* history: the same models if they are shown the oracle's past "
-        "allocations, as in training, instead of their own."
+        "allocations, as in training, instead of their own; other returns: and the returns of another series (– in "
+        "rows that are older than this probe)."
     )
     found = []
     for market, here in grouped(rows, "market").items():
@@ -242,6 +272,10 @@ def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, s
         cells.append([name, *line, f"{_mse(best[name], least)} at λ_r={best[name]['return_weight']:g}"])
         known = [f"{own[w]['teacher_forced_mse']:.4f}" if w in own else "–" for w in weights]
         cells.append([f"{name} on s* history", *known, "–"])
+        probe = [
+            f"{own[w]['other_returns_mse']:.4f}" if "other_returns_mse" in own.get(w, {}) else "–" for w in weights
+        ]
+        cells.append([f"{name} on s* history, other returns", *probe, "–"])
     return cells
 
 
@@ -258,7 +292,7 @@ def finetuned_tasks(preset: str) -> list[Config]:
 
 def run_finetuned(config: Config) -> list[Row]:
     """Fine-tune, choose ρ for either checkpoint, score all four."""
-    original = TimePFN.from_pretrained(config["backbone"])
+    original = backbone_of(config["backbone"])
     recipe = recipe_of(config)
     tuned, progress = fine_tune_forecaster(recipe, original)
     training = {"steps": progress.step, "best_step": progress.best_step}
@@ -346,7 +380,87 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
     return with_last_note(found)
 
 
+def starts_tasks(preset: str) -> list[Config]:
+    """One training per model, budget and scale of the returns; every one is rolled out from both starts."""
+    budgets, scales, steps = ([1.0], [100.0], 2) if preset == "smoke" else ([1.0, 0.5, 2.0], [1.0, 100.0], 2_000)
+    if preset == "paper":
+        budgets = list(BUDGETS)
+    sizes = SIZES[preset] | ({"evaluation": [1, 98]} if preset == "smoke" else {})
+    sizes |= {"evaluation": [6, 400]} if preset == "cpu" else {}
+    cell = {"market": "clean", "return_weight": 1000.0, "seed": 0, "steps_at_most": steps}
+    return [
+        {**cell, "turnover_l1": budget, "returns_scale": scale, "model": model, **sizes}
+        for budget in budgets
+        for model in list(MODELS)[: 1 if preset == "smoke" else None]
+        for scale in scales
+    ]
+
+
+def run_starts(config: Config) -> list[Row]:
+    """Fine-tune a literal model, and roll it out from equal weights and from the oracle's first window."""
+    recipe = PAPER_MODEL_PRESETS[config["recipe"]]
+    if config["recipe"] != "paper":  # as many windows as fill the steps, no early stop
+        epochs = min(10, config["steps_at_most"])
+        windows = recipe.batch * (config["steps_at_most"] // epochs)
+        recipe = replace(recipe, epochs=epochs, windows=windows, patience=epochs)
+    changes = {key: config[key] for key in ("market", "seed", "turnover_l1", "return_weight", "returns_scale")}
+    recipe = replace(recipe, covariance=config["model"] == "time2decide", **changes)
+    model, progress = train_paper_model(recipe, backbone_of(config["backbone"]))
+    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
+    rows: list[Row] = []
+    for start in ("uniform", "oracle"):
+        strategy = PaperModelStrategy((model,), MODELS[config["model"]], start)
+        result = rollout(returns, strategy, [config["turnover_l1"]], oracle=oracle)
+        # both are scored on the same steps, those after the oracle's start
+        row = dict(score(replace(result, window=2 * WINDOW), returns, oracle).rows()[0])
+        rows.append({"strategy": strategy.name, "start": start, **row})
+    free = PaperModelStrategy((model,), MODELS[config["model"]])
+    probe = shown_oracle_history(free, returns, oracle, [config["turnover_l1"]])[0]
+    training = {"steps": progress.step, "best_step": progress.best_step, "batch": recipe.batch}
+    reference = score(replace(rollout(returns, Uniform(), [config["turnover_l1"]]), window=2 * WINDOW), returns, oracle)
+    return [{**row, **probe, **training, "uniform_mse": float(reference.mse.mean())} for row in rows]
+
+
+def starts_tables(rows: list[Row]) -> list[Table]:
+    """A line per budget, model and scale."""
+    cells = []
+    for (budget, scale, name), own in grouped(rows, "turnover_l1", "returns_scale", "strategy").items():
+        by_start = {row["start"]: row for row in own}
+        first = own[0]
+        line = [f"{by_start[start]['mse']:.4f}" if start in by_start else "–" for start in ("uniform", "oracle")]
+        turnover = [f"{by_start[start]['turnover']:.4f}" if start in by_start else "–" for start in by_start]
+        probe = [f"{first[key]:.4f}" for key in ("shown_oracle_mse", "other_returns_mse")]
+        cells.append([f"{budget:g}", name, f"{scale:g}", *line, f"{first['uniform_mse']:.4f}", *probe, *turnover])
+    columns = ["γ", "model", "scale", "from 1/m", "from s*", "uniform", "shown s*", "other returns"]
+    columns += ["turnover from 1/m", "turnover from s*"]
+    series, steps = rows[0]["evaluation"]
+    trained = f"{max(row['steps'] for row in rows)} training steps of {rows[0]['batch']} windows, λ_r = 1000"
+    note = (
+        f"MSE of the raw output to the oracle over the steps from {2 * WINDOW} on, own history. from 1/m: its history "
+        f"begins at equal weights; from s*: with the oracle's allocations up to step {2 * WINDOW}. scale: what returns "
+        "are multiplied by before the backbone. shown s*: the oracle's history throughout (teacher forcing); other "
+        "returns: the same with the returns of another series: a model that does as well there does not read returns."
+    )
+    return [
+        Table(
+            f"clean: the literal model from two starts, {series} series × {steps} steps, {trained}",
+            columns,
+            cells,
+            note,
+        )
+    ]
+
+
 EXPERIMENTS = (
+    Experiment(
+        id="literal-starts",
+        title="The literal Time2Decide from two starts, with returns scaled or not, and what it reads",
+        paper="None: the paper does not say what history it starts from",
+        presets={"smoke": "20 s", "cpu": "3 h", "paper": "days on one GPU"},
+        tasks=starts_tasks,
+        run=run_starts,
+        tables=starts_tables,
+    ),
     Experiment(
         id="lambda-sweep",
         title="Literal Time2Decide and SFT: MSE over turnover budgets γ and return weights λ_r",

@@ -15,21 +15,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from time2decide.backtesting.baselines import AveragedOracle, LagOneOracle, PredictThenOptimise, SoftForecast, Uniform
+from time2decide.backtesting.baselines import (
+    AveragedOracle,
+    LagOneOracle,
+    PredictThenOptimise,
+    SoftForecast,
+    Uniform,
+    backbone_pto,
+)
 from time2decide.core.cache import cached_tensors
 from time2decide.core.cache import fingerprint as file_fingerprint
 from time2decide.core.table import Table, quantity
-from time2decide.experiments.claims import OUR_NETWORK, Claim, published_mse
+from time2decide.experiments.claims import OUR_NETWORK, REPAIRED_ARCHITECTURE, Claim, published_mse
+from time2decide.experiments.paper_models import shown_oracle_history
 from time2decide.experiments.portfolio_baselines import series_of, tune
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import LABELS, Config, Row, grouped
 from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
-from time2decide.forecasting.timepfn import TimePFN
+from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
-from time2decide.markets.oracle import BUDGETS, WINDOW, oracle_path
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.synthetic import synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
-from time2decide.policy.paper_model import pretrained_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
 from time2decide.simulation.engine import Strategy, rollout
 from time2decide.simulation.metrics import score
 
@@ -39,10 +47,12 @@ RETURNS_SCALE = 100.0  # of what the backbone is given: its normalisation cannot
 SPREADS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3)
 _LABELS = {name: label for label, name in LABELS["portfolio-clean"].items()}
 OURS, HINDSIGHT, UTILITY = "time2decide-own", "time2decide", "time2decide-utility"
+REPAIRED, REPAIRED_SFT, PTO_TIMEPFN = "paper-repaired", "paper-repaired-sft", "pto-timepfn"
 _STRONGER = ("lag1-oracle", "soft-persistence", "pto-network-shrunk", "averaged-oracle-network")
 _BASELINES = {
     OURS: ("uniform", "pretrained", "sft-own", "pto-network"),
     HINDSIGHT: ("uniform", "pretrained", "sft", "pto-network", *_STRONGER),
+    REPAIRED: ("uniform", "pretrained", REPAIRED_SFT, PTO_TIMEPFN),
     UTILITY: ("pto-network", "pto-network-shrunk", "pto-network-shrunk-regret"),
 }
 _PAPER = {
@@ -51,6 +61,9 @@ _PAPER = {
     "pto-network": "Predict-then-Optimize",
     "sft-own": "SFT",
     OURS: "Time2Decide",
+    REPAIRED: "Time2Decide",
+    REPAIRED_SFT: "SFT",
+    PTO_TIMEPFN: "Predict-then-Optimize",
 }
 #: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
 CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
@@ -65,9 +78,13 @@ _NOTE = (
     "bank is drawn from the same prior that generates the evaluation data. pto-network: exact optimum for the same "
     "network's forecasts; -shrunk: with ρ tuned on validation series for MSE, -shrunk-regret: for regret; "
     "averaged-oracle-network: the oracle's step, averaged over scenarios around them. pretrained: the TimePFN "
-    "backbone forecasts the allocations, as in the paper. Regret can be negative: the paper's oracle knows the next "
-    "step and nothing of later ones, and a strategy that looks further can earn more. ± standard error over series by "
-    "bootstrap. noisy: standard deviation 0.01, as the paper says; noisy-matched: 0.0065, which fits it."
+    "backbone forecasts the allocations, as in the paper. paper-repaired: the paper's architecture on that backbone "
+    "with a read-out in common units, trained on its own histories, one model for all γ and all markets, on its own "
+    "history; paper-repaired-sft: trained the same without covariance tokens; pto-timepfn, soft-timepfn: exact "
+    "optimum, or softmax with a tuned temperature, of the same backbone's forecasts. Regret can be negative: the "
+    "paper's oracle knows the next step and nothing of later ones, and a strategy that looks further can earn more. ±"
+    " standard error over series by bootstrap. noisy: standard deviation 0.01, as the paper says; noisy-matched: "
+    "0.0065, which fits it."
 )
 
 
@@ -95,7 +112,7 @@ def _needs(name: str) -> Config:
 
 def fingerprint(name: str) -> str:
     """Of the weights of a bundled network."""
-    return file_fingerprint(PRETRAINED[name] / "model.safetensors")
+    return file_fingerprint((PRETRAINED | PaperModel.BUNDLED)[name] / "model.safetensors")
 
 
 def run(config: Config) -> list[Row]:
@@ -104,6 +121,8 @@ def run(config: Config) -> list[Row]:
     name = LABELS["portfolio-clean"].get(label, label)
     maker = MAKERS[name]
     remembered = Remembered()
+    if maker.network in PaperModel.BUNDLED:
+        return run_paper_model(config, PaperModelStrategy((PaperModel.from_pretrained(maker.network),), name))
     policy = load_policy(maker.network)[0] if maker.network else None
     series = partial(seen_series, config, remembered=remembered) if maker.network else partial(series_of, config)
     parameters: list[float] | None = None
@@ -113,6 +132,14 @@ def run(config: Config) -> list[Row]:
     returns, oracle = series("evaluation")
     strategy = maker.make(policy, remembered, tuple(parameters) if parameters else None)
     return scored(name, strategy, returns, oracle, parameters)
+
+
+def run_paper_model(config: Config, strategy: PaperModelStrategy) -> list[Row]:
+    """Score a model of the paper's architecture, with what it does if it is shown the oracle's history."""
+    returns, oracle = series_of(config, "evaluation")
+    rows = scored(strategy.name, strategy, returns, oracle)
+    shown = shown_oracle_history(strategy, returns, oracle, BUDGETS, every=16)
+    return [row | probe for row, probe in zip(rows, shown, strict=True)]
 
 
 def seen_series(config: Config, split: str, remembered: Remembered) -> tuple[np.ndarray, np.ndarray]:
@@ -159,6 +186,14 @@ MAKERS: dict[str, Maker] = {
     OURS: Maker(_network("own"), "decide"),
     HINDSIGHT: Maker(_network("hindsight"), "decide"),
     UTILITY: Maker(_network("own"), "decide-utility"),
+    "soft-network": Maker(lambda p, look, v: SoftForecast(NetworkForecast(p, look), v), "decide", TEMPERATURES),
+    PTO_TIMEPFN: Maker(lambda *_: backbone_pto(TimePFN.from_pretrained(), RETURNS_SCALE)),
+    "soft-timepfn": Maker(
+        lambda _, __, v: SoftForecast(TimePFNForecaster(TimePFN.from_pretrained(), RETURNS_SCALE), v),
+        None,
+        TEMPERATURES,
+    ),
+    REPAIRED: Maker(lambda *_: Uniform(), "repaired"),  # made by `run_paper_model`
 }
 
 
@@ -169,9 +204,10 @@ def scored(
     oracle: np.ndarray,
     parameters: list[float] | None = None,
     budgets: tuple[float, ...] = BUDGETS,
+    risk_aversion: float = RISK_AVERSION,
 ) -> list[Row]:
     """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
-    result = rollout(returns, strategy, budgets, oracle=oracle)
+    result = rollout(returns, strategy, budgets, oracle=oracle, risk_aversion=risk_aversion)
     scores = score(result, returns, oracle)
     held = result.allocations[:, :, WINDOW - 1 :]
     excess = np.abs(np.diff(held, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
@@ -235,7 +271,7 @@ def _score(rows: list[Row], name: str, budget: float, key: str) -> str:
 def _comparisons(rows: list[Row], key: str) -> Table:
     """Each strategy of ours against its baselines, on the series that both were run on."""
     cells = []
-    for ours in (UTILITY,) if key == "regret" else (OURS, HINDSIGHT):
+    for ours in (UTILITY,) if key == "regret" else (OURS, HINDSIGHT, REPAIRED):
         seeds = {name: {row["seed"] for row in own} for name, own in grouped(rows, "strategy").items()}
         for other in (name for name in _BASELINES[ours] if seeds.get(ours, set()) & seeds.get(name, set())):
             gains = [gain(*pairs(rows, ours, other, g, key), key) for g in BUDGETS]
@@ -244,33 +280,58 @@ def _comparisons(rows: list[Row], key: str) -> Table:
             below, sure = (sum(test) for test in ([a >= 0 for a, _, _ in gains], [b > 0 for _, b, _ in gains]))
             cells.append([f"{ours} against {other}", *texts, f"{below} of {len(gains)}", f"{sure}"])
     unit = "MSE less by, per cent" if key == "mse" else "regret less by, × 1e-4"
-    means = [
-        (float(values(rows, OURS, g, "mse").mean()), published_mse(rows[0]["market"], _PAPER[OURS], g)) for g in BUDGETS
-    ]
-    better = [ours < paper for ours, paper in means if paper]
     worst = max(row["violation"] for row in rows)
-    note = (
-        f"{OURS} below the paper's Time2Decide: {sum(better)} of {len(better)} budgets; largest violation of the "
-        f"constraints by any strategy at any step: {worst:.1e}."
-    )
+    note = " ".join(_below_the_papers(rows, name) for name in (OURS, REPAIRED) if _has(rows, name))
+    note += f" Largest violation of the constraints by any strategy at any step: {worst:.1e}.{_probe_note(rows)}"
     columns = ["", *(f"γ={budget:g}" for budget in BUDGETS), "at or below", "interval above 0"]
     caption = f"{rows[0]['market']}: {unit}, compared in pairs on the same series, {CONFIDENCE:.0%} intervals"
     return Table(caption, columns, cells, note if key == "mse" else "")
 
 
+def _has(rows: list[Row], name: str) -> bool:
+    return any(row["strategy"] == name for row in rows)
+
+
+def _below_the_papers(rows: list[Row], name: str) -> str:
+    """At how many budgets a strategy is below the paper's Time2Decide."""
+    own = {g: values(rows, name, g, "mse") for g in BUDGETS}
+    paper = {g: published_mse(rows[0]["market"], "Time2Decide", g) for g in BUDGETS}
+    better = [float(scores.mean()) < figure for g, scores in own.items() if len(scores) and (figure := paper[g])]
+    return f"{name} below the paper's Time2Decide: {sum(better)} of {len(better)} budgets."
+
+
+def _probe_note(rows: list[Row]) -> str:
+    """What the paper's models do with the oracle's history, and with the returns of another series beside it."""
+    texts = []
+    for name in (REPAIRED, REPAIRED_SFT):
+        own = [row for row in rows if row["strategy"] == name]
+        if own:
+            known, other = (
+                float(np.mean([row[key] for row in own])) for key in ("shown_oracle_mse", "other_returns_mse")
+            )
+            texts.append(f"{name} {1e4 * known:.1f}, with the returns of another series {1e4 * other:.1f}")
+    return f" Shown the oracle's history, mean over γ: {'; '.join(texts)}." if texts else ""
+
+
 def claims(rows: list[Row], market: str) -> list[Claim]:
-    """What the paper's table says, judged on our network."""
-    pto = "pto-network"
+    """What the paper's table says, judged on our network and on the paper's architecture, apart."""
+    return [
+        *_claims(rows, market, OUR_NETWORK, OURS, "sft-own", "pto-network"),
+        *_claims(rows, market, REPAIRED_ARCHITECTURE, REPAIRED, REPAIRED_SFT, PTO_TIMEPFN),
+    ]
+
+
+def _claims(rows: list[Row], market: str, judged_on: str, ours: str, sft: str, pto: str) -> list[Claim]:
     found = {
-        "Time2Decide beats fine-tuning without covariance at every γ": _below(rows, OURS, "sft-own"),
-        "Time2Decide beats the pretrained backbone at every γ": _below(rows, OURS, "pretrained"),
+        "Time2Decide beats fine-tuning without covariance at every γ": _below(rows, ours, sft),
+        "Time2Decide beats the pretrained backbone at every γ": _below(rows, ours, "pretrained"),
     }
     if market == "clean":
         text = f"predict-then-optimise beats Time2Decide for γ ≤ {CLEAN_PTO_BETTER:g}"
-        found[text] = _below(rows, pto, OURS, most=CLEAN_PTO_BETTER)
+        found[text] = _below(rows, pto, ours, most=CLEAN_PTO_BETTER)
     least = CLEAN_PTO_WORSE if market == "clean" else NOISY_PTO_WORSE
-    found[f"Time2Decide beats predict-then-optimise for γ ≥ {least:g}"] = _below(rows, OURS, pto, least)
-    return [Claim(f"{market.capitalize()}: {text}", cases, judged_on=OUR_NETWORK) for text, cases in found.items()]
+    found[f"Time2Decide beats predict-then-optimise for γ ≥ {least:g}"] = _below(rows, ours, pto, least)
+    return [Claim(f"{market.capitalize()}: {text}", cases, judged_on=judged_on) for text, cases in found.items()]
 
 
 def _below(rows: list[Row], ours: str, other: str, least: float = 0.0, most: float = 2.0) -> list[bool]:

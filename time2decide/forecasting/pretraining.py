@@ -8,7 +8,7 @@ white noise, so some windows are rescaled and some are noisy: at a decision, bot
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class PretrainingConfig:
     noisy_share: float = 0.0  # windows with white noise added to the input; the target stays clean
     scaled_loss: bool = False  # errors in units of each channel's own deviation, so that every window counts alike
     first_step: float = 0.0  # extra weight of the error of the first step
+    averaging: float | None = None  # decay of the running average of the weights, which is then what is kept
     seed: int = 0
     model: TimePFNConfig = field(default_factory=TimePFNConfig)
 
@@ -59,6 +60,7 @@ class PretrainingConfig:
 
 
 SMALL = TimePFNConfig(patch_hidden=128, embed=64, layers=2, heads=4, feedforward=128, head_hidden=128, dropout=0.0)
+MEDIUM = replace(SMALL, patch_hidden=256, embed=128, layers=4, feedforward=256, head_hidden=256)  # 0.99 M weights
 _TINY = TimePFNConfig(patch_hidden=16, embed=16, layers=1, heads=2, feedforward=16, head_hidden=16, dropout=0.1)
 _MIXED: dict[str, Any] = {
     "multiplicative_share": 0.2,
@@ -69,11 +71,23 @@ _MIXED: dict[str, Any] = {
     "clip_norm": 1.0,
 }
 
-#: name -> recipe: a look at whether it runs, the one that made the bundled checkpoint, the paper's.
+#: name -> recipe: a look at whether it runs, those that made the bundled checkpoints, the paper's.
 PRESETS = {
     "smoke": PretrainingConfig(steps=6, batch=2, channels=4, positions=8, pool=2, fresh_every=2, model=_TINY, **_MIXED),
     "cpu": PretrainingConfig(
         steps=6_000, lr=2e-3, channels=16, positions=32, pool=256, fresh_every=6, model=SMALL, **_MIXED
+    ),
+    "medium": PretrainingConfig(
+        steps=6_000,
+        lr=1e-3,
+        pct_start=0.1,
+        averaging=0.998,
+        channels=16,
+        positions=32,
+        pool=256,
+        fresh_every=6,
+        model=MEDIUM,
+        **_MIXED,
     ),
     "paper": PretrainingConfig(),
 }
@@ -104,6 +118,7 @@ def pretrain(
         schedule="one_cycle",
         pct_start=config.pct_start,
         clip_norm=config.clip_norm,
+        averaging=config.averaging,
         seed=config.seed,
     )
     recipe = asdict(config)

@@ -11,9 +11,11 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "allocation": "mean_variance_step",
+        "constraint_files": "read_constraints",
         "constraints": "Constraints Limit",
         "covariance": "covariance_by empirical_covariance",
         "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",
+        "frontier": "TurnoverFrontier turnover_frontier",
         "lmc": "LMCConfig lmc_series lmc_set",
         "oracle": "BUDGETS RISK_AVERSION WINDOW oracle_path",
         "portfolio": "FactorCovariance PortfolioProblem PortfolioSolution solve_portfolio",

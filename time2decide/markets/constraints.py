@@ -36,6 +36,8 @@ class Constraints:
     cash_return : float
         What cash earns per period.
     limits : tuple of Limit
+    assets : tuple of text
+        Names for messages; numbers unless given.
     """
 
     lower: float | np.ndarray = 0.0
@@ -44,6 +46,7 @@ class Constraints:
     cash: tuple[float, float] = (0.0, 0.0)
     cash_return: float = 0.0
     limits: tuple[Limit, ...] = ()
+    assets: tuple[str, ...] = ()
 
     def bounds(self, m: int) -> tuple[np.ndarray, np.ndarray]:
         """l and u, (m,) each; they may be infinite."""

@@ -24,11 +24,12 @@ import numpy as np
 
 from time2decide.core.validation import ArrayLike, InputError
 from time2decide.markets import turnover_path
-from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints, Limit
 
 CERTIFIED = 1e-12  # gap relative to the data (differences of slopes, curvature, costs) that counts as exact
 _REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
 _COMPILE_FROM = 20_000  # decisions · assets of this process from which compiled code is loaded: about a second in numpy
+_UNLIMITED = 1e6  # a turnover budget that never binds
 _THREADS_FROM = 5e5  # rows · assets² of one thread
 
 
@@ -80,7 +81,8 @@ class PortfolioProblem:
     turnover_l1: np.ndarray
     exposure: np.ndarray
     cash: np.ndarray
-    limits: tuple[Any, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    assets: tuple[str, ...] = ()
 
     def covariance_times(self, x: np.ndarray) -> np.ndarray:
         """Σx row by row, (rows, m)."""
@@ -223,6 +225,36 @@ def solve_portfolio(
     )
 
 
+def nearest_portfolio(
+    target: np.ndarray, previous: np.ndarray, turnover_l1: np.ndarray, constraints: Constraints
+) -> np.ndarray:
+    """argmin ‖s − target‖₂ over the constraints and ‖s − previous‖₁ ≤ γ, (rows, m), with γ (rows,).
+
+    Where the budget does not reach the constraints (they, or the drift of the weights, have moved too far), the
+    weights go straight towards the nearest portfolio that meets them, as far as γ allows.
+    """
+    m = target.shape[-1]
+    identity = FactorCovariance(np.zeros((m, 0)), np.ones(m))
+
+    def solve(rows: slice, gamma: Any) -> np.ndarray:
+        options: dict[str, Any] = {"risk_aversion": 0.5, "turnover_l1": gamma, "constraints": constraints}
+        return solve_portfolio(target[rows], identity, previous[rows], **options).weights
+
+    try:
+        return solve(slice(None), turnover_l1)
+    except InputError:
+        pass
+    answer = np.empty_like(target)
+    for i in range(len(target)):
+        row = slice(i, i + 1)
+        try:
+            answer[row] = solve(row, turnover_l1[row])
+        except InputError:
+            whole = solve(row, _UNLIMITED) - previous[row]
+            answer[row] = previous[row] + whole * min(1.0, turnover_l1[i] / np.abs(whole).sum())
+    return answer
+
+
 def solve_rows(
     problem: PortfolioProblem, classes: np.ndarray, warm: bool, threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -318,14 +350,14 @@ def build_problem(
     p_rows = flat["previous"]
     inside = constraints.inside(p_rows, lower, upper)
     gamma_rows = _own(np.broadcast_to(gamma, lead).reshape(rows))
-    reach = np.minimum(gamma_rows, 1e6)[:, None] + 1.0  # ‖s − p‖₁ ≤ γ bounds every weight
+    reach = np.minimum(gamma_rows, _UNLIMITED)[:, None] + 1.0  # ‖s − p‖₁ ≤ γ bounds every weight
     low = np.maximum(lower, inside - 2 * reach)
     high = np.minimum(upper, inside + 2 * reach)
     cash = np.broadcast_to(np.array([*constraints.cash, constraints.cash_return]), (rows, 3))
     problem = PortfolioProblem(
         flat["mean"], dense, loadings, specific, _own(which), inside, low, high, flat["cost"],
         flat.get("benchmark"), _own(np.broadcast_to(risk, lead).reshape(rows)), gamma_rows,
-        np.full(rows, exposure), _own(cash), constraints.limits_for(m),
+        np.full(rows, exposure), _own(cash), constraints.limits_for(m), constraints.assets,
     )  # fmt: skip
     return problem, lead
 

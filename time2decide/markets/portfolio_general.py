@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from time2decide.core.validation import InputError
+from time2decide.markets.constraint_files import refuse_contradictions
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import PortfolioProblem
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED, duality_gap
 
@@ -52,12 +54,26 @@ def repair(
     """Solve the given rows by the second family of solvers, in place; an answer is replaced only by a better one."""
     for row in rows:
         one, scale, shift = _scaled_row(problem, int(row))
-        answer = _solve_row(one)
+        try:
+            answer = _solve_row(one)
+        except InputError:
+            _name_the_conflict(problem, int(row))
+            raise
         if report[row, 3] >= 0 and not answer.gap < report[row, 2]:
             continue
         weights[row] = answer.s
         report[row] = answer.theta * scale, answer.nu * scale + shift, answer.gap, 0
         classes[row] = _classes(one, answer.s, 1e-13)
+
+
+def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:
+    """Raise with the names of the constraints that no portfolio meets together, if the linear programs agree."""
+    names = problem.assets or tuple(f"asset {j}" for j in range(problem.mean.shape[1]))
+    cash = (float(problem.cash[i, 0]), float(problem.cash[i, 1]))
+    bounds = problem.lower[i], problem.upper[i], float(problem.exposure[i])
+    constraints = Constraints(*bounds, cash, limits=problem.limits)
+    refuse_contradictions(constraints, names)
+    refuse_contradictions(constraints, names, problem.previous[i], float(problem.turnover_l1[i]))
 
 
 def _scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:

@@ -65,16 +65,17 @@ def synthetic_oracle(
     seed: int = 0,
     config: LMCConfig | None = None,
     cache: bool = True,
+    risk_aversion: float = RISK_AVERSION,
 ) -> np.ndarray:
     """`oracle_path` of `synthetic_returns` for several budgets, (series, budgets, time, assets), kept on disk."""
     number = validate_count("count", _choose("split", split, SPLITS)[1] if count is None else count)
     key = {"kind": "oracle", "version": _VERSION, "market": market, "split": split, "count": number, "seed": seed}
     key |= {**asdict(config or LMCConfig()), "budgets": [float(g) for g in turnover_l1]}
-    key |= {"window": WINDOW, "risk_aversion": RISK_AVERSION}
+    key |= {"window": WINDOW, "risk_aversion": risk_aversion}
 
     def make() -> np.ndarray:
         returns = synthetic_returns(market, split, count=number, seed=seed, config=config, cache=cache)
-        return np.asarray(oracle_path(returns, list(turnover_l1)))
+        return np.asarray(oracle_path(returns, list(turnover_l1), risk_aversion))
 
     return cached_array(key, make, enabled=cache)
 

@@ -23,6 +23,7 @@ from time2decide.experiments.claims import (
     OUR_NETWORK,
     SUPPORTED,
     Claim,
+    by_architecture,
     judged_on_text,
 )
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
@@ -93,8 +94,10 @@ def _section_html(section: Section) -> str:
         f'<section id="{section.id}"><h2>{escape(section.title)}</h2>',
         f'<p class="meta"><code>{section.id}</code> · {escape(section.paper)} · {escape(section.provenance)}</p>',
         f'<div class="figure" tabindex="0">{section.figure}</div>' if section.figure else "",
-        f"<h3>Claims{escape(judged_on_text(section.claims))}</h3>" if section.claims else "",
-        _claims_html([(claim, section) for claim in section.claims]) if section.claims else "",
+        *(
+            f"<h3>Claims{escape(judged_on_text(some))}</h3>{_claims_html([(claim, section) for claim in some])}"
+            for some in by_architecture(section.claims).values()
+        ),
         *(table.html() for table in section.tables),
     ]
     if section.preset is None:

@@ -25,8 +25,10 @@ from time2decide.core.validation import (
     validate_positive,
 )
 from time2decide.markets.allocation import validate_budgets
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
+from time2decide.markets.portfolio import nearest_portfolio
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
 
@@ -59,6 +61,8 @@ class Observation:
         The weights before the decision if they differ from the last of `allocations`: those after drift.
     cost_bps : float
         What a trade costs, in basis points of the amount traded.
+    constraints : Constraints, or None for long-only and fully invested
+        What the weights must meet; an answer that does not is projected.
     """
 
     returns: np.ndarray
@@ -69,6 +73,7 @@ class Observation:
     step: int | None = None
     current: np.ndarray | None = None
     cost_bps: float = 0.0
+    constraints: Constraints | None = None
 
     @property
     def previous(self) -> np.ndarray:
@@ -128,6 +133,7 @@ def rollout(
     window: int = WINDOW,
     budget_from: str = "previous",
     cost_bps: float = 0.0,
+    constraints: Constraints | None = None,
     oracle: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rollout:
@@ -144,6 +150,9 @@ def rollout(
         s ⊙ (1 + r) / (1 + sᵀr), which is what an investor has to trade from.
     cost_bps : float
         Told to the strategy; the rollout charges nothing.
+    constraints : Constraints, optional
+        Bounds, groups, exposures and cash; long-only and fully invested unless given. What is not invested is cash
+        without return.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
     progress : function of (step, steps), optional
@@ -171,18 +180,18 @@ def rollout(
         now = held[:, :, t - 1].copy()
         if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
             now = drifted(now, array[:, None, t - 1])
-        seen = Observation(
-            array[:, steps].copy(), held[:, :, steps].copy(), hindsight, budgets.copy(), risk, t, now.copy(), cost
-        )
+        past = array[:, steps].copy(), held[:, :, steps].copy(), hindsight
+        seen = Observation(*past, budgets.copy(), risk, t, now.copy(), cost, constraints)
         raw[:, :, t] = _answer(strategy, seen, shape)
-        held[:, :, t] = _project(raw[:, :, t], now, budgets)
+        held[:, :, t] = _project(raw[:, :, t], now, budgets, constraints)
     return Rollout(strategy.name, raw, held, budgets, window, risk, budget_from)
 
 
 def drifted(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
     """What returns make of weights, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
     grown = weights * (1 + returns)
-    total = grown.sum(-1, keepdims=True)
+    cash = 1 - weights.sum(-1, keepdims=True)
+    total = grown.sum(-1, keepdims=True) + np.where(np.abs(cash) > _ROUNDING, cash, 0.0)
     return np.asarray(np.divide(grown, total, out=np.array(weights, dtype=float), where=total > 0))
 
 
@@ -228,8 +237,13 @@ def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int,
     return answer
 
 
-def _project(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+def _project(
+    raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray, constraints: Constraints | None = None
+) -> np.ndarray:
     """The nearest feasible weights, (series, budgets, m); an answer that is feasible to rounding stays as it is."""
+    if constraints is not None:
+        m, per_row = raw.shape[-1], np.broadcast_to(budgets, raw.shape[:-1]).ravel()
+        return nearest_portfolio(raw.reshape(-1, m), previous.reshape(-1, m), per_row, constraints).reshape(raw.shape)
     slack = np.maximum(np.abs(raw.sum(-1) - 1), np.abs(raw - previous).sum(-1) - budgets)
     if raw.min() >= 0 and slack.max() <= _ROUNDING:
         return raw

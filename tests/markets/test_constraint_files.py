@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from time2decide.core.validation import InputError
+from time2decide.markets import read_constraints
+from time2decide.markets.constraint_files import refuse_contradictions
+
+ASSETS = ["AAA", "BBB", "CCC", "DDD"]
+GOOD = """
+[weights]
+upper = 0.6
+[cash]
+most = 0.2
+return = 0.0001
+[assets.AAA]
+lower = 0.05
+upper = 0.4
+[groups.technology]
+assets = ["AAA", "BBB"]
+upper = 0.5
+[exposures.beta]
+coefficients = { AAA = 1.2, DDD = 0.5 }
+lower = 0.1
+"""
+
+
+def test_a_file_with_every_section(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(GOOD)
+    found = read_constraints(path, ASSETS)
+    np.testing.assert_array_equal(found.lower, [0.05, 0, 0, 0])
+    np.testing.assert_array_equal(found.upper, [0.4, 0.6, 0.6, 0.6])
+    assert found.cash == (0.0, 0.2)
+    assert [limit.name for limit in found.limits] == ["group technology", "exposure beta"]
+    np.testing.assert_array_equal(found.limits[1].coefficients, [1.2, 0, 0, 0.5])
+
+
+def test_a_table_of_bounds_and_groups(tmp_path):
+    (tmp_path / "b.csv").write_text("asset,lower,upper,group\nAAA,0.1,0.5,x\nBBB,,0.5,x\nCCC,0,,\n")
+    found = read_constraints(tmp_path / "b.csv", ASSETS)
+    np.testing.assert_array_equal(found.lower, [0.1, 0, 0, 0])
+    np.testing.assert_array_equal(found.upper, [0.5, 0.5, np.inf, np.inf])
+    (tmp_path / "c.toml").write_text('table = "b.csv"\n[groups.x]\nupper = 0.7\n')
+    np.testing.assert_array_equal(read_constraints(tmp_path / "c.toml", ASSETS).limits[0].coefficients, [1, 1, 0, 0])
+
+
+#: Text of a TOML file, and what the one line must name.
+BAD = {
+    "not TOML": ("[weights\n", "TOML"),
+    "unknown section": ("[wieghts]\nupper = 1\n", "wieghts"),
+    "unknown key": ("[weights]\nuper = 1\n", "uper"),
+    "section that is a number": ("weights = 3\n", "weights"),
+    "bound that is text": ('[weights]\nupper = "all"\n', "upper"),
+    "bound that is true": ("[weights]\nupper = true\n", "upper"),
+    "bound that is NaN": ("[weights]\nupper = nan\n", "upper"),
+    "infinite bound": ("[weights]\nupper = inf\n", "finite"),
+    "lower above upper": ("[weights]\nlower = 0.5\nupper = 0.4\n", "lower 0.5 above upper 0.4"),
+    "unknown asset": ("[assets.ZZZ]\nupper = 0.1\n", "ZZZ"),
+    "group of an unknown asset": ('[groups.x]\nassets = ["ZZZ"]\nupper = 0.1\n', "ZZZ"),
+    "empty group": ("[groups.x]\nassets = []\nupper = 0.1\n", "groups.x"),
+    "asset twice in a group": ('[groups.x]\nassets = ["AAA", "AAA"]\nupper = 0.1\n', "groups.x"),
+    "group without a limit": ('[groups.x]\nassets = ["AAA"]\n', "groups.x"),
+    "group with lower above upper": ('[groups.x]\nassets = ["AAA"]\nlower = 0.3\nupper = 0.2\n', "groups.x"),
+    "exposure without coefficients": ("[exposures.b]\nupper = 1\n", "exposures.b"),
+    "negative cash": ("[cash]\nleast = -0.1\nmost = 0.2\n", "cash"),
+    "cash least above most": ("[cash]\nleast = 0.3\nmost = 0.2\n", "cash"),
+    "table that is missing": ('table = "none.csv"\n', "none.csv"),
+    "upper bounds below full investment": ("[weights]\nupper = 0.2\n", "the sum of weights (1)"),
+    "lower bounds above full investment": ("[weights]\nlower = 0.3\n", "the lower bounds of 4 assets (sum 1.2)"),
+    "group below the bounds in it": (
+        '[assets.AAA]\nlower = 0.4\n[groups.x]\nassets = ["AAA"]\nupper = 0.3\n',
+        "group x (-inf to 0.3) and the lower bound of AAA (0.4)",
+    ),
+    "two groups that leave no room": (
+        '[groups.x]\nassets = ["AAA", "BBB"]\nupper = 0.4\n[groups.y]\nassets = ["CCC", "DDD"]\nupper = 0.5\n',
+        "the sum of weights (1) and group x (-inf to 0.4) and group y (-inf to 0.5)",
+    ),
+    "cash and a group": (
+        '[cash]\nleast = 0.5\n[groups.x]\nassets = ["AAA", "BBB", "CCC"]\nlower = 0.6\n',
+        "the sum of weights (0.5) and group x (0.6 to inf)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_contradictory_and_malformed_files_are_refused_in_one_line(case, tmp_path):
+    text, expected = BAD[case]
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_constraints(path, ASSETS)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("asset,low,high\nAAA,0,1\n", "columns"),
+        ("asset,lower,upper\nAAA,0\n", "row 1"),
+        ("asset,lower,upper\nZZZ,0,1\n", "ZZZ"),
+        ("asset,lower,upper\nAAA,0,1\nAAA,0,1\n", "again"),
+        ("asset,lower,upper\nAAA,much,1\n", "much"),
+        ("", "empty"),
+    ],
+)
+def test_bad_tables_of_bounds(text, expected, tmp_path):
+    (tmp_path / "b.csv").write_text(text)
+    with pytest.raises(InputError, match=expected):
+        read_constraints(tmp_path / "b.csv", ASSETS)
+
+
+def test_a_turnover_budget_that_cannot_reach_a_group(tmp_path):
+    (tmp_path / "c.toml").write_text('[groups.x]\nassets = ["AAA"]\nlower = 0.6\n')
+    constraints = read_constraints(tmp_path / "c.toml", ASSETS)
+    with pytest.raises(InputError, match=r"group x .* and the turnover budget \(0.1\)"):
+        refuse_contradictions(constraints, ASSETS, np.full(4, 0.25), 0.1)
+    refuse_contradictions(constraints, ASSETS, np.full(4, 0.25), 0.7)

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from time2decide.core.validation import InputError
+from time2decide.markets import Constraints, FactorCovariance, solve_portfolio, turnover_frontier
+
+
+def example(seed=0, m=25):
+    rng = np.random.default_rng(seed)
+    model = FactorCovariance(rng.standard_normal((m, 3)) * 0.01, rng.uniform(0.5, 2, m) * 1e-4)
+    return rng.standard_normal(m) * 1e-3, model, rng.dirichlet(np.ones(m))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("cost", [0.0, 3e-4])
+@pytest.mark.parametrize("constraints", [None, Constraints(lower=-0.05, upper=0.3, cash=(0.0, 0.4), cash_return=1e-4)])
+def test_agrees_with_separate_solves_at_fifty_budgets(seed, cost, constraints):
+    mean, model, p = example(seed)
+    options = {"risk_aversion": 5.0, "cost": cost, "constraints": constraints}
+    frontier = turnover_frontier(mean, model, p, **options)
+    assert frontier.exact
+    assert frontier.gap.max() < 1e-12
+    assert (np.diff(frontier.turnover) >= -1e-15).all()
+    assert (np.diff(frontier.price) <= 1e-15).all()
+    budgets = frontier.turnover[0] + np.linspace(0, 2.0, 50) * (1 - 1e-9)
+    budgets = budgets[budgets <= 2.0]
+    apart = solve_portfolio(mean, model.dense(), p, turnover_l1=budgets, **options)
+    np.testing.assert_allclose(frontier.at(budgets), apart.weights, atol=1e-11)
+    inner = apart.turnover_price > 0
+    np.testing.assert_allclose(frontier.price_at(budgets)[inner], apart.turnover_price[inner], atol=1e-10)
+
+
+def test_slope_of_the_utility_is_the_price():
+    frontier = turnover_frontier(*example(1), risk_aversion=5.0, cost=1e-4)
+    gained = np.diff(frontier.utility)
+    expected = np.diff(frontier.turnover) * (frontier.price[1:] + frontier.price[:-1]) / 2
+    np.testing.assert_allclose(gained, expected, atol=1e-16)
+
+
+def test_a_shared_cost_is_a_point_of_the_frontier_without_cost():
+    mean, model, p = example(2)
+    free = turnover_frontier(mean, model, p, risk_aversion=5.0)
+    with_cost = turnover_frontier(mean, model, p, risk_aversion=5.0, cost=4e-4)
+    assert free.price_at(with_cost.stops_paying_at) == pytest.approx(4e-4, rel=1e-9)
+    assert with_cost.price_at(2.0) == 0
+
+
+def test_singular_covariances_and_no_reason_to_trade():
+    rng = np.random.default_rng(3)
+    factor = rng.standard_normal((20, 4)) * 0.01
+    factor[:8] = factor[0]
+    mean = np.round(rng.standard_normal(20)) * 1e-3
+    frontier = turnover_frontier(mean, factor @ factor.T, np.full(20, 0.05), risk_aversion=5.0)
+    assert frontier.gap.max() < 1e-12
+    flat = turnover_frontier(np.ones(4), np.zeros((4, 4)), np.full(4, 0.25), risk_aversion=1.0)
+    assert flat.stops_paying_at == 0
+    np.testing.assert_array_equal(flat.at([0.0, 1.0]), np.full((2, 4), 0.25))
+
+
+def test_bad_budgets_and_batches_are_refused():
+    mean, model, p = example()
+    with pytest.raises(InputError, match="turnover_l1"):
+        turnover_frontier(mean, model, p, risk_aversion=5.0).at(-0.1)
+    with pytest.raises(InputError, match="one decision"):
+        turnover_frontier(np.stack([mean, mean]), model, p, risk_aversion=5.0)

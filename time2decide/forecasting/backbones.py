@@ -1,0 +1,144 @@
+"""Any time-series foundation model as a backbone: tokens per channel, and a forecast with quantiles.
+
+A backbone is a module with the attributes of `Backbone` and one method, `encode`. Predict-then-optimise needs its
+forecast alone (`BackboneForecaster`); a decision model reads its tokens as well. Adapters:
+
+    timepfn:small, timepfn:FOLDER     TimePFN, of this package
+    kernel-bank:                      the kernel bank, of this package: one token per channel, no weights
+    chronos:FOLDER or chronos:NAME    Chronos-Bolt and Chronos-2 of `chronos-forecasting` (extra `chronos`)
+    timesfm:FOLDER or timesfm:NAME    TimesFM 2.5 of `timesfm` (extra `timesfm`)
+
+FOLDER holds weights in the format of the other package; NAME is a model on the hub, such as
+``amazon/chronos-bolt-small``, ``amazon/chronos-2`` or ``google/timesfm-2.5-200m-pytorch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from time2decide.core.validation import expect
+from time2decide.forecasting.features import EXPERTS, window_features
+from time2decide.forecasting.timepfn import TimePFN, normalise
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a backbone says of windows (batch, window, N).
+
+    tokens : (batch, N, tokens, width), after the backbone's own encoder
+    forecast : (batch, horizon, N), mean or median, in the unit of the windows
+    quantiles : (batch, levels, horizon, N), or None for a backbone that gives a point
+    """
+
+    tokens: Tensor
+    forecast: Tensor
+    quantiles: Tensor | None = None
+
+
+class Backbone(Protocol):
+    """What a foundation model has to offer; weights are those of an `nn.Module`."""
+
+    name: str
+    window: int  # steps that it is shown
+    horizon: int  # steps that it forecasts
+    tokens: int  # per channel, of such a window
+    width: int  # of a token
+    levels: tuple[float, ...]  # of its quantiles; none for a point forecast
+
+    def encode(self, window: Tensor) -> Encoded:
+        """Tokens and forecast of windows (batch, window, N) of N channels in any unit."""
+
+
+class TimePFNBackbone(nn.Module):
+    """TimePFN; returns are multiplied by `scale` first, because it adds eps to variances."""
+
+    def __init__(self, model: TimePFN, scale: float = 100.0, name: str = "timepfn") -> None:
+        super().__init__()
+        self.model, self.scale, self.name = model, scale, name
+        config = model.config
+        self.window, self.horizon, self.tokens = config.window, config.horizon, config.patches
+        self.width = config.embed
+        self.levels: tuple[float, ...] = ()
+
+    def encode(self, window: Tensor) -> Encoded:
+        """The joint encoder over the patches of all channels."""
+        normal, mean, scale = normalise(self.scale * window, self.model.config.eps)
+        tokens = self.model.tokens(normal)  # (batch, N, patches, embed)
+        encoded = self.model.encode(tokens.flatten(1, 2)).view_as(tokens)
+        forecast = self.model.head(encoded.flatten(2)).mT * scale + mean  # (batch, horizon, N)
+        return Encoded(encoded, forecast / self.scale)
+
+
+class KernelBankBackbone(nn.Module):
+    """The kernel bank: its token is what the bank and the lag regression say of a channel, in the channel's units."""
+
+    def __init__(self, window: int = 96) -> None:
+        super().__init__()
+        self.name, self.window, self.horizon, self.tokens = "kernel-bank", window, 1, 1
+        self.width = 2 * EXPERTS + 3
+        self.levels: tuple[float, ...] = ()
+
+    def encode(self, window: Tensor) -> Encoded:
+        """The bank's forecast of the next step."""
+        seen = window_features(window)
+        token = torch.cat([seen.forecasts, seen.deviations, seen.ahead[..., None], seen.recent], dim=-1)
+        forecast = seen.level + seen.scale * seen.forecasts[..., 0]  # (batch, N)
+        return Encoded(token[:, :, None], forecast[:, None])
+
+
+@dataclass(frozen=True)
+class BackboneForecaster:
+    """(series, window, m) -> (series, m): the first step of a backbone's forecast, for predict-then-optimise."""
+
+    backbone: Backbone
+    batch: int = 16  # windows at a time
+
+    def __call__(self, returns: np.ndarray) -> np.ndarray:
+        return self.path(returns)[:, 0]
+
+    def path(self, returns: np.ndarray) -> np.ndarray:
+        """The whole forecast, (series, horizon, m)."""
+        window = torch.from_numpy(np.ascontiguousarray(returns)).float()
+        with torch.inference_mode():
+            parts = [self.backbone.encode(part).forecast for part in torch.split(window, self.batch)]
+        return np.asarray(torch.cat(parts).double().numpy())
+
+
+@contextmanager
+def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
+    """Collect what a part of a model returns while the model runs."""
+    seen: list[Any] = []
+    handle = module.register_forward_hook(lambda _, __, output: seen.append(output))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def load_backbone(name: str) -> Backbone:
+    """The backbone of a name such as ``chronos:FOLDER``; see the head of this file."""
+    kind, _, place = name.partition(":")
+    if kind == "kernel-bank" and not place:
+        return KernelBankBackbone()
+    loaders = _loaders()
+    expected = ", ".join(f"{one}:FOLDER" for one in loaders)
+    expect(kind in loaders and place, "backbone", f"{expected} or a name in place of FOLDER", repr(name))
+    return loaders[kind](place)
+
+
+def _loaders() -> dict[str, Callable[[str], Backbone]]:
+    from time2decide.forecasting.chronos import load_chronos
+    from time2decide.forecasting.timesfm import load_timesfm
+
+    return {
+        "timepfn": lambda place: TimePFNBackbone(TimePFN.from_pretrained(place), name=f"timepfn:{place}").eval(),
+        "chronos": load_chronos,
+        "timesfm": load_timesfm,
+    }

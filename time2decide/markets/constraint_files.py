@@ -1,0 +1,273 @@
+"""Constraints written down in a file, and contradictions among them told by name.
+
+A TOML file may have these sections; every one is optional, and a CSV with the columns asset,lower,upper (and group, if
+wanted) is the same as a TOML file with `table = "that.csv"`.
+
+    table = "bounds.csv"                              # bounds and group per asset
+
+    [weights]
+    lower = 0.0
+    upper = 0.1
+    exposure = 1.0
+
+    [cash]
+    least = 0.0
+    most = 0.2
+    return = 0.0001                                   # per period
+
+    [assets.AAPL]
+    upper = 0.05
+
+    [groups.technology]
+    assets = ["AAPL", "MSFT"]                         # or the rows of the table with this group
+    upper = 0.3
+
+    [exposures.beta]
+    coefficients = { AAPL = 1.2, MSFT = 0.9 }         # 0 for assets that are not named
+    lower = 0.8
+    upper = 1.1
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from time2decide.core.files import validate_input_file
+from time2decide.core.validation import InputError, expect
+from time2decide.markets.constraints import Constraints, Limit
+
+_SECTIONS = {"table", "weights", "cash", "assets", "groups", "exposures"}
+_KEYS = {
+    "weights": {"lower", "upper", "exposure"},
+    "cash": {"least", "most", "return"},
+    "assets": {"lower", "upper"},
+    "groups": {"assets", "lower", "upper"},
+    "exposures": {"coefficients", "lower", "upper"},
+}
+
+
+_NAMED = 3  # bounds that are told one by one
+_Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows over (s, t), their lower and upper limits
+
+
+def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
+    """The constraints of a .toml or .csv file for assets in this order; contradictions are refused by name."""
+    path = Path(path)
+    validate_input_file(path)
+    if path.suffix.lower() == ".csv":
+        content: dict[str, Any] = {"table": path.name}
+    else:
+        expect(path.suffix.lower() == ".toml", path.name, "a .toml or .csv file", path.suffix or "no suffix")
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path.name}: expected TOML ({error})") from None
+    _validate_sections(content, path.name)
+    constraints = _Reader(content, path, list(assets)).constraints()
+    refuse_contradictions(constraints, assets)
+    return constraints
+
+
+def _validate_sections(content: dict[str, Any], name: str) -> None:
+    for section, value in content.items():
+        expect(section in _SECTIONS, name, f"sections among {', '.join(sorted(_SECTIONS))}", f"[{section}]")
+        if section == "table":
+            expect(isinstance(value, str), f"{name}: table", "the name of a CSV file", repr(value)[:60])
+            continue
+        expect(isinstance(value, dict), f"{name}: {section}", "a section", repr(value)[:60])
+        inner = value if section in ("assets", "groups", "exposures") else {"": value}
+        for label, part in inner.items():
+            where = f"{name}: [{section}{'.' if label else ''}{label}]"
+            expect(isinstance(part, dict), where, "a section", repr(part)[:60])
+            known = ", ".join(sorted(_KEYS[section]))
+            for key in part:
+                expect(key in _KEYS[section], where, f"keys among {known}", key)
+
+
+class _Reader:
+    """One file and the assets it is read for."""
+
+    def __init__(self, content: dict[str, Any], path: Path, assets: list[str]) -> None:
+        self.content, self.path, self.assets = content, path, assets
+        self.place = {asset: i for i, asset in enumerate(assets)}
+        self.table = self._table(path.parent / content["table"]) if "table" in content else {}
+
+    def constraints(self) -> Constraints:
+        weights, cash = self.content.get("weights", {}), self.content.get("cash", {})
+        lower = np.full(len(self.assets), self._number(weights, "lower", "[weights]", 0.0))
+        upper = np.full(len(self.assets), self._number(weights, "upper", "[weights]", np.inf))
+        for asset, (low, high, _) in self.table.items():
+            lower[self.place[asset]], upper[self.place[asset]] = low, high
+        for asset, part in self.content.get("assets", {}).items():
+            i, where = self._index(asset, f"[assets.{asset}]"), f"[assets.{asset}]"
+            lower[i], upper[i] = (
+                self._number(part, "lower", where, lower[i]),
+                self._number(part, "upper", where, upper[i]),
+            )
+        for i, asset in enumerate(self.assets):
+            found = f"lower {lower[i]:g} above upper {upper[i]:g}"
+            expect(lower[i] <= upper[i], f"{self.path.name}: bounds of {asset!r}", "lower ≤ upper", found)
+        least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)
+        most = max(most, least) if "most" not in cash else most
+        expect(0 <= least <= most, f"{self.path.name}: [cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
+        exposure = self._number(weights, "exposure", "[weights]", 1.0)
+        rate = self._number(cash, "return", "[cash]", 0.0)
+        return Constraints(
+            lower, upper, exposure, (least, most), rate, tuple(self._limits()), tuple(map(str, self.assets))
+        )
+
+    def _limits(self) -> list[Limit]:
+        found = []
+        for label, part in self.content.get("groups", {}).items():
+            where = f"[groups.{label}]"
+            chosen = part.get("assets", [asset for asset, row in self.table.items() if row[2] == label])
+            good = isinstance(chosen, list) and chosen and len(set(map(str, chosen))) == len(chosen)
+            expect(good, f"{self.path.name}: {where}", "a list of distinct assets", repr(chosen)[:60])
+            coefficients = np.zeros(len(self.assets))
+            coefficients[[self._index(asset, where) for asset in chosen]] = 1.0
+            found.append(self._limit(f"group {label}", coefficients, part, where))
+        for label, part in self.content.get("exposures", {}).items():
+            where, given = f"[exposures.{label}]", part.get("coefficients")
+            expect(
+                isinstance(given, dict) and given,
+                f"{self.path.name}: {where}",
+                "coefficients by asset",
+                repr(given)[:60],
+            )
+            coefficients = np.zeros(len(self.assets))
+            for asset in given:
+                coefficients[self._index(asset, where)] = self._number(given, asset, where, 0.0)
+            found.append(self._limit(f"exposure {label}", coefficients, part, where))
+        return found
+
+    def _limit(self, name: str, coefficients: np.ndarray, part: dict[str, Any], where: str) -> Limit:
+        low, high = self._number(part, "lower", where, -np.inf), self._number(part, "upper", where, np.inf)
+        expect(np.isfinite([low, high]).any(), f"{self.path.name}: {where}", "a lower or an upper limit", "neither")
+        expect(low <= high, f"{self.path.name}: {where}", "lower ≤ upper", f"{low:g} and {high:g}")
+        return Limit(name, coefficients, low, high)
+
+    def _index(self, asset: object, where: str) -> int:
+        known = isinstance(asset, str) and asset in self.place
+        expect(known, f"{self.path.name}: {where}", "assets of the table of returns", repr(asset)[:60])
+        return self.place[str(asset)]
+
+    def _number(self, part: dict[str, Any], key: str, where: str, default: float) -> float:
+        value = part.get(key, default)
+        real = isinstance(value, (int, float)) and not isinstance(value, bool) and not np.isnan(value)
+        expect(real, f"{self.path.name}: {where} {key}", "a number", repr(value)[:60])
+        expect(np.isfinite(value) or key not in part, f"{self.path.name}: {where} {key}", "a finite number", value)
+        return float(value)
+
+    def _table(self, path: Path) -> dict[str, tuple[float, float, str]]:
+        """Bounds and group by asset."""
+        from time2decide.markets.tables import read_cells
+
+        validate_input_file(path)
+        header, *rows = [[cell.strip() for cell in row] for row in read_cells(path)]
+        expected = "the columns asset,lower,upper and perhaps group"
+        expect(
+            header in (["asset", "lower", "upper"], ["asset", "lower", "upper", "group"]),
+            path.name,
+            expected,
+            ",".join(header)[:60],
+        )
+        table: dict[str, tuple[float, float, str]] = {}
+        for number, row in enumerate(rows, start=1):
+            where = f"{path.name}: row {number}"
+            expect(len(row) == len(header), where, f"{len(header)} cells", len(row))
+            expect(row[0] in self.place, where, "an asset of the table of returns", repr(row[0])[:60])
+            expect(row[0] not in table, where, "distinct assets", f"{row[0]!r} again")
+            low, high = (self._cell(cell, default, where) for cell, default in ((row[1], 0.0), (row[2], np.inf)))
+            table[row[0]] = (low, high, row[3] if len(row) == 4 else "")
+        return table
+
+    @staticmethod
+    def _cell(cell: str, default: float, where: str) -> float:
+        try:
+            value = float(cell) if cell else default
+        except ValueError:
+            value = np.nan
+        expect(not np.isnan(value), where, "a number or an empty cell", repr(cell)[:60])
+        return value
+
+
+def refuse_contradictions(
+    constraints: Constraints,
+    assets: Sequence[str],
+    previous: np.ndarray | None = None,
+    turnover_l1: float | None = None,
+) -> None:
+    """Raise an `InputError` that names the constraints which contradict each other, if no portfolio meets them all.
+
+    The names are a smallest set in the sense that without any one of them the others can be met (a deletion filter
+    over linear programs). With `previous` and `turnover_l1` the turnover budget is one of the constraints.
+    """
+    m = len(assets)
+    lower, upper = (bound.copy() for bound in constraints.bounds(m))
+    rows = _rows(constraints, m, previous, turnover_l1)
+    if _can_be_met(rows, lower, upper):
+        return
+    for name in list(rows):
+        fewer = {other: row for other, row in rows.items() if other != name}
+        rows = rows if _can_be_met(fewer, lower, upper) else fewer
+    told = list(rows)
+    for word, bound, absent in (("upper", upper, np.inf), ("lower", lower, -np.inf)):
+        needed = _needed_bounds(rows, lower, upper, bound, absent)
+        named = [f"the {word} bound of {assets[i]} ({bound[i]:g})" for i in needed]
+        many = f"the {word} bounds of {len(named)} assets (sum {bound[needed].sum():g})"
+        told += named if len(named) <= _NAMED else [many]
+    raise InputError(f"constraints: expected some portfolio that meets them all, found none for {' and '.join(told)}")
+
+
+def _needed_bounds(
+    rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray, bound: np.ndarray, absent: float
+) -> np.ndarray:
+    """Places of `bound`, one of the two others, that cannot be left out; the rest become `absent`."""
+    kept = bound.copy()
+    bound[:] = absent
+    if not _can_be_met(rows, lower, upper):
+        return np.empty(0, int)
+    bound[:] = kept
+    for i in range(len(bound)):
+        bound[i] = absent
+        if _can_be_met(rows, lower, upper):
+            bound[i] = kept[i]
+    return np.flatnonzero(np.isfinite(bound))
+
+
+def _rows(constraints: Constraints, m: int, previous: np.ndarray | None, turnover_l1: float | None) -> dict[str, _Row]:
+    """Everything but bounds by name, as rows over s and t ≥ |s − p|."""
+    total = (constraints.exposure - constraints.cash[1], constraints.exposure - constraints.cash[0])
+    invested = f"{total[0]:g}" if total[0] == total[1] else f"{total[0]:g} to {total[1]:g}"
+    named = [(f"the sum of weights ({invested})", np.ones(m), *total)]
+    named += [
+        (f"{one.name} ({one.low:g} to {one.high:g})", one.coefficients, one.low, one.high) for one in constraints.limits
+    ]
+    rows: dict[str, _Row] = {}
+    for name, coefficients, low, high in named:
+        rows[name] = (np.hstack([coefficients, np.zeros(m)])[None], np.array([low]), np.array([high]))
+    if previous is not None and turnover_l1 is not None and turnover_l1 < np.inf:
+        eye, ones = np.eye(m), np.concatenate([np.zeros(m), np.ones(m)])[None]
+        matrix = np.vstack([np.hstack([eye, -eye]), np.hstack([-eye, -eye]), ones])
+        most = np.concatenate([previous, -previous, [turnover_l1]])
+        rows[f"the turnover budget ({turnover_l1:g})"] = (matrix, np.full(len(most), -np.inf), most)
+    return rows
+
+
+def _can_be_met(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> bool:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    if (lower > upper).any():
+        return False
+    if not rows:
+        return True
+    free = np.full(len(lower), np.inf)
+    matrix, low, high = (np.concatenate([row[i] for row in rows.values()]) for i in range(3))
+    bounds = Bounds(np.concatenate([lower, -free]), np.concatenate([upper, free]))
+    limits = LinearConstraint(matrix, low - 1e-9, high + 1e-9)
+    return bool(milp(np.zeros(2 * len(lower)), constraints=limits, bounds=bounds).status != 2)

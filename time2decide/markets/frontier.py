@@ -1,0 +1,196 @@
+"""The turnover frontier: the best portfolio of every turnover budget at once, and what one more unit is worth.
+
+The path of `turnover_path.py` from no trade to the last trade that pays passes through the exact answer of every
+budget γ. Between two breakpoints weights and shadow price are linear in γ, so the breakpoints are the whole frontier:
+
+    s(γ) = argmax over ‖s − p‖₁ ≤ γ,    u(γ) its utility net of cost,    u'(γ) = θ(γ).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from time2decide.core.validation import ArrayLike, InputError, expect
+from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.portfolio import (
+    CERTIFIED,
+    FactorCovariance,
+    PortfolioProblem,
+    build_problem,
+    kernels,
+    solve_portfolio,
+)
+from time2decide.markets.turnover_path import Box, Cash, Curvature, duality_gap
+
+_GRID = 201  # budgets that are solved one by one where there is no path: with linear limits
+
+
+@dataclass(frozen=True)
+class TurnoverFrontier:
+    """Breakpoints in the order of turnover; arrays are (points,) or (points, m).
+
+    Attributes
+    ----------
+    turnover : ‖s − p‖₁, from the least that is possible to the last that pays
+    price : θ, utility gained by one more unit of turnover, net of cost; it never rises
+    utility, expected_return, risk : of the weights; utility is net of cost, risk is (s−b)ᵀΣ(s−b)
+    weights : between two points the best weights are their linear interpolation
+    gap : certificate of every point, relative to the size of the data
+    exact : False where linear limits forced a grid of budgets in place of the path
+    """
+
+    turnover: np.ndarray
+    price: np.ndarray
+    utility: np.ndarray
+    expected_return: np.ndarray
+    risk: np.ndarray
+    weights: np.ndarray = field(repr=False)
+    gap: np.ndarray = field(repr=False)
+    exact: bool = True
+
+    @property
+    def stops_paying_at(self) -> float:
+        """The turnover beyond which trading costs more than it brings."""
+        return float(self.turnover[-1])
+
+    def at(self, turnover_l1: ArrayLike) -> np.ndarray:
+        """The best weights of budgets (...), (..., m); a budget beyond the last point is not used up."""
+        budgets = np.asarray(turnover_l1, dtype=float)
+        least = self.turnover[0]
+        if not np.isfinite(budgets).all() or (budgets < least - 1e-12).any():
+            raise InputError(f"turnover_l1: expected at least {least:g}, found {np.min(budgets):g}")
+        right = np.clip(np.searchsorted(self.turnover, budgets), 1, max(len(self.turnover) - 1, 1))
+        if len(self.turnover) == 1:
+            return np.broadcast_to(self.weights[0], (*budgets.shape, self.weights.shape[1])).copy()
+        t0, t1 = self.turnover[right - 1], self.turnover[right]
+        share = np.clip((budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0, 1.0)[..., None]
+        return np.asarray((1 - share) * self.weights[right - 1] + share * self.weights[right])
+
+    def price_at(self, turnover_l1: ArrayLike) -> np.ndarray:
+        """θ of budgets (...): 0 beyond the last point; at a kink the price of the next unit."""
+        budgets = np.asarray(turnover_l1, dtype=float)
+        last = np.searchsorted(self.turnover, budgets, side="right") - 1
+        after = np.clip(last + 1, 0, len(self.turnover) - 1)
+        t0, t1 = self.turnover[last], self.turnover[after]
+        share = np.where(t1 > t0, (budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0)
+        inside = (1 - share) * self.price[last] + share * self.price[after]
+        return np.where(budgets >= self.turnover[-1], 0.0, inside)
+
+
+def turnover_frontier(
+    mean: ArrayLike,
+    covariance: ArrayLike | FactorCovariance,
+    previous: ArrayLike,
+    *,
+    risk_aversion: float,
+    cost: ArrayLike = 0.0,
+    benchmark: ArrayLike | None = None,
+    constraints: Constraints | None = None,
+    most: float = 2.0,
+) -> TurnoverFrontier:
+    """The frontier of one decision up to the budget `most`; the arguments are those of `solve_portfolio`.
+
+    A cost that all assets share is a point of the frontier without cost: where its price has fallen to that cost.
+    """
+    problem, lead = build_problem(
+        mean, covariance, previous, risk_aversion, most, cost, benchmark, constraints or LONG_ONLY
+    )
+    expect(lead == (), "mean", "one decision", f"a batch of shape {lead}")
+    found = None if problem.limits else _path(problem)
+    if found is not None:
+        points, weights = found
+        frontier = _measure(problem, weights, points[:, 1], points[:, 2])
+        if frontier.gap.max() <= CERTIFIED:
+            return frontier
+        budgets = np.unique(frontier.turnover)  # singular covariances: the path has a ridge, its points are solved anew
+    else:
+        budgets = np.linspace(float(np.abs(problem.previous - problem.start[0]).sum()), most, _GRID)
+    solved = solve_portfolio(
+        mean, covariance, previous, risk_aversion=risk_aversion, turnover_l1=budgets, cost=cost, benchmark=benchmark,
+        constraints=constraints,
+    )  # fmt: skip
+    last = (
+        int(np.argmax(solved.turnover_price <= 1e-15)) if (solved.turnover_price <= 1e-15).any() else len(budgets) - 1
+    )
+    kept = slice(0, last + 1)
+    risk = _risk(problem, solved.weights[kept])
+    income = solved.weights[kept] @ problem.mean[0]
+    return TurnoverFrontier(
+        solved.turnover[kept], solved.turnover_price[kept], solved.utility[kept], income, risk, solved.weights[kept],
+        solved.gap[kept], found is not None,
+    )  # fmt: skip
+
+
+def _path(problem: PortfolioProblem) -> tuple[np.ndarray, np.ndarray] | None:
+    """Breakpoints (turnover, θ, ν) and weights of the path of one row, or None where it cannot be followed."""
+    m = problem.mean.shape[1]
+    p, budget, which = problem.start[0][0], float(problem.start[1][0]), problem.which[0]
+    factor, money = 2 * problem.risk_aversion[0], problem.relative_cash[0]
+    slope = problem.linear[0] - 2 * problem.risk_aversion[0] * problem.covariance_times(p[None])[0]
+    now = float(problem.exposure[0] - p.sum())
+    flexible = money[1] > money[0]
+    if not (money[0] - 1e-12 <= now <= money[1] + 1e-12):
+        return None
+    shift = slope.max()
+    variances = problem.dense[which].diagonal() if problem.dense.size else _diagonal(problem)
+    scale = max(
+        np.ptp(slope), factor * variances.max(), problem.cost[0].max(), abs(money[2] - shift) * flexible, 1e-300
+    )
+    Q = Curvature(problem.dense[which], problem.loadings[which], problem.specific[which], factor / scale)
+    box = Box(problem.lower[0] - p, problem.upper[0] - p, problem.cost[0] / scale, budget)
+    cash = Cash(now, money[0], money[1], (money[2] - shift) / scale) if flexible else Cash(0.0, 0.0, 0.0, 0.0)
+    most = 30 * m + 200
+    for ridge in (0.0, 1e-6 * max(factor * variances.max() / scale, 1e-6)):
+        with np.errstate(all="ignore"):
+            *_, count, points, trades = kernels(1, m).follow(
+                Q, (slope - shift) / scale, box, cash, ridge, most, 8 * m + 50
+            )
+        if 0 < count <= len(points):
+            spent = np.abs(problem.previous[0] - p).sum()
+            prices = np.column_stack(
+                [points[:count, 0] + spent, points[:count, 1] * scale, points[:count, 2] * scale + shift]
+            )
+            return prices, np.clip(p + trades[:count], problem.lower[0], problem.upper[0])
+    return None
+
+
+def _diagonal(problem: PortfolioProblem) -> np.ndarray:
+    which = problem.which[0]
+    return np.asarray((problem.loadings[which] ** 2).sum(-1) + problem.specific[which])
+
+
+def _measure(problem: PortfolioProblem, weights: np.ndarray, theta: np.ndarray, nu: np.ndarray) -> TurnoverFrontier:
+    """Utilities and certificates of the points of a path."""
+    product = _covariance_times(problem, weights)
+    risk_aversion = problem.risk_aversion[0]
+    gradient = problem.linear[0] - 2 * risk_aversion * product
+    p, spent = problem.start[0][0], np.abs(problem.previous[0] - problem.start[0][0]).sum()
+    used = np.abs(weights - p).sum(-1)
+    scale = max(float(np.ptp(gradient[0])), 2 * risk_aversion * np.abs(product).max(), problem.cost[0].max(), 1e-300)
+    box = p, problem.lower[0], problem.upper[0], problem.cost[0]
+    money = problem.relative_cash[0], problem.exposure[0]
+    gap = np.array(
+        [
+            duality_gap(gradient[i], *box, used[i], *money, weights[i], theta[i], nu[i])  # type: ignore[no-untyped-call]
+            for i in range(len(weights))
+        ]
+    )
+    risk, income = _risk(problem, weights), weights @ problem.mean[0]
+    traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
+    earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))
+    utility = income - risk_aversion * risk - traded + earned
+    return TurnoverFrontier(used + spent, theta, utility, income, risk, weights, gap / scale)
+
+
+def _covariance_times(problem: PortfolioProblem, weights: np.ndarray) -> np.ndarray:
+    which = problem.which[0]
+    if problem.dense.size:
+        return np.asarray(weights @ problem.dense[which])
+    return FactorCovariance(problem.loadings[which], problem.specific[which]).times(weights)
+
+
+def _risk(problem: PortfolioProblem, weights: np.ndarray) -> np.ndarray:
+    active = weights if problem.benchmark is None else weights - problem.benchmark[0]
+    return np.einsum("em,em->e", active, _covariance_times(problem, active))
