@@ -81,3 +81,30 @@ def test_scikit_learns_checks_that_skfolios_own_estimators_pass():
     theirs = failed(EqualWeighted()) | failed(InverseVolatility()) | failed(MeanRisk())
     assert failed(Time2DecidePortfolio()) <= theirs
     assert clone(Time2DecidePortfolio(turnover_l1=0.3)).turnover_l1 == 0.3
+
+
+def test_constraints_costs_and_a_benchmark_against_cvxpy(tmp_path):
+    import cvxpy as cp
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.standard_normal((130, 6)) * 0.01, columns=list("ABCDEF"))
+    (tmp_path / "c.toml").write_text(
+        '[weights]\nupper = 0.4\n[cash]\nmost = 0.3\n[groups.x]\nassets = ["A", "B"]\nlower = 0.1\nupper = 0.3\n'
+    )
+    b, p = np.full(6, 1 / 6), np.array([0.3, 0.1, 0.2, 0.2, 0.1, 0.1])
+    ours = Time2DecidePortfolio(
+        turnover_l1=0.4,
+        risk_aversion=5.0,
+        previous_weights=p,
+        constraints=tmp_path / "c.toml",
+        cost_bps=5.0,
+        benchmark=b,
+    ).fit(X)
+    S, s = np.cov(X.to_numpy()[-96:].T), cp.Variable(6)
+    utility = ours.expected_returns_ @ s - 5.0 * cp.quad_form(s - b, cp.psd_wrap(S)) - 5e-4 * cp.norm1(s - p)
+    limits = [s >= 0, s <= 0.4, cp.sum(s) <= 1, cp.sum(s) >= 0.7, cp.norm1(s - p) <= 0.4]
+    limits += [s[0] + s[1] >= 0.1, s[0] + s[1] <= 0.3]
+    cp.Problem(cp.Maximize(utility), limits).solve(solver="CLARABEL")
+    np.testing.assert_allclose(ours.weights_, s.value, atol=1e-4)
+    assert ours.weights_[:2].sum() <= 0.3 + 1e-12

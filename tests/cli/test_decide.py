@@ -126,11 +126,11 @@ def test_help_has_an_example(run, tmp_path, command):
 
 def test_every_strategy_is_listed_with_what_it_does(run, tmp_path):
     from time2decide.backtesting.registry import REGISTRY
-    from time2decide.cli.backtest import _DEFAULT
+    from time2decide.cli.backtest import DEFAULT_STRATEGIES
 
     done = run("backtest", "--strategies", "list", "--json", cwd=tmp_path)
     assert set(json.loads(done.stdout)) == {*REGISTRY, "oracle"}
-    assert set(_DEFAULT.split(",")) <= set(REGISTRY)
+    assert set(DEFAULT_STRATEGIES.split(",")) <= set(REGISTRY)
 
 
 @pytest.mark.parametrize("command", ["decide", "backtest", "solve"])
@@ -145,3 +145,38 @@ def test_a_missing_file_is_reported_before_torch_is_loaded(command, tmp_path):
     assert done.returncode == 2
     assert done.stderr.strip() == "time2decide: nowhere.csv: expected a file, found none"
     assert done.stdout.strip() == "[]"
+
+
+def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
+    text = '[weights]\nupper = 0.5\n[cash]\nmost = 0.3\n[groups.x]\nassets = ["A", "B"]\nupper = 0.4\n'
+    (folder / "c.toml").write_text(text)
+    asked = ("decide", "returns.csv", "--turnover", "0.6", "--benchmark", "held.csv", "--constraints", "c.toml")
+    done = run(*asked, "--cost", "10", "--frontier", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["constraints"]["satisfied"]
+    assert facts["exact"]["gap"] < 1e-12
+    assert facts["limits"]["group x"] <= 0.4 + 1e-12
+    assert max(facts["weights"].values()) <= 0.5 + 1e-12
+    gains = [point["gain"] for point in facts["frontier"]["points"]]
+    assert gains == sorted(gains)
+    shown = run(*asked, "--cost", "10", "--frontier", cwd=folder).stdout
+    assert "does not pay" in shown
+    assert "certified" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "named"),
+    [
+        ("decide", "[weights]\nupper = 0.1\n", "the sum of weights (1)"),
+        ("backtest", "[weights]\nupper = 0.1\n", "the sum of weights (1)"),
+        ("decide", "[groups.x]\nassets = ['Z']\nupper = 1\n", "'Z'"),
+        ("backtest", "[weights\n", "TOML"),
+    ],
+)
+def test_bad_constraints_are_one_line_and_exit_code_2(command, text, named, run, folder):
+    (folder / "c.toml").write_text(text)
+    done = run(command, "returns.csv", "--constraints", "c.toml", cwd=folder)
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -26,6 +26,7 @@ def test_agrees_with_separate_solves_at_fifty_budgets(seed, cost, constraints):
     budgets = budgets[budgets <= 2.0]
     apart = solve_portfolio(mean, model.dense(), p, turnover_l1=budgets, **options)
     np.testing.assert_allclose(frontier.at(budgets), apart.weights, atol=1e-11)
+    np.testing.assert_allclose(frontier.utility_at(budgets), apart.utility, atol=1e-14)
     inner = apart.turnover_price > 0
     np.testing.assert_allclose(frontier.price_at(budgets)[inner], apart.turnover_price[inner], atol=1e-10)
 

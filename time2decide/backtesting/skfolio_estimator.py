@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,17 @@ from sklearn.utils.validation import validate_data
 
 from time2decide.core.validation import expect
 from time2decide.forecasting.features import LEAST_WINDOW
+from time2decide.markets.constraint_files import read_constraints
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
-from time2decide.markets.validation import MOST_ASSETS, validate_risk_aversion, validate_turnover, validate_weights
+from time2decide.markets.validation import (
+    validate_any_weights,
+    validate_risk_aversion,
+    validate_turnover,
+    validate_weights,
+)
 from time2decide.policy.model import MEMORY, Time2Decide
+from time2decide.simulation.engine import validate_cost
 
 
 class Time2DecidePortfolio(BaseOptimization):
@@ -32,6 +41,13 @@ class Time2DecidePortfolio(BaseOptimization):
     previous_weights : float, dict or array-like of shape (n_assets,), optional
         What is held now, of sum 1; equal weights if not given. Walk-forward validation passes the weights at the end
         of each fold on to the next.
+    constraints : Constraints or path of a TOML or CSV file, optional
+        Bounds, groups, exposures and cash; long-only and fully invested unless given. A file names the columns of X.
+    cost_bps : float, default=0.0
+        Cost of trading in basis points of the amount traded.
+    benchmark : array-like or Series of shape (n_assets,), optional
+        Risk is measured from these weights. With constraints, costs or a benchmark the weights are the exact maximum
+        of utility for the network's forecasts.
     portfolio_params, fallback, raise_on_failure
         As in every skfolio optimiser.
 
@@ -58,6 +74,9 @@ class Time2DecidePortfolio(BaseOptimization):
         fallback: Any = None,
         previous_weights: Any = None,
         raise_on_failure: bool = True,
+        constraints: Constraints | str | Path | None = None,
+        cost_bps: float = 0.0,
+        benchmark: Any = None,
     ) -> None:
         super().__init__(
             portfolio_params=portfolio_params,
@@ -68,6 +87,9 @@ class Time2DecidePortfolio(BaseOptimization):
         self.turnover_l1 = turnover_l1
         self.risk_aversion = risk_aversion
         self.model = model
+        self.constraints = constraints
+        self.cost_bps = cost_bps
+        self.benchmark = benchmark
 
     @property
     def needs_previous_weights(self) -> bool:
@@ -86,18 +108,36 @@ class Time2DecidePortfolio(BaseOptimization):
         """
         returns = validate_data(self, X, ensure_min_samples=2, ensure_min_features=2, dtype=np.float64)
         expect(len(returns) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(returns))
-        expect(returns.shape[1] <= MOST_ASSETS, "X", f"2 to {MOST_ASSETS} assets", returns.shape[1])
         gamma = validate_turnover(self.turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion)
-        previous = self._current_weights(returns.shape[1])
+        terms = self._terms(returns.shape[1])
+        previous = self._current_weights(returns.shape[1], terms.get("constraints"))
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
-        weights, expected = model.decide_batch(returns[None, -(MEMORY + WINDOW) :], previous, gamma, risk)
+        weights, expected = model.decide_batch(returns[None, -(MEMORY + WINDOW) :], previous, gamma, risk, **terms)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
         return self
 
-    def _current_weights(self, assets: int) -> np.ndarray:
+    def _terms(self, assets: int) -> dict[str, Any]:
+        """Constraints, cost and benchmark for the exact solver; empty if there are none."""
+        names = list(map(str, getattr(self, "feature_names_in_", [f"asset {i}" for i in range(assets)])))
+        cost, constraints = validate_cost(self.cost_bps), self.constraints
+        if isinstance(constraints, (str, Path)):
+            constraints = read_constraints(constraints, names)
+        benchmark = self.benchmark
+        if benchmark is not None:
+            benchmark = validate_any_weights("benchmark", benchmark, assets, names)
+        if constraints is None and not cost and benchmark is None:
+            return {}
+        return {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
+
+    def _current_weights(self, assets: int, constraints: Constraints | None) -> np.ndarray:
         """The previous weights, in the order of the columns where they have names."""
         names = getattr(self, "feature_names_in_", None)
+        if constraints is not None:  # these may allow cash and short positions
+            given = self.previous_weights
+            if given is not None and not isinstance(given, pd.Series):
+                given = self._clean_previous_weights(assets)
+            return validate_any_weights("previous_weights", given, assets, None if names is None else list(names))
         if isinstance(self.previous_weights, pd.Series) and names is not None:
             return validate_weights(self.previous_weights, assets, list(names))
         given = None if self.previous_weights is None else self._clean_previous_weights(assets)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, console, validate_source, values_flag
-from time2decide.core.validation import expect, validate_count
+from time2decide.core.validation import expect, validate_count, validate_positive
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _SHOWN = 5  # assets named in the explanation
+_BAR = 40  # characters of the longest bar
 
 
 def decide(
@@ -26,6 +27,16 @@ def decide(
     prices: Prices = False,
     returns: Returns = False,
     risk_aversion: Annotated[float, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs.")] = 0.1,
+    constraints: Annotated[
+        Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")
+    ] = None,
+    cost: Annotated[float, typer.Option(help="Cost of trading in basis points of the amount traded.")] = 0.0,
+    benchmark: Annotated[
+        Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
+    ] = None,
+    frontier: Annotated[
+        bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
+    ] = False,
     model: Annotated[str, typer.Option(help="decide, decide-utility, or a folder made by `train decide`.")] = "decide",
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
@@ -45,9 +56,11 @@ def decide(
     expect(out is None or out.resolve() != Path(file).resolve(), "out", "another file than the one that is read", out)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
+    validate_positive("cost", cost, allow_zero=True)
     from time2decide.markets.tables import read_weights, write_weights
 
     current = None if previous is None else read_weights(previous)
+    reference = None if benchmark is None else read_weights(benchmark)
     import pandas as pd
     import torch
 
@@ -56,6 +69,11 @@ def decide(
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     table, found = load_market(file, values)
+    limits = None
+    if constraints is not None:
+        from time2decide.markets.constraint_files import read_constraints
+
+        limits = read_constraints(constraints, [str(column) for column in table.columns])
     facts = decision_facts(
         table,
         current,
@@ -65,6 +83,10 @@ def decide(
         with_uncertainty=uncertainty,
         with_explanation=explain,
         seed=seed,
+        constraints=limits,
+        cost_bps=cost,
+        benchmark=reference,
+        with_frontier=frontier,
     )
     facts["input"] |= {"source": file, "values": found, "values_guessed": values is None and file != "sp500"}
     if out is not None:
@@ -80,7 +102,7 @@ def decide(
 def show_decision(facts: dict[str, Any], screen: Any) -> None:
     """The trades, the constraints, what was asked for beyond them, and what was assumed."""
     screen.print(trade_table(facts))
-    lines = [*_summary_lines(facts), *_reason_lines(facts), *_input_lines(facts)]
+    lines = [*_summary_lines(facts), *_exact_lines(facts), *_reason_lines(facts), *_input_lines(facts)]
     for line in lines:
         screen.print(line, markup=False)
 
@@ -151,6 +173,29 @@ def _hindsight_line(facts: dict[str, Any]) -> list[str]:
     return [
         f"  without the oracle's past allocations the weights would differ by {differs:.3f} (ℓ1): it rests on {rests}"
     ]
+
+
+def _exact_lines(facts: dict[str, Any]) -> list[str]:
+    """What an exact portfolio rests on, and the turnover frontier as a table with bars."""
+    lines = []
+    if "exact" in facts:
+        exact = facts["exact"]
+        lines.append(
+            f"Exact for the network's forecasts: utility {exact['utility'] * 1e4:.3f} bp after a cost of "
+            f"{exact['cost'] * 1e4:.3f} bp, certified to {exact['gap']:.0e}. Cash {facts['cash']:.1%}."
+        )
+        lines += [f"  {name}: {value:.4f}" for name, value in facts["limits"].items()]
+    if "frontier" in facts:
+        frontier = facts["frontier"]
+        points = frontier["points"]
+        most = max(points[0]["price"], 1e-300)
+        lines.append("Turnover frontier: what it brings, net of cost, and what the next unit is worth")
+        for point in points:
+            bar = "█" * round(_BAR * point["price"] / most)
+            amounts = f"{point['turnover_l1']:.3f}  +{point['gain'] * 1e4:.3f} bp  {point['price'] * 1e4:.3f} bp/unit"
+            lines.append(f"  {amounts} {bar}")
+        lines.append(f"  More than {frontier['stops_paying_at']:.3f} does not pay.")
+    return lines
 
 
 def _input_lines(facts: dict[str, Any]) -> list[str]:

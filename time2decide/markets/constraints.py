@@ -64,6 +64,15 @@ class Constraints:
             )
         return pair[0], pair[1]
 
+    def excess(self, weights: np.ndarray, previous: np.ndarray, turnover_l1: float) -> float:
+        """By how much weights (m,) exceed the constraint that they break most; at most 0 if they break none."""
+        lower, upper = self.bounds(len(weights))
+        cash, held = self.exposure - weights.sum(), [limit.coefficients @ weights for limit in self.limits]
+        off = [(lower - weights).max(), (weights - upper).max(), self.cash[0] - cash, cash - self.cash[1]]
+        off += [limit.low - value for limit, value in zip(self.limits, held, strict=True)]
+        off += [value - limit.high for limit, value in zip(self.limits, held, strict=True)]
+        return float(max(*off, np.abs(weights - previous).sum() - turnover_l1))
+
     def limits_for(self, m: int) -> tuple[Limit, ...]:
         """The limits, whose coefficients must be (m,)."""
         for limit in self.limits:

@@ -68,6 +68,16 @@ class TurnoverFrontier:
         share = np.clip((budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0, 1.0)[..., None]
         return np.asarray((1 - share) * self.weights[right - 1] + share * self.weights[right])
 
+    def utility_at(self, turnover_l1: ArrayLike) -> np.ndarray:
+        """u of budgets (...): between two points the price is linear, so its integral is the trapezoid."""
+        budgets = np.clip(np.asarray(turnover_l1, dtype=float), self.turnover[0], self.turnover[-1])
+        last = np.searchsorted(self.turnover, budgets, side="right") - 1
+        after = np.clip(last + 1, 0, len(self.turnover) - 1)
+        t0, t1 = self.turnover[last], self.turnover[after]
+        share = np.where(t1 > t0, (budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0)
+        price = (1 - share) * self.price[last] + share * self.price[after]
+        return np.asarray(self.utility[last] + (budgets - t0) * (self.price[last] + price) / 2)
+
     def price_at(self, turnover_l1: ArrayLike) -> np.ndarray:
         """θ of budgets (...): 0 beyond the last point; at a kink the price of the next unit."""
         budgets = np.asarray(turnover_l1, dtype=float)
@@ -106,7 +116,11 @@ def turnover_frontier(
             return frontier
         budgets = np.unique(frontier.turnover)  # singular covariances: the path has a ridge, its points are solved anew
     else:
-        budgets = np.linspace(float(np.abs(problem.previous - problem.start[0]).sum()), most, _GRID)
+        least = solve_portfolio(  # the fewest trades that meet the constraints
+            np.zeros(problem.mean.shape[1]), np.zeros(problem.mean.shape[1:] * 2), previous, risk_aversion=0.0,
+            turnover_l1=most, cost=1.0, constraints=constraints,
+        )  # fmt: skip
+        budgets = np.linspace(float(least.turnover) * (1 + 1e-12) + 1e-13, most, _GRID)
     solved = solve_portfolio(
         mean, covariance, previous, risk_aversion=risk_aversion, turnover_l1=budgets, cost=cost, benchmark=benchmark,
         constraints=constraints,

@@ -11,7 +11,6 @@ from time2decide.core.validation import ArrayLike, as_tensor, expect, validate_f
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_ASSETS = 100
 LARGEST_RISK_AVERSION = 1e6
 _LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the most volatile asset
 _PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
@@ -23,7 +22,7 @@ def looks_like_prices(array: np.ndarray) -> bool:
 
 
 def validate_returns(returns: ArrayLike | pd.DataFrame, least_rows: int, window: int) -> np.ndarray:
-    """Past returns as an array (time, assets) with 2 to 100 assets, at least one of which moves in the window."""
+    """Past returns as an array (time, assets) with at least 2 assets, at least one of which moves in the window."""
     if hasattr(returns, "columns"):
         from time2decide.markets.tables import load_returns
 
@@ -31,8 +30,8 @@ def validate_returns(returns: ArrayLike | pd.DataFrame, least_rows: int, window:
     array = validate_real_returns(returns)
     expect(array.ndim == 2, "returns", "shape (time, assets)", array.shape)
     rows, assets = array.shape
-    expected = f"at least {least_rows} rows and 2 to {MOST_ASSETS} assets"
-    expect(rows >= least_rows and 2 <= assets <= MOST_ASSETS, "returns", expected, f"{rows} rows and {assets} assets")
+    expected = f"at least {least_rows} rows and 2 assets"
+    expect(rows >= least_rows and assets >= 2, "returns", expected, f"{rows} rows and {assets} assets")
     expect(array.max() <= _LARGEST, "returns", f"returns of at most {_LARGEST:g}", f"{array.max():g}")
     moves = (array != array[0]).any() and array[-window:].std(axis=0).max() >= _STILL
     expect(moves, "returns", f"an asset that moves in the last {window} rows", "none")
@@ -56,24 +55,32 @@ def validate_real_returns(returns: ArrayLike) -> np.ndarray:
 
 def validate_weights(weights: ArrayLike | pd.Series | None, assets: int, names: list[str] | None = None) -> np.ndarray:
     """Weights on the simplex, (assets,); uniform for None. A Series is put into the order of `names`."""
-    if weights is None:
-        return np.full(assets, 1.0 / assets)
-    if hasattr(weights, "reindex") and names is not None:
-        unknown = [str(name) for name in weights.index if name not in names]
-        missing = [str(name) for name in names if name not in weights.index]
-        found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
-        fits = not (unknown or missing or weights.index.has_duplicates)
-        expect(fits, "previous_weights", "one weight for each asset", found)
-        weights = weights.reindex(names).to_numpy()
-    array = as_tensor("previous_weights", weights).detach().cpu().double().numpy()
-    found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
-    fits = array.shape == (assets,) and bool(np.isfinite(array).all())
-    expect(fits, "previous_weights", f"{assets} finite numbers", found)
+    array = validate_any_weights("previous_weights", weights, assets, names)
     found = f"{array.min():g}" if (array < -1e-6).any() else f"a sum of {array.sum():g}"
     fits = bool((array >= -1e-6).all() and abs(array.sum() - 1) <= 1e-3)
     expect(fits, "previous_weights", "non-negative weights of sum 1", found)
     array = np.maximum(array, 0.0)
     return np.asarray(array / array.sum())
+
+
+def validate_any_weights(
+    name: str, weights: ArrayLike | pd.Series | None, assets: int, names: list[str] | None = None
+) -> np.ndarray:
+    """Finite weights (assets,) of any sign and sum; uniform for None. A Series is put into the order of `names`."""
+    if weights is None:
+        return np.full(assets, 1.0 / assets)
+    if hasattr(weights, "reindex") and names is not None:
+        unknown = [str(asset) for asset in weights.index if asset not in names]
+        missing = [str(asset) for asset in names if asset not in weights.index]
+        found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
+        fits = not (unknown or missing or weights.index.has_duplicates)
+        expect(fits, name, "one weight for each asset", found)
+        weights = weights.reindex(names).to_numpy()
+    array = as_tensor(name, weights).detach().cpu().double().numpy()
+    found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
+    fits = array.shape == (assets,) and bool(np.isfinite(array).all())
+    expect(fits, name, f"{assets} finite numbers", found)
+    return np.asarray(array)
 
 
 def validate_turnover(turnover_l1: float) -> float:

@@ -18,8 +18,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import validate_count
+from time2decide.core.validation import expect, validate_count
 from time2decide.forecasting.features import LAGS, WindowFeatures, lag_forecast, window_features
+from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import SEEN_RISKS
 from time2decide.policy.model import MEMORY, Decision, Time2Decide
@@ -30,6 +32,7 @@ from time2decide.simulation.metrics import stationary_bootstrap
 NOISE_LEVELS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # standard deviations of the added noise, in those of each asset
 _BLOCK = 8.0  # mean length of the blocks of resampled residuals
 _TOLERANCE = 1e-9  # of the constraints
+_FRONTIER_ROWS = 13
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,10 @@ def decision_facts(
     with_uncertainty: bool = True,
     with_explanation: bool = True,
     seed: int = 0,
+    constraints: Constraints | None = None,
+    cost_bps: float = 0.0,
+    benchmark: pd.Series | None = None,
+    with_frontier: bool = False,
 ) -> dict[str, Any]:
     """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
 
@@ -229,11 +236,23 @@ def decision_facts(
         decisions.
     seed : int
         Of the ensembles.
+    constraints, cost_bps, benchmark : optional
+        As in `Time2Decide.decide`; uncertainty and reasons are those of the network alone, so not with these.
+    with_frontier : bool
+        Whether to add the turnover frontier of the network's forecasts.
     """
+    exact = constraints is not None or cost_bps != 0 or benchmark is not None
+    alone = not (exact and (with_uncertainty or with_explanation))
+    expect(alone, "explain", "neither reasons nor uncertainty with constraints, costs or a benchmark", "both")
     network = Time2Decide.from_pretrained(model)
-    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion)
+    terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark}
+    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     names = [str(column) for column in table.columns]
     facts = _decision(decision, names)
+    if decision.solution is not None:
+        facts |= _exact(decision, constraints or LONG_ONLY, cost_bps)
+    if with_frontier:
+        facts["frontier"] = _frontier(decision, constraints, cost_bps)
     if with_uncertainty:
         facts["uncertainty"] = _uncertainty(network, decision, names, seed)
     if with_explanation:
@@ -272,6 +291,47 @@ def _decision(decision: Decision, names: list[str]) -> dict[str, Any]:
             "turnover_within_budget": bool(excess <= _TOLERANCE),
             "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
         },
+    }
+
+
+def _exact(decision: Decision, constraints: Constraints, cost_bps: float) -> dict[str, Any]:
+    """What certifies an exact portfolio, and whether it meets its constraints."""
+    solution, weights = decision.solution, decision.weights
+    assert solution is not None
+    excess = constraints.excess(weights, decision.previous, decision.turnover_l1)
+    return {
+        "cash": constraints.exposure - float(weights.sum()),
+        "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
+        "constraints": {
+            "sum": float(weights.sum()),
+            "smallest_weight": float(weights.min()),
+            "turnover_within_budget": bool(decision.turnover <= decision.turnover_l1 + _TOLERANCE),
+            "satisfied": bool(excess <= _TOLERANCE),
+        },
+        "exact": {
+            "utility": float(solution.utility),
+            "gap": float(solution.gap),
+            "cost": decision.turnover * cost_bps / 1e4,
+            "turnover_price": float(solution.turnover_price),
+            "exposure_price": float(solution.budget_price),
+        },
+    }
+
+
+def _frontier(decision: Decision, constraints: Constraints | None, cost_bps: float) -> dict[str, Any]:
+    """The turnover frontier of the forecasts at even budgets, and where more trading stops paying."""
+    benchmark = None if decision.solution is None else decision.solution.problem.benchmark
+    frontier = turnover_frontier(
+        decision.forecast, decision.covariance, decision.previous, risk_aversion=decision.risk_aversion,
+        cost=cost_bps / 1e4, benchmark=None if benchmark is None else benchmark[0], constraints=constraints,
+    )  # fmt: skip
+    budgets = np.linspace(frontier.turnover[0], frontier.stops_paying_at, _FRONTIER_ROWS)
+    points = zip(budgets, frontier.utility_at(budgets) - frontier.utility[0], frontier.price_at(budgets), strict=True)
+    return {
+        "stops_paying_at": frontier.stops_paying_at,
+        "breakpoints": len(frontier.turnover),
+        "largest_gap": float(frontier.gap.max()),
+        "points": [{"turnover_l1": float(t), "gain": float(u), "price": float(q)} for t, u, q in points],
     }
 
 

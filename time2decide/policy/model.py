@@ -20,11 +20,19 @@ from time2decide.core.checkpoints import load_checkpoint
 from time2decide.core.validation import ArrayLike, expect
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.markets.allocation import best_allocations
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.validation import validate_returns, validate_risk_aversion, validate_turnover, validate_weights
+from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.validation import (
+    validate_any_weights,
+    validate_returns,
+    validate_risk_aversion,
+    validate_turnover,
+    validate_weights,
+)
 from time2decide.policy.network import HISTORY, Policy, PolicyInput, PolicyOutput
 from time2decide.qp.projections import project_portfolio
-from time2decide.simulation.engine import Observation
+from time2decide.simulation.engine import Observation, validate_cost
 
 PRETRAINED = Policy.BUNDLED  # checkpoints by name
 HISTORIES = ("hindsight", "own")
@@ -117,6 +125,7 @@ class Decision:
     covariance : (m, m) empirical, of the window
     returns : (time, m) the history
     observation, inputs : what the strategy saw, and what the network was given
+    solution : with constraints, costs or a benchmark, the exact portfolio for the forecasts, its prices and its gap
     """
 
     weights: np.ndarray
@@ -130,6 +139,7 @@ class Decision:
     returns: np.ndarray = field(repr=False)
     observation: Observation = field(repr=False)
     inputs: PolicyInput = field(repr=False)
+    solution: PortfolioSolution | None = field(default=None, repr=False)
 
     @property
     def turnover(self) -> float:
@@ -177,6 +187,9 @@ class Time2Decide:
         turnover_l1: float = 1.0,
         *,
         risk_aversion: float = RISK_AVERSION,
+        constraints: Constraints | None = None,
+        cost_bps: float = 0.0,
+        benchmark: ArrayLike | pd.Series | None = None,
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
 
@@ -191,12 +204,16 @@ class Time2Decide:
             Budget γ in (0, 2] on ‖new − previous‖₁; 2 allows any change.
         risk_aversion : float
             λ of the utility sᵀr − λ sᵀΣs.
+        constraints, cost_bps, benchmark : optional
+            With any of them the weights are the exact maximum of r̂ᵀs − λ (s−b)ᵀΣ(s−b) − c ‖s − previous‖₁ under the
+            constraints, with the network's forecasts r̂ and the covariance of the window.
 
         Returns
         -------
         (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
         """
-        result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion)
+        terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark}
+        result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
         if isinstance(returns, pd.DataFrame):
             return pd.Series(result.weights, index=returns.columns, name="weight")
         return torch.from_numpy(result.weights) if isinstance(returns, Tensor) else result.weights
@@ -208,21 +225,38 @@ class Time2Decide:
         turnover_l1: float = 1.0,
         *,
         risk_aversion: float = RISK_AVERSION,
+        constraints: Constraints | None = None,
+        cost_bps: float = 0.0,
+        benchmark: ArrayLike | pd.Series | None = None,
     ) -> Decision:
         """`decide` with everything that led to the answer."""
         array = validate_returns(returns, LEAST_WINDOW, WINDOW)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
-        previous = validate_weights(previous_weights, array.shape[1], names)
+        if constraints is None:
+            previous = validate_weights(previous_weights, array.shape[1], names)
+        else:
+            previous = validate_any_weights("previous_weights", previous_weights, array.shape[1], names)
         gamma, risk = validate_turnover(turnover_l1), validate_risk_aversion(risk_aversion)
+        cost = validate_cost(cost_bps)
         strategy, observation = self.strategy(), observe(array[None], previous, gamma, risk)
         inputs = strategy.inputs(observation)
         output = strategy.output(inputs)
-        target = strategy.target(output, observation)[0, 0]
+        forecast, solution = output.forecast[0].double().numpy(), None
+        if constraints is None and not cost and benchmark is None:
+            target = strategy.target(output, observation)[0, 0]
+            weights = np.asarray(project_portfolio(target, previous, gamma))
+        else:
+            b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
+            solution = solve_portfolio(
+                forecast, observation.covariance[0], previous, risk_aversion=risk, turnover_l1=gamma, cost=cost / 1e4,
+                benchmark=b, constraints=constraints,
+            )  # fmt: skip
+            weights = target = solution.weights
         return Decision(
-            weights=np.asarray(project_portfolio(target, previous, gamma)),
+            weights=weights,
             previous=previous,
             target=target,
-            forecast=output.forecast[0].double().numpy(),
+            forecast=forecast,
             forecast_error=output.deviation[0].double().numpy(),
             covariance=observation.covariance[0],
             turnover_l1=gamma,
@@ -230,14 +264,22 @@ class Time2Decide:
             returns=array,
             observation=observation,
             inputs=inputs,
+            solution=solution,
         )
 
     def decide_batch(
-        self, histories: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float
+        self, histories: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float, **terms: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Feasible weights and forecasts of the next returns for validated histories (n, time, m), each (n, m)."""
+        """Feasible weights and forecasts of the next returns for validated histories (n, time, m), each (n, m).
+
+        `terms` are constraints, cost and benchmark as in `solve_portfolio`; with any the answer is exact for forecasts.
+        """
         strategy, observation = self.strategy(), observe(histories, previous, turnover_l1, risk_aversion)
         output = strategy.output(strategy.inputs(observation))
+        if terms:
+            forecast = output.forecast.double().numpy()
+            options = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, **terms}
+            return solve_portfolio(forecast, observation.covariance, previous, **options).weights, forecast
         target = strategy.target(output, observation)[:, 0]
         weights = np.asarray(project_portfolio(target, np.broadcast_to(previous, target.shape), turnover_l1))
         return weights, output.forecast.double().numpy()
