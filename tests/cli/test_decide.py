@@ -99,6 +99,21 @@ def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
     assert "expected a run of the same config and data" in other.stderr
 
 
+@pytest.mark.parametrize("backbone", ["small", "kernel-bank:"])
+def test_a_model_of_the_paper_is_trained_and_backtested(run, folder, backbone):
+    days = pd.date_range("2024-01-01", periods=100, freq="B")
+    names = [f"A{i}" for i in range(16)]
+    table = pd.DataFrame(np.random.default_rng(3).normal(0, 0.01, (100, 16)), index=days, columns=names)
+    table.to_csv(folder / "wide.csv", index_label="date")
+    asked = ("train", "paper", "--preset", "smoke", "--backbone", backbone, "--no-covariance", "--out", "mine")
+    done = run(*asked, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert run(*asked, cwd=folder).returncode == 0  # finished: nothing is trained again
+    result = run("backtest", "wide.csv", "--returns", "--strategies", "mine,pto:timepfn:small,uniform", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "pto:timepfn:small" in result.stdout
+
+
 def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
     table = load_returns(folder / "returns.csv").set_axis(["[/red]", "[bold]", "C", "D"], axis=1)
     table.iloc[-100:, 1] = 0.0
