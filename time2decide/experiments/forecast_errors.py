@@ -1,7 +1,7 @@
 """How well the pretrained backbone forecasts: one step and 96 steps ahead, beside simple forecasters.
 
-All see the same window of 96 steps. Persistence, AR(1) and ridge reach further by taking their own forecast for the
-next observation, again and again. Errors are given raw, and relative to the variance of the windows, which is the
+All see the same window of 96 steps. Persistence, AR(1), ridge and the kernel bank reach further by taking their own
+forecast for the next observation, again and again. Errors are given raw, and relative to the variance of the windows, which is the
 error of knowing the mean of the window's law and nothing else.
 """
 
@@ -16,6 +16,7 @@ from time2decide.core.table import Table, with_last_note
 from time2decide.experiments.paper_models import PAPER_BACKBONE, backbone_of
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
+from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
@@ -23,16 +24,19 @@ from time2decide.markets.oracle import WINDOW
 from time2decide.markets.synthetic import MARKETS, synthetic_returns
 
 _HORIZON = 96
+_OTHERS = ("kernel-bank:",)  # backbones that are compared with TimePFN
 
 
 def tasks(preset: str) -> list[Config]:
-    """One task per market and seed."""
+    """One task per market and seed, and one more for each other backbone."""
     if preset == "smoke":
-        return [{"market": "noisy", "seed": 0, "series": 2, "length": 256, "every": 32, "backbone": "small"}]
+        shared = {"market": "noisy", "seed": 0, "series": 2, "length": 256, "every": 32}
+        return [{**shared, "backbone": backbone} for backbone in ("small", *_OTHERS)]
     sizes = {"series": 30, "length": 1024, "every": 104, "backbone": "small"}
     if preset == "paper":
         sizes |= {"every": 8, "backbone": PAPER_BACKBONE}
-    return [{"market": market, "seed": seed, **sizes} for seed in range(3) for market in MARKETS]
+    cells = [{"market": market, "seed": seed, **sizes} for seed in range(3) for market in MARKETS]
+    return cells + [cell | {"backbone": backbone} for backbone in _OTHERS for cell in cells]
 
 
 def run(config: Config) -> list[Row]:
@@ -42,6 +46,10 @@ def run(config: Config) -> list[Row]:
     starts = range(0, config["length"] - WINDOW - _HORIZON + 1, config["every"])
     drawn = np.concatenate([returns[:, s : s + WINDOW + _HORIZON] for s in starts])  # (windows, 192, m)
     window, target = drawn[:, :WINDOW], drawn[:, WINDOW:]
+    if config["backbone"] in _OTHERS:
+        forecaster = BackboneForecaster(load_backbone(config["backbone"]))
+        found = errors(iterate(forecaster, window, _HORIZON), window, target)
+        return [{"forecaster": config["backbone"].rstrip(":"), "windows": len(window), **found}]
     model = backbone_of(config["backbone"])
     paths = {
         "timepfn": TimePFNForecaster(model).path(window),
@@ -88,7 +96,8 @@ def tables(rows: list[Row]) -> list[Table]:
     note = (
         "mse: raw; relative: over the mean variance of the windows; median: of a channel's error over the variance "
         "of its own window. 1: first step, 96: mean of 96 steps. timepfn-unscaled: returns are not multiplied by 100 "
-        "first, so eps hides most of them. The paper reports no forecast errors."
+        "first, so eps hides most of them. kernel-bank: Gaussian processes of the prior that generates these series. "
+        "The paper reports no forecast errors."
     )
     found = []
     for market, chosen in grouped(rows, "market").items():
