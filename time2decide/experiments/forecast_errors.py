@@ -1,8 +1,8 @@
 """How well the pretrained backbone forecasts: one step and 96 steps ahead, beside simple forecasters.
 
 All see the same window of 96 steps. Persistence, AR(1), ridge and the kernel bank reach further by taking their own
-forecast for the next observation, again and again. Errors are given raw, and relative to the variance of the windows, which is the
-error of knowing the mean of the window's law and nothing else.
+forecast for the next observation, again and again. Errors are given raw, and relative to the variance of the windows,
+which is the error of knowing the mean of the window's law and nothing else.
 """
 
 from __future__ import annotations
