@@ -122,7 +122,7 @@ def run(config: Config) -> list[Row]:
     maker = MAKERS[name]
     remembered = Remembered()
     if maker.network in PaperModel.BUNDLED:
-        return run_paper_model(config, PaperModelStrategy((PaperModel.from_pretrained(maker.network),), name))
+        return run_paper_model(config, maker.make(PaperModel.from_pretrained(maker.network), remembered, None))
     policy = load_policy(maker.network)[0] if maker.network else None
     series = partial(seen_series, config, remembered=remembered) if maker.network else partial(series_of, config)
     parameters: list[float] | None = None
@@ -134,7 +134,7 @@ def run(config: Config) -> list[Row]:
     return scored(name, strategy, returns, oracle, parameters)
 
 
-def run_paper_model(config: Config, strategy: PaperModelStrategy) -> list[Row]:
+def run_paper_model(config: Config, strategy: Strategy) -> list[Row]:
     """Score a model of the paper's architecture, with what it does if it is shown the oracle's history."""
     returns, oracle = series_of(config, "evaluation")
     rows = scored(strategy.name, strategy, returns, oracle)
@@ -193,7 +193,7 @@ MAKERS: dict[str, Maker] = {
         None,
         TEMPERATURES,
     ),
-    REPAIRED: Maker(lambda *_: Uniform(), "repaired"),  # made by `run_paper_model`
+    REPAIRED: Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED), "repaired"),
 }
 
 
