@@ -2,8 +2,8 @@
 
 A network of some thousand weights looks at `MarketTokens` and answers with the data of one portfolio problem:
 
-- Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, R a mixture of correlation
-  matrices, the constant one and the identity, so that Σ is positive definite by construction;
+- Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, times a common level, R a
+  mixture of correlation matrices, the constant one and the identity, so that Σ is positive definite by construction;
 - μ = a prior (equilibrium and equal Sharpe ratios) + forecasts, each followed with the posterior probability that it
   is the one that pays for its costs, given the records of all; the network says how far to trust these records;
 - how many days a trade lasts, over which its cost is spread.
@@ -102,7 +102,7 @@ class MarketOutput:
     days : (B,) over which the cost of a trade is spread
     probability : (B, E) of each forecast to be the one that pays for its costs
     follow : (B, E) factor on each forecast
-    correlation_mix : (B, K' + 2), volatility_mix : (B, m, K) what Σ is made of
+    correlation_mix : (B, K' + 2), volatility_mix : (B, m, K), level : (B,) what Σ is made of
     """
 
     mean: Tensor
@@ -114,6 +114,7 @@ class MarketOutput:
     follow: Tensor
     correlation_mix: Tensor
     volatility_mix: Tensor
+    level: Tensor
 
 
 class MarketPolicy(PretrainedModel):
@@ -132,14 +133,14 @@ class MarketPolicy(PretrainedModel):
         self.enter = _mlp(asset + context, h, w)
         self.layers = nn.ModuleList(_mlp(4 * w, h, w) for _ in range(config.layers))
         self.to_volatility = nn.Linear(w, vols)
-        self.to_market = _mlp(w + context, h, corrs + 2 + experts + 1)
+        self.to_market = _mlp(w + context, h, corrs + 2 + experts + 2)
         with torch.no_grad():  # the untrained network is the rule
             last = self.to_market[-1]
             assert isinstance(last, nn.Linear)
             self.to_volatility.weight.zero_()
             last.weight.zero_()
             self.to_volatility.bias.copy_(torch.tensor(_VOLATILITY_MIX).log())
-            start = [torch.tensor(_CORRELATION_MIX).log(), torch.tensor(_TRUST), torch.zeros(1)]
+            start = [torch.tensor(_CORRELATION_MIX).log(), torch.tensor(_TRUST), torch.zeros(2)]
             last.bias.copy_(torch.cat(start))
 
     def forward(self, batch: MarketBatch) -> MarketOutput:
@@ -151,16 +152,18 @@ class MarketPolicy(PretrainedModel):
         volatility_mix = self.to_volatility(h).softmax(-1)  # (B, m, K)
         market = self.to_market(torch.cat([h.mean(1), context], -1))
         corrs, experts = correlation.shape[1], batch.forecast.shape[1]
-        mix, trust, days = market.split([corrs + 2, experts, 1], -1)
+        mix, trust, days, level = market.split([corrs + 2, experts, 1, 1], -1)
         mix = mix.softmax(-1)
-        sigma = (volatility_mix * volatility.log().transpose(1, 2)).sum(-1).exp()  # (B, m)
+        sigma = ((volatility_mix * volatility.log().transpose(1, 2)).sum(-1) + level / 4).exp()  # (B, m)
         covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
         probability = posterior(batch, trust)
         follow = probability * batch.slope.clamp(0.0, 1.2) * courage(batch)
         signal = (follow[..., None] * batch.forecast).sum(1)
         prior = self._prior_mean(covariance, sigma)
         days = (math.log(_DAYS) + days[:, 0]).clamp(math.log(_LEAST_DAYS), math.log(_MOST_DAYS)).exp()
-        return MarketOutput(prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix)
+        return MarketOutput(
+            prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix, level[:, 0] / 4
+        )
 
     def _seen(self, batch: MarketBatch) -> tuple[Tensor, Tensor]:
         """The second-order information that the configuration lets through."""

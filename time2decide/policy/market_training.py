@@ -3,10 +3,12 @@
 Two losses per step, each for the part of the network that it can teach:
 
 - *risk*: the long-only minimum-variance portfolio under Σ, its realised variance over the next 21 days, the turnover
-  between two such portfolios a week apart, and how well its variance was predicted. This trains Σ. Realised means
-  have no part in it: a covariance that is bent towards past winners would not be one.
+  between two such portfolios a week apart. This trains Σ. Realised means have no part in it: a covariance that is
+  bent towards past winners would not be one. How well its variance was predicted trains the level of Σ alone: what
+  predicts best, fast volatilities, is not what allocates best.
 - *utility*: net of costs over an episode of consecutive decisions, at random λ, γ and cost, each trade made from the
-  drifted weights of the day before. This trains how far forecasts are followed and how long trades last.
+  drifted weights of the day before; the last weights are held for another 20 days, or the policy would learn that
+  trades do not last. This trains how far forecasts are followed and over how many days costs are spread.
 
 Markets are drawn from the prior, where conditional means and covariances are known, and from tables of real returns,
 as random subsets of assets. Which universes were trained on and which were only measured is written into the notes.
@@ -42,15 +44,15 @@ _UNIT = 0.03  # gains are counted in this share of a day's volatility, beside ri
 class MarketTraining:
     """How a market policy is trained."""
 
-    steps: int = 2500
+    steps: int = 800
     lr: float = 2e-3
     prior_markets: int = 40
     prior_days: int = 1100
     sizes: tuple[int, ...] = (6, 12, 20, 32)  # assets of a market; one subset of each size per real universe
     real_share: float = 0.7  # of the steps, if there are real universes
-    portfolios: int = 64  # of the risk loss, per step
+    portfolios: int = 40  # of the risk loss, per step
     episodes: int = 12  # of the utility loss, per step
-    days: int = 10  # of an episode
+    days: int = 8  # of an episode
     turnover_weight: float = 0.04  # of the turnover between two minimum-variance portfolios, in units of variance
     calibration_weight: float = 0.1
     seed: int = 0
@@ -67,13 +69,16 @@ class TracedMarket:
     """A market with the tokens of every day from `first` on, and what decisions of that day are judged by.
 
     tokens : name -> (days, ...) float32, what is known before the returns of each day
-    returns : (days, m); mean : (days, m); covariance : (days, m, m): realised or, where it is known, conditional
+    returns : (days, m)
+    mean, later : (days, m), covariance : (days, m, m): realised or, where it is known, conditional; `later` is the
+        mean over the 21 days from each
     """
 
     name: str
     tokens: dict[str, Tensor]
     returns: Tensor
     mean: Tensor
+    later: Tensor
     covariance: Tensor
 
     @property
@@ -98,12 +103,12 @@ def trace(
     if covariance is None:
         windows = [returns[t : t + _AHEAD] for t in range(first, len(returns))]
         covariance = np.stack([(window.T @ window / len(window)).astype(np.float32) for window in windows])
+    earned = returns[first:] if mean is None else mean[first:]
+    later = np.stack([earned[t : t + _AHEAD].mean(0) for t in range(len(earned))])
     return TracedMarket(
         name,
         {token: torch.from_numpy(np.stack(rows)) for token, rows in seen.items()},
-        torch.from_numpy(returns[first:]),
-        torch.from_numpy(returns[first:] if mean is None else mean[first:]),
-        torch.from_numpy(covariance.astype(np.float32)),
+        *(torch.from_numpy(part) for part in (returns[first:], earned, later, covariance.astype(np.float32))),
     )
 
 
@@ -216,7 +221,8 @@ def risk_loss(
 ) -> Tensor:
     """Realised variance of minimum-variance portfolios relative to 1/N, their turnover, and their calibration."""
     pairs = [(market, np.array([day, day + _APART])) for market, day in days]
-    sigma = pose(policy, pairs, *circumstances(len(days), rng)).covariance.double()
+    answer = pose(policy, pairs, *circumstances(len(days), rng))
+    sigma = answer.covariance.double()
     came = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
     level = came.mean((1, 2)).clamp_min(1e-10)  # variance of 1/N
     m = sigma.shape[-1]
@@ -226,11 +232,9 @@ def risk_loss(
     variance = _quadratic(weights, came) / level
     both = weights.view(-1, 2, m)
     turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
-    fixed = weights.detach()
-    errors = [
-        (_quadratic(s, came) / _quadratic(s, sigma)).clamp(0, 20) + _quadratic(s, scaled).log() for s in (fixed, flat)
-    ]
-    calibration = torch.stack(errors).mean()
+    extra = 2 * (answer.level - answer.level.detach()).double()  # log of the variance, as a function of the level
+    ratios = [(_quadratic(s, came) / _quadratic(s, sigma)).detach() for s in (weights, flat)]
+    calibration = torch.stack([ratio.clamp(0, 20) * (-extra).exp() + extra for ratio in ratios]).mean()
     return variance.mean() + config.turnover_weight * turnover.mean() + config.calibration_weight * calibration
 
 
@@ -244,9 +248,9 @@ def utility_loss(
     sigma = answer.covariance.detach().double().view(-1, length, m, m)
     mean = (answer.prior.detach() + answer.signal).double().view(-1, length, m)
     spread = (cost[:, None] / answer.days.double().view(-1, length))[..., None]
-    earned, came, real = (
+    earned, later, came, real = (
         torch.stack([getattr(market, part)[day : day + length] for market, day in days]).double()
-        for part in ("mean", "covariance", "returns")
+        for part in ("mean", "later", "covariance", "returns")
     )
     held = _first_weights(mean[:, 0], sigma[:, 0], risk, rng)
     total = torch.zeros_like(risk)
@@ -254,11 +258,14 @@ def utility_loss(
         weights = portfolio_layer(mean[:, t], sigma[:, t], held, risk, gamma, spread[:, t])
         traded = (weights - held).abs().sum(-1)
         gain = ((weights - 1.0 / m) * earned[:, t]).sum(-1)
-        total = total + gain - cost * traded - risk * _quadratic(weights, came[:, t])
+        variance = risk * _quadratic(weights, came[:, t])
+        total = total + gain - cost * traded - variance
         drifted = weights * (1 + real[:, t])
         held = drifted / drifted.sum(-1, keepdim=True)
+    held_on = _AHEAD - 1
+    total = total + held_on * (((weights - 1.0 / m) * later[:, -1]).sum(-1) - variance)
     level = came.mean((1, 2, 3)).clamp_min(1e-10)
-    return -(total / length / (risk * level + _UNIT * level.sqrt())).mean()
+    return -(total / (length + held_on) / (risk * level + _UNIT * level.sqrt())).mean()
 
 
 def _first_weights(mean: Tensor, sigma: Tensor, risk: Tensor, rng: np.random.Generator) -> Tensor:
