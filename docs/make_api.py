@@ -25,8 +25,12 @@ PAGES = {
     "time2decide.simulation": ("Strategy", "Observation", "rollout", "score"),
     "time2decide.policy": ("Decision",),
     "time2decide.backtesting": ("Backtest", "with_intervals"),
+    "time2decide.policy.decision_facts": ("decision_facts",),
+    "time2decide.policy.market_decision": ("MarketDecision", "MarketStrategy", "Verdict", "ForecastRecord"),
+    "time2decide.policy.market_policy": ("MarketPolicy", "MarketPolicyConfig"),
+    "time2decide.forecasting.market_state": ("MarketState", "MarketTokens"),
+    "time2decide.markets.prior": ("random_market", "Market"),
     "time2decide.policy.explanation": (
-        "decision_facts",
         "Explanation",
         "explain",
         "Uncertainty",

@@ -100,6 +100,7 @@ def test_constraints_costs_and_a_benchmark_against_cvxpy(tmp_path):
         constraints=tmp_path / "c.toml",
         cost_bps=5.0,
         benchmark=b,
+        model="decide",
     ).fit(X)
     S, s = np.cov(X.to_numpy()[-96:].T), cp.Variable(6)
     utility = ours.expected_returns_ @ s - 5.0 * cp.quad_form(s - b, cp.psd_wrap(S)) - 5e-4 * cp.norm1(s - p)

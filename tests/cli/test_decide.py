@@ -36,7 +36,10 @@ def test_decide_says_everything_and_is_the_model(run, folder):
     assert facts["turnover"] <= 0.5 + 1e-9
     assert facts["constraints"]["satisfied"]
     assert facts["input"] | {"last": "2024-06-28"} == facts["input"]
-    assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "hindsight", "noise"}
+    assert set(facts["reasons_bps"]) == {"prior", "forecast", "risk"}
+    assert facts["exact"]["gap"] <= 1e-12
+    assert facts["verdict"]["text"]
+    assert len(facts["verdict"]["records"]) == 5
     assert read_weights(folder / "new.csv").to_dict() == facts["weights"]
     assert json.loads(run(*asked, "--uncertainty", cwd=folder).stdout) == facts
     assert "uncertainty" not in json.loads(run(*asked, cwd=folder).stdout)
@@ -45,19 +48,24 @@ def test_decide_says_everything_and_is_the_model(run, folder):
 def test_prices_are_recognised_and_the_table_says_so(run, folder):
     done = run("decide", "prices.csv", "--explain", "--uncertainty", cwd=folder)
     assert done.returncode == 0, done.stderr
-    for text in (
+    text = " ".join(done.stdout.split())
+    for part in (
         "from prices (guessed",
         "all constraints hold",
         "equal weights were assumed",
         "Turnover",
+        "Verdict: Nothing to predict here",
         "Why",
         "± s.d.",
+        "wants years of returns; with 129 rows",
     ):
-        assert text in done.stdout
+        assert part in text
+    done = run("decide", "prices.csv", "--model", "decide", "--explain", cwd=folder)
     assert "The network decide reads the oracle's past allocations" in " ".join(done.stdout.split())
     short = pd.read_csv(folder / "returns.csv").iloc[:40]
     short.to_csv(folder / "short.csv", index=False)
-    assert "shorter than the 96 rows" in run("decide", "short.csv", "--returns", cwd=folder).stdout
+    done = run("decide", "short.csv", "--returns", "--model", "decide", cwd=folder)
+    assert "shorter than the 96 rows" in done.stdout
 
 
 def test_the_network_for_utility_reads_its_own_weights_and_says_so(run, folder):
@@ -123,6 +131,9 @@ def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
     assert "[/red]" in done.stdout
     assert "[bold]" in done.stdout
     facts = json.loads(run("decide", "odd.csv", "--json", "--explain", cwd=folder).stdout)
+    assert np.isfinite(list(facts["reasons_bps"]["risk"].values())).all()
+    facts = json.loads(run("decide", "odd.csv", "--model", "decide", "--json", "--explain", cwd=folder).stdout)
+    assert set(facts["explanation"]) == {"pull", "sensitivity", "covariance", "hindsight", "noise"}
     assert np.isfinite(list(facts["explanation"]["pull"].values())).all()
 
 

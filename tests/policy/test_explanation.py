@@ -15,7 +15,7 @@ from time2decide.simulation.metrics import stationary_bootstrap
 
 @pytest.fixture(scope="module")
 def model():
-    return Time2Decide.from_pretrained()
+    return Time2Decide.from_pretrained("decide")
 
 
 @pytest.fixture(scope="module")

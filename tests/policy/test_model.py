@@ -32,7 +32,7 @@ from time2decide.simulation.engine import Observation, rollout
 
 @pytest.fixture(scope="module")
 def model() -> Time2Decide:
-    return Time2Decide.from_pretrained()
+    return Time2Decide.from_pretrained("decide")
 
 
 def returns(time: int = 120, assets: int = 6, seed: int = 0) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_bundled_checkpoints_are_small() -> None:
     seed=st.integers(0, 9),
 )
 def test_every_answer_is_feasible(assets: int, time: int, gamma: float, seed: int) -> None:
-    model = Time2Decide.from_pretrained()
+    model = Time2Decide.from_pretrained("decide")
     rng = np.random.default_rng(seed)
     previous = rng.dirichlet(np.ones(assets))
     weights = np.asarray(model.decide(returns(time, assets, seed), previous, gamma))
@@ -154,7 +154,7 @@ def test_bad_questions_are_answered_by_name(model: Time2Decide, arguments: tuple
 def test_unknown_checkpoints_and_histories_are_refused(tmp_path: object) -> None:
     with pytest.raises(InputError, match="checkpoint: expected a name or a folder, found NoneType"):
         Time2Decide.from_pretrained(None)
-    with pytest.raises(InputError, match="checkpoint: expected decide"):
+    with pytest.raises(InputError, match="checkpoint: expected market, decide"):
         Time2Decide.from_pretrained("nowhere")
     with pytest.raises(InputError, match="history: expected one of"):
         PolicyStrategy(load_policy("decide")[0], "guess")
@@ -202,5 +202,5 @@ def test_weights_that_are_no_finite_reals_are_refused(tmp_path: Path, damage: Ca
 
 
 def test_a_name_that_no_file_can_have_is_refused() -> None:
-    with pytest.raises(InputError, match="checkpoint: expected decide"):
+    with pytest.raises(InputError, match="checkpoint: expected market, decide"):
         load_policy("x" * 5000)

@@ -129,7 +129,7 @@ def test_bad_answers_and_arguments_are_named(returns):
         rollout(returns, Uniform(), [-1.0])
     with pytest.raises(InputError, match="oracle"):
         rollout(returns, make_strategy("lag1-oracle"), 1.0, oracle=np.zeros((1, 1, 1, 1)))
-    with pytest.raises(InputError, match="strategies: expected some of time2decide"):
+    with pytest.raises(InputError, match="strategies: expected some of market"):
         make_strategy("magic")
 
 

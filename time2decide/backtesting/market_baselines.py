@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import daqp
 import numpy as np
 
-from time2decide.backtesting.skfolio_baselines import continues
 from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
-from time2decide.simulation.engine import Observation
+from time2decide.simulation.engine import Observation, continues
 
 _LASTS = 20.0  # steps over which the cost of a trade made for risk is spread
 _FORECAST_LASTS = 3.0  # and of a trade made on a forecast

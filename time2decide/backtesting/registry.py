@@ -19,6 +19,8 @@ from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.policy.backbone_model import DecisionAdapter
+from time2decide.policy.market_decision import MarketStrategy
+from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_history, load_policy
 from time2decide.policy.network import Policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
@@ -70,7 +72,14 @@ def _pto_timepfn() -> Strategy:
     return rules.backbone_pto(TimePFN.from_pretrained(), _RETURNS_SCALE)
 
 
+def market(follow: bool = True, name: str = "market") -> MarketStrategy:
+    """The bundled market policy as a strategy."""
+    return MarketStrategy(MarketPolicy.from_pretrained(), name, follow)
+
+
 REGISTRY: dict[str, Entry] = {
+    "market": Entry(market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
+    "market-risk": Entry(lambda: market(False, "market-risk"), "the market policy without forecasts: risk alone"),
     "time2decide": Entry(
         lambda: network("decide", "hindsight", "time2decide"),
         "the decision network; it reads the oracle's past allocations",

@@ -15,7 +15,7 @@ import numpy as np
 from time2decide.core.validation import InputError
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
-from time2decide.simulation.engine import Observation
+from time2decide.simulation.engine import Observation, continues
 
 EVERY = 21  # steps between two fits, a month of days
 YEAR = 252  # last rows that a fit sees, at most
@@ -63,11 +63,6 @@ class Refitted:
         else:
             self._there |= np.abs(observation.allocations[:, :, -1] - self._target).max(-1) <= _THERE
         return np.where(self._there[..., None], observation.previous, self._target)
-
-
-def continues(last: np.ndarray | None, window: np.ndarray) -> bool:
-    """Whether a window (series, time, m) is the last one moved on by one step."""
-    return last is not None and last.shape == window.shape and np.array_equal(window[:, :-1], last[:, 1:])
 
 
 def by_estimator(estimator: Any) -> Fit:

@@ -15,39 +15,38 @@ from time2decide.core.validation import expect
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.markets.constraint_files import read_constraints
 from time2decide.markets.constraints import Constraints
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_risk_aversion,
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.model import MEMORY, Time2Decide
+from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import validate_cost
 
 
 class Time2DecidePortfolio(BaseOptimization):
-    """The next allocation by a trained decision network; nothing is estimated but the forecast inside the network.
+    """The next allocation by a trained policy; `fit` estimates what the policy reads and asks it once.
 
     Parameters
     ----------
     turnover_l1 : float, default=1.0
         Budget γ in (0, 2] on ‖weights_ − previous_weights‖₁, bought plus sold. It is one number for the whole
         portfolio; skfolio's `max_turnover` of MeanRisk is a bound per asset.
-    risk_aversion : float, default=0.1
-        λ of the utility sᵀr − λ sᵀΣs.
-    model : str or Time2Decide, default="decide"
+    risk_aversion : float, optional
+        λ of the utility sᵀr − λ sᵀΣs per period; 5 for the market policy and 0.1 for the others unless given.
+    model : str or Time2Decide, default="market"
         A bundled checkpoint, a folder made by ``time2decide train decide``, or a loaded model.
     previous_weights : float, dict or array-like of shape (n_assets,), optional
         What is held now, of sum 1; equal weights if not given. Walk-forward validation passes the weights at the end
         of each fold on to the next.
     constraints : Constraints or path of a TOML or CSV file, optional
         Bounds, groups, exposures and cash; long-only and fully invested unless given. A file names the columns of X.
-    cost_bps : float, default=0.0
-        Cost of trading in basis points of the amount traded.
+    cost_bps : float, optional
+        Cost of trading in basis points of the amount traded; 10 for the market policy, none for the others unless
+        given.
     benchmark : array-like or Series of shape (n_assets,), optional
-        Risk is measured from these weights. With constraints, costs or a benchmark the weights are the exact maximum
-        of utility for the network's forecasts.
+        Risk is measured from these weights.
     portfolio_params, fallback, raise_on_failure
         As in every skfolio optimiser.
 
@@ -68,14 +67,14 @@ class Time2DecidePortfolio(BaseOptimization):
     def __init__(
         self,
         turnover_l1: float = 1.0,
-        risk_aversion: float = RISK_AVERSION,
-        model: str | Time2Decide = "decide",
+        risk_aversion: float | None = None,
+        model: str | Time2Decide = "market",
         portfolio_params: dict[str, Any] | None = None,
         fallback: Any = None,
         previous_weights: Any = None,
         raise_on_failure: bool = True,
         constraints: Constraints | str | Path | None = None,
-        cost_bps: float = 0.0,
+        cost_bps: float | None = None,
         benchmark: Any = None,
     ) -> None:
         super().__init__(
@@ -102,31 +101,32 @@ class Time2DecidePortfolio(BaseOptimization):
         Parameters
         ----------
         X : array-like of shape (n_observations, n_assets)
-            Returns, oldest first, at least 20 rows; the last 96 are forecast from, up to 512 before them tell what
-            the oracle would have held.
+            Returns, oldest first, at least 20 rows. The market policy reads all of them; the networks of synthetic
+            markets forecast from the last 96 and read up to 512 before them.
         y : ignored
         """
         returns = validate_data(self, X, ensure_min_samples=2, ensure_min_features=2, dtype=np.float64)
         expect(len(returns) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(returns))
         gamma = validate_turnover(self.turnover_l1)
-        risk = validate_risk_aversion(self.risk_aversion)
-        terms = self._terms(returns.shape[1])
-        previous = self._current_weights(returns.shape[1], terms.get("constraints"))
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
-        weights, expected = model.decide_batch(returns[None, -(MEMORY + WINDOW) :], previous, gamma, risk, **terms)
+        risk = validate_risk_aversion(model.risk_aversion if self.risk_aversion is None else self.risk_aversion)
+        terms = self._terms(returns.shape[1], model)
+        previous = self._current_weights(returns.shape[1], terms.get("constraints"))
+        weights, expected = model.decide_batch(returns[None], previous, gamma, risk, **terms)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
         return self
 
-    def _terms(self, assets: int) -> dict[str, Any]:
+    def _terms(self, assets: int, model: Time2Decide) -> dict[str, Any]:
         """Constraints, cost and benchmark for the exact solver; empty if there are none."""
         names = list(map(str, getattr(self, "feature_names_in_", [f"asset {i}" for i in range(assets)])))
-        cost, constraints = validate_cost(self.cost_bps), self.constraints
+        cost = validate_cost(model.cost_bps if self.cost_bps is None else self.cost_bps)
+        constraints = self.constraints
         if isinstance(constraints, (str, Path)):
             constraints = read_constraints(constraints, names)
         benchmark = self.benchmark
         if benchmark is not None:
             benchmark = validate_any_weights("benchmark", benchmark, assets, names)
-        if constraints is None and not cost and benchmark is None:
+        if constraints is None and cost == model.cost_bps and benchmark is None:
             return {}
         return {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
 

@@ -8,6 +8,8 @@ many rounds is taken, because machines are noisy; a ratio is only ever formed fr
 BENCHMARKS = {
     "constructions": ("solvers", "construction_rows"),
     "labels": ("solvers", "label_rows"),
+    "portfolio": ("portfolio_solver", "portfolio_rows"),
+    "exactness": ("portfolio_exactness", "exactness_rows"),
     "projection": ("portfolio", "projection_rows"),
     "neural": ("solvers", "neural_rows"),
     "oracle": ("portfolio", "oracle_rows"),

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
     from time2decide.backtesting.walk_forward import Backtest
 
-DEFAULT_STRATEGIES = (
-    "time2decide,time2decide-own,time2decide-utility,uniform,inverse-volatility,minimum-variance,"
-    "mean-variance-shrunk,pto-ar1"
-)
+DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance,mean-variance-shrunk,pto-ar1"
 #: What the columns of the table mean, for the page and for the terminal.
 COLUMNS = {
     "γ": "turnover budget per step: at most this ℓ1 change of the weights",
@@ -50,7 +47,7 @@ def backtest(
     prices: Prices = False,
     returns: Returns = False,
     cost_bps: Annotated[float, typer.Option(help="Cost in basis points of the amount traded.")] = 10.0,
-    risk_aversion: Annotated[float, typer.Option(help="λ")] = 0.1,
+    risk_aversion: Annotated[float, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period.")] = 5.0,
     constraints: Annotated[
         Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")
     ] = None,
@@ -131,14 +128,20 @@ def _list_strategies(as_json: bool) -> None:
 
 
 def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
-    """What Time2Decide would do after the last row from what it held then, at the first budget; None without it."""
-    from time2decide.policy.explanation import decision_facts
+    """What the policy would do after the last row from what it held then, at the first budget; None without it.
+
+    Of the market policy if it is among the strategies, else of the decision network.
+    """
+    from time2decide.policy.decision_facts import decision_facts
 
     budget = float(result.rollouts[0].turnover_l1[0])
-    if "time2decide" not in {one.name for one in result.rollouts}:
-        return None
-    held = result.weights("time2decide", budget).iloc[-1]
-    return decision_facts(table, held / held.sum(), budget, risk_aversion=risk_aversion)
+    names = {one.name for one in result.rollouts}
+    for strategy, model, cost in (("market", "market", result.cost_bps), ("time2decide", "decide", None)):
+        if strategy in names:
+            held = result.weights(strategy, budget).iloc[-1]
+            given = held / held.sum()
+            return decision_facts(table, given, budget, risk_aversion=risk_aversion, cost_bps=cost, model=model)
+    return None
 
 
 def _source(file: str | None, data: str | None) -> str:

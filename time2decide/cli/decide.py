@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SHOWN = 5  # assets named in the explanation
+_YEARS = 504  # rows below which the market policy is said to know little
+_READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _BAR = 40  # characters of the longest bar
 
 
@@ -26,18 +28,22 @@ def decide(
     ] = None,
     prices: Prices = False,
     returns: Returns = False,
-    risk_aversion: Annotated[float, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs.")] = 0.1,
+    risk_aversion: Annotated[
+        float | None, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period; 5, or 0.1 for decide networks.")
+    ] = None,
     constraints: Annotated[
         Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")
     ] = None,
-    cost: Annotated[float, typer.Option(help="Cost of trading in basis points of the amount traded.")] = 0.0,
+    cost: Annotated[
+        float | None, typer.Option(help="Cost of trading in basis points; 10, or none for decide networks.")
+    ] = None,
     benchmark: Annotated[
         Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
     ] = None,
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
     ] = False,
-    model: Annotated[str, typer.Option(help="decide, decide-utility, or a folder made by `train decide`.")] = "decide",
+    model: Annotated[str, typer.Option(help="market, decide, decide-utility, or a folder made by `train`.")] = "market",
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
     ] = False,
@@ -56,7 +62,8 @@ def decide(
     expect(out is None or out.resolve() != Path(file).resolve(), "out", "another file than the one that is read", out)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
-    validate_positive("cost", cost, allow_zero=True)
+    if cost is not None:
+        validate_positive("cost", cost, allow_zero=True)
     from time2decide.markets.tables import read_weights, write_weights
 
     current = None if previous is None else read_weights(previous)
@@ -65,7 +72,7 @@ def decide(
     import torch
 
     from time2decide.markets.tables import load_market
-    from time2decide.policy.explanation import decision_facts
+    from time2decide.policy.decision_facts import decision_facts
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     table, found = load_market(file, values)
@@ -102,8 +109,8 @@ def decide(
 def show_decision(facts: dict[str, Any], screen: Any) -> None:
     """The trades, the constraints, what was asked for beyond them, and what was assumed."""
     screen.print(trade_table(facts))
-    lines = [*_summary_lines(facts), *_exact_lines(facts), *_reason_lines(facts), *_input_lines(facts)]
-    for line in lines:
+    parts = (_verdict_lines, _summary_lines, _exact_lines, _reason_lines, _input_lines)
+    for line in (line for part in parts for line in part(facts)):
         screen.print(line, markup=False)
 
 
@@ -130,6 +137,19 @@ def trade_table(facts: dict[str, Any]) -> Table:
     return table
 
 
+def _verdict_lines(facts: dict[str, Any]) -> list[str]:
+    """Whether there is anything to predict, and what the forecasts change; for the market policy."""
+    if "verdict" not in facts:
+        return []
+    weights, without = facts["weights"], facts["without_forecasts"]
+    differs = sum(abs(weights[name] - without[name]) for name in weights)
+    return [
+        f"Verdict: {facts['verdict']['text']}",
+        f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). The trade costs "
+        f"{1e4 * facts['exact']['cost']:.2f} bp of the portfolio, spread over {facts['days']:.0f} days.",
+    ]
+
+
 def _summary_lines(facts: dict[str, Any]) -> list[str]:
     checks, used, sure = facts["constraints"], facts["turnover"], facts.get("uncertainty")
     verdict = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
@@ -147,7 +167,7 @@ def _summary_lines(facts: dict[str, Any]) -> list[str]:
 def _reason_lines(facts: dict[str, Any]) -> list[str]:
     why = facts.get("explanation")
     if why is None:
-        return []
+        return _market_reason_lines(facts) if "reasons_bps" in facts else []
 
     def largest(numbers: dict[str, float], sign: str) -> str:
         chosen = sorted(numbers, key=lambda name: -abs(numbers[name]))[:_SHOWN]
@@ -162,6 +182,19 @@ def _reason_lines(facts: dict[str, Any]) -> list[str]:
         *_hindsight_line(facts),
         f"  turnover of the mean decision as noise is added to the history: {levels}",
     ]
+
+
+def _market_reason_lines(facts: dict[str, Any]) -> list[str]:
+    """What speaks for and against each of the largest trades, in basis points a day."""
+    parts = facts["reasons_bps"]
+    traded = [name for name, trade in facts["change"].items() if abs(trade) > 5e-5]
+    if not traded:
+        return ["Why: no trade is worth its cost."]
+    lines = ["Why (basis points a day that one more unit of the asset brings: prior on means, forecasts, risk):"]
+    for name in sorted(traded, key=lambda one: -abs(facts["change"][one]))[:_SHOWN]:
+        prior, forecast, risk = (parts[part][name] for part in ("prior", "forecast", "risk"))
+        lines.append(f"  {name} {facts['change'][name]:+.2%}: {prior:+.2f} {forecast:+.2f} {risk:+.2f}")
+    return lines
 
 
 def _hindsight_line(facts: dict[str, Any]) -> list[str]:
@@ -181,7 +214,7 @@ def _exact_lines(facts: dict[str, Any]) -> list[str]:
     if "exact" in facts:
         exact = facts["exact"]
         lines.append(
-            f"Exact for the network's forecasts: utility {exact['utility'] * 1e4:.3f} bp after a cost of "
+            f"Exact for these forecasts and risks: utility {exact['utility'] * 1e4:.3f} bp after a cost of "
             f"{exact['cost'] * 1e4:.3f} bp, certified to {exact['gap']:.0e}. Cash {facts['cash']:.1%}."
         )
         lines += [f"  {name}: {value:.4f}" for name, value in facts["limits"].items()]
@@ -201,17 +234,20 @@ def _exact_lines(facts: dict[str, Any]) -> list[str]:
 def _input_lines(facts: dict[str, Any]) -> list[str]:
     source = facts["input"]
     guess = " (guessed; --prices or --returns settles it)" if source["values_guessed"] else ""
-    reads = "the oracle's past allocations" if source["history"] == "hindsight" else "its own past weights"
+    reads = _READS[source["history"]]
     lines = [
         f"Read {source['rows']} returns of {len(facts['weights'])} assets from {source['values']}{guess}. "
         f"The network {source['model']} reads {reads}."
     ]
-    if source["window"] < 96:
+    if source["history"] == "years":
+        if source["rows"] < _YEARS:
+            lines.append(f"The policy wants years of returns; with {source['rows']} rows it knows little.")
+    elif source["window"] < 96:
         lines.append(
             f"The history is shorter than the 96 rows the network was trained on: all {source['window']} were used, "
             "and the forecasts are less certain than they say."
         )
-    (low, high), risk = source["risk_aversion_trained"], facts["risk_aversion"]
+    (low, high), risk = source.get("risk_aversion_trained", (0.0, float("inf"))), facts["risk_aversion"]
     if not low <= risk <= high:
         lines.append(f"The network was trained for a risk aversion from {low:g} to {high:g}, not for {risk:g}.")
     if not source["previous_given"]:

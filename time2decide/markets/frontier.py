@@ -8,7 +8,10 @@ budget γ. Between two breakpoints weights and shadow price are linear in γ, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +21,14 @@ from time2decide.markets.portfolio import (
     CERTIFIED,
     FactorCovariance,
     PortfolioProblem,
+    PortfolioSolution,
     build_problem,
     kernels,
     solve_portfolio,
 )
 from time2decide.markets.turnover_path import Box, Cash, Curvature, duality_gap
 
+_ROUNDS = 10  # of bisection, for singular covariances
 _GRID = 201  # budgets that are solved one by one where there is no path: with linear limits
 
 
@@ -121,20 +126,32 @@ def turnover_frontier(
             turnover_l1=most, cost=1.0, constraints=constraints,
         )  # fmt: skip
         budgets = np.linspace(float(least.turnover) * (1 + 1e-12) + 1e-13, most, _GRID)
-    solved = solve_portfolio(
-        mean, covariance, previous, risk_aversion=risk_aversion, turnover_l1=budgets, cost=cost, benchmark=benchmark,
-        constraints=constraints,
-    )  # fmt: skip
-    last = (
-        int(np.argmax(solved.turnover_price <= 1e-15)) if (solved.turnover_price <= 1e-15).any() else len(budgets) - 1
-    )
-    kept = slice(0, last + 1)
+    options: dict[str, Any] = {"cost": cost, "benchmark": benchmark, "constraints": constraints}
+    solve = partial(solve_portfolio, mean, covariance, previous, risk_aversion=risk_aversion, **options)
+    solved = solve(turnover_l1=budgets) if found is None else _refined(solve, budgets)
+    free = solved.turnover_price <= 1e-15
+    kept = slice(0, int(np.argmax(free)) + 1 if free.any() else len(free))
     risk = _risk(problem, solved.weights[kept])
     income = solved.weights[kept] @ problem.mean[0]
     return TurnoverFrontier(
         solved.turnover[kept], solved.turnover_price[kept], solved.utility[kept], income, risk, solved.weights[kept],
         solved.gap[kept], found is not None,
     )  # fmt: skip
+
+
+def _refined(solve: Callable[..., PortfolioSolution], budgets: np.ndarray) -> PortfolioSolution:
+    """Solutions at budgets, with more of them until interpolation loses nothing half-way between two."""
+    solved = solve(turnover_l1=budgets)
+    for _ in range(_ROUNDS):
+        between = solve(turnover_l1=(budgets[1:] + budgets[:-1]) / 2)
+        mixed = between.problem.utility((solved.weights[1:] + solved.weights[:-1]) / 2)
+        size = np.abs(between.utility).max(initial=0.0) + np.abs(solved.utility).max()
+        missed = between.utility - mixed > 1e-13 * size
+        if not missed.any():
+            break
+        budgets = np.sort(np.concatenate([budgets, ((budgets[1:] + budgets[:-1]) / 2)[missed]]))
+        solved = solve(turnover_l1=budgets)
+    return solved
 
 
 def _path(problem: PortfolioProblem) -> tuple[np.ndarray, np.ndarray] | None:
@@ -156,7 +173,7 @@ def _path(problem: PortfolioProblem) -> tuple[np.ndarray, np.ndarray] | None:
     box = Box(problem.lower[0] - p, problem.upper[0] - p, problem.cost[0] / scale, budget)
     cash = Cash(now, money[0], money[1], (money[2] - shift) / scale) if flexible else Cash(0.0, 0.0, 0.0, 0.0)
     most = 30 * m + 200
-    for ridge in (0.0, 1e-6 * max(factor * variances.max() / scale, 1e-6)):
+    for ridge in (weight * max(factor * variances.max() / scale, 1e-2) for weight in (0.0, 1e-9, 1e-6)):
         with np.errstate(all="ignore"):
             *_, count, points, trades = kernels(1, m).follow(
                 Q, (slope - shift) / scale, box, cash, ridge, most, 8 * m + 50

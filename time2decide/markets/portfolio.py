@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -153,7 +153,12 @@ class PortfolioSolution:
     budget_price: np.ndarray
     gap: np.ndarray
     classes: np.ndarray = field(repr=False)
-    problem: PortfolioProblem = field(repr=False)
+    build: Callable[[], PortfolioProblem] = field(repr=False)
+
+    @cached_property
+    def problem(self) -> PortfolioProblem:
+        """What was solved."""
+        return self.build()
 
     @cached_property
     def utility(self) -> np.ndarray:
@@ -213,16 +218,66 @@ def solve_portfolio(
     Current weights outside the bounds are allowed: the trades to the nearest bounds count towards turnover and cost.
     Batches broadcast along the leading dimensions. Where the maximiser is not unique, one of them is returned.
     """
-    problem, lead = build_problem(
-        mean, covariance, previous, risk_aversion, turnover_l1, cost, benchmark, constraints or LONG_ONLY
-    )
+    arguments = mean, covariance, previous, risk_aversion, turnover_l1, cost
+    if benchmark is None and constraints is None and start is None:
+        found = _solve_single(*arguments)
+        if found is not None:
+            return found
+    problem, lead = build_problem(*arguments, benchmark, constraints or LONG_ONLY)
     rows, m = problem.mean.shape
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
     weights, report = solve_rows(problem, classes, start is not None, threads)
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
     return PortfolioSolution(
-        weights.reshape(*lead, m), theta, nu, np.maximum(gap, 0.0), classes.reshape(*lead, m), problem
+        weights.reshape(*lead, m), theta, nu, np.maximum(gap, 0.0), classes.reshape(*lead, m), lambda: problem
     )
+
+
+def _solve_single(
+    mean: Any, covariance: Any, previous: Any, risk_aversion: Any, turnover_l1: Any, cost: Any
+) -> PortfolioSolution | None:
+    """One long-only decision by the shortest way, or None where it is not one, is not valid or not certified.
+
+    A small decision takes twenty microseconds: the checks of `build_problem` would take ten times that.
+    """
+    kernel = sys.modules.get("time2decide.markets.turnover_kernels")
+    numbers = (type(risk_aversion), type(turnover_l1), type(cost)) == (float, float, float)
+    if kernel is None or not numbers or not min(risk_aversion, turnover_l1, cost) >= 0 or turnover_l1 > _UNLIMITED:
+        return None
+    for array, dimensions in ((mean, 1), (covariance, 2), (previous, 1)):
+        if type(array) is not np.ndarray or array.dtype != np.float64 or array.ndim != dimensions:
+            return None
+        if not (array.flags.c_contiguous and array.flags.writeable):  # compiled code is made for one kind of array
+            return None
+    try:
+        linear, start, level, good = kernel.prepare(mean, covariance, previous)
+    except np.linalg.LinAlgError:
+        return None
+    if not good or not risk_aversion < np.inf or not cost < np.inf:
+        return None
+    m = len(mean)
+    empty, lower, upper, which, cash, exposure = _constants(m)
+    classes, weights, report = np.zeros((1, m), np.int64), np.empty((1, m)), np.empty((1, 4))
+    kernel.solve_rows(
+        covariance[None], *empty, which, np.array([2 * risk_aversion]), linear, start, lower, upper,
+        np.full((1, m), cost), np.array([turnover_l1]), cash, exposure, classes, False, weights, report,
+    )  # fmt: skip
+    theta, nu, gap, count = report[0]
+    if not (count >= 0 and gap <= CERTIFIED):
+        return None
+    arguments = mean, covariance, previous, risk_aversion, turnover_l1, cost
+
+    def build() -> PortfolioProblem:
+        return build_problem(*arguments, None, LONG_ONLY)[0]
+
+    return PortfolioSolution(weights[0], theta, nu + level, np.maximum(gap, 0.0), classes[0], build)
+
+
+@cache
+def _constants(m: int) -> tuple[Any, ...]:
+    """Arrays that every long-only decision of m assets shares; the solver does not change them."""
+    empty = np.zeros((1, 0, 0)), np.zeros((1, 0))
+    return empty, np.zeros((1, m)), np.ones((1, m)), np.zeros(1, np.int64), np.zeros((1, 3)), np.ones(1)
 
 
 def nearest_portfolio(

@@ -53,9 +53,9 @@ def repair(
 ) -> None:
     """Solve the given rows by the second family of solvers, in place; an answer is replaced only by a better one."""
     for row in rows:
-        one, scale, shift = _scaled_row(problem, int(row))
+        one, scale, shift = scaled_row(problem, int(row))
         try:
-            answer = _solve_row(one)
+            answer = solve_row(one)
         except InputError:
             _name_the_conflict(problem, int(row))
             raise
@@ -76,7 +76,7 @@ def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:
     refuse_contradictions(constraints, names, problem.previous[i], float(problem.turnover_l1[i]))
 
 
-def _scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
+def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     m = problem.mean.shape[1]
     which = problem.which[i]
     if problem.dense.size:
@@ -102,7 +102,7 @@ def _scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     return row, scale, float(shift)
 
 
-def _solve_row(row: _Row) -> _Answer:
+def solve_row(row: _Row) -> _Answer:
     s, theta, nu, eta = _clarabel(row)
     best = _certified(row, s, theta, nu, eta)
     best = best if _feasible(row, best.s) else best._replace(gap=np.inf)

@@ -164,8 +164,8 @@ _LOOPS = (
     curvature_row, curvature_product, curvature_diagonal, enter, leave, direction, next_entry, next_exit, advance
 )  # fmt: skip
 _SHARED = (
-    "refactor first_trade next_cash_event settle follow class_equations reclassify polish duality_gap solve_one "
-    "solve_rows adjoint_rows"
+    "refactor first_trade next_cash_event settle follow class_equations reclassify release polish duality_gap "
+    "solve_one solve_rows adjoint_rows prepare"
 )
 _ONE_CALLER = {"solve_one"}
 
@@ -187,3 +187,4 @@ _COMPILED = _compile()
 solve_rows = _COMPILED["solve_rows"]
 follow = _COMPILED["follow"]
 adjoint_rows = _COMPILED["adjoint_rows"]
+prepare = _COMPILED["prepare"]

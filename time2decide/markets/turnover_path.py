@@ -27,7 +27,7 @@ import numpy as np
 UNTOUCHED, BOUGHT, SOLD, AT_LOWER, AT_UPPER = 0, 1, -1, -2, 2
 END, BUY, SELL, LEAVE, CASH_BOUND, CASH_FREE = 0, 1, 2, 3, 4, 5  # what ends a segment of the path
 _REFACTOR = 48  # events between two fresh inverses: the rounding of rank-one updates stays below 1e-12
-_RIDGE = 1e-6  # of the largest curvature, added where Q_TT is singular (far above √ε); `polish` removes it again
+_RIDGES = (0.0, 1e-6, 1e-9)  # added to data of size 1 where Q_TT is singular, in turn; `polish` removes them again
 _LEAST_PIVOT = 1e-6  # relative, below which Q_TT counts as singular
 _STILL = 1e-13  # relative change of θ that counts as none
 _POLISH_ROUNDS, _PROXIMAL_ROUNDS = 15, 5
@@ -234,7 +234,7 @@ def follow(Q, g, box, cash, ridge, most, keep):
             points[count, 0], points[count, 1], points[count, 2], points[count, 3] = tau, theta, nu, z
             trades[count] = d
         count += 1
-        if count % _REFACTOR == 0 and k:
+        if (count % _REFACTOR == 0 or ridge > 0) and k:
             refactor(inverse, rows, members, k)
         if k == 0 and not free:
             break
@@ -308,15 +308,15 @@ def class_equations(Q, g0, box, cash, d, state, members, theta, free, z, binding
     return matrix, right
 
 
-def polish(Q, g0, box, cash, d, state, prices, free, singular):
+def polish(Q, g0, box, cash, d, state, prices, free, ridge):
     """Solve the equations of the classes afresh and change the classes that are not right, until all are.
 
-    Every round is a proximal step around the last d, whose bias vanishes as rounds go on; where Q_TT is singular its
-    weight is larger and more rounds are made. The classes are changed in place. Returns d, θ, ν, and if cash is free.
+    Every round is a proximal step around the last d with weight `ridge`, whose bias vanishes as rounds go on. The
+    classes are changed in place. Returns d, θ, ν, and if cash is free.
     """
     theta, nu, z = prices
-    least = 1e-13 * max(np.max(curvature_diagonal(Q, len(d))), 1e-3)
-    ridge = _RIDGE / 1e-13 * least if singular else least
+    singular = ridge > 0
+    ridge = max(ridge, 1e-13 * np.max(curvature_diagonal(Q, len(d))))
     binding, settled = theta > 0, 0
     for _ in range(2 * _POLISH_ROUNDS if singular else _POLISH_ROUNDS):
         members = np.nonzero(np.abs(state) == 1)[0]
@@ -347,12 +347,37 @@ def polish(Q, g0, box, cash, d, state, prices, free, singular):
         theta = max(theta, 0.0)
         a = g0 - curvature_product(Q, d) - nu
         changed += reclassify(a, box.cost + theta, d, box.low, box.high, state)
+        if binding and not changed and not free:
+            changed += release(a, box, d, state, theta)
         moved = np.max(np.abs(d[members] - before)) if k > 0 else 0.0
         settled = 0 if changed else settled + 1
-        ridge = max(0.1 * ridge, least)
         if settled and (not singular or moved < 1e-12 or settled > _PROXIMAL_ROUNDS):
             break
     return np.minimum(np.maximum(d, box.low), box.high), theta, nu, free
+
+
+def release(a, box, d, state, theta):
+    """Free one asset where all of T trade to one side but the turnover is not γ: the one that minds least, in place.
+
+    The net exposure alone then fixes T, so that the budget needs an asset of the other side. Returns how many changed.
+    """
+    off = np.abs(d).sum() - box.budget
+    total = 0
+    for i in range(len(state)):
+        total += state[i] if abs(state[i]) == 1 else 0
+    count = np.sum(np.abs(state) == 1)
+    if count == 0 or abs(total) < count or abs(off) <= 10 * _SLACK:
+        return 0
+    side, best, who = (-1 if total > 0 else 1), np.inf, -1
+    for i in range(len(state)):
+        waits = state[i] == 2 * side if off > 0 else state[i] == UNTOUCHED
+        room = box.high[i] > 0 if side > 0 else box.low[i] < 0
+        if waits and room and abs(side * a[i] - box.cost[i] - theta) < best:
+            best, who = abs(side * a[i] - box.cost[i] - theta), i
+    if who < 0:
+        return 0
+    state[who] = side
+    return 1
 
 
 def reclassify(a, price, d, low, high, state):
@@ -419,13 +444,13 @@ def solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):
     g0, top, gap, count, attempt = (slope - shift) / scale, top / scale, np.inf, -1, (0 if warm else 1)
     d, prices, free = np.zeros(m), (1e-3, 0.0, money.now), cash[1] > cash[0]
     s, theta, nu = p, 0.0, 0.0
-    while reachable and attempt < 3 and not (count >= 0 and gap <= 1e-13):
+    while reachable and attempt < 4 and not (count >= 0 and gap <= 1e-13):
+        ridge = _RIDGES[max(attempt - 1, 0)] * max(top, 1e-2)
         if attempt > 0:
-            ridge = _RIDGE * max(top, 1e-6) if attempt == 2 else 0.0
             d, classes, prices, free, count, _, _ = follow(unit, g0, box, money, ridge, 30 * m + 200, 0)
             state[:] = classes
         if attempt != 1 or count >= 0:
-            d, theta, nu, free = polish(unit, g0, box, money, d, state, prices, free, attempt == 2)
+            d, theta, nu, free = polish(unit, g0, box, money, d, state, prices, free, ridge)
             s = np.where(state == AT_LOWER, lower, np.where(state == AT_UPPER, upper, p + d))
             gradient = (q - shift) - curvature_product(Q, s)
             relative = np.array([cash[0], cash[1], cash[2] - shift])
@@ -500,3 +525,30 @@ def adjoint_rows(S, B, D, which, factor, classes, binding, free, v, y, prices, p
         pull = answer @ rows + y_nu
         sign = np.sign(state).astype(np.float64)
         previous[row] += y_theta * sign - np.where(state == UNTOUCHED, pull, 0.0)
+
+
+def prepare(mean, S, previous):
+    """Check one long-only decision and bring it to rows: μ − max μ and p without rounding, (1, m) each, max μ, if well.
+
+    Anything unusual (not finite, not symmetric, off the simplex by more than rounding) is left to the careful checks of
+    `build_problem`, which say what is wrong; a covariance that is not semidefinite raises.
+    """
+    m = len(mean)
+    size, off, level, total, good = 0.0, 0.0, -np.inf, 0.0, S.shape[0] == m and S.shape[1] == m and len(previous) == m
+    if good:
+        for i in range(m):
+            for j in range(i + 1):
+                size = max(size, abs(S[i, j]))
+                off = max(off, abs(S[i, j] - S[j, i]))
+            level = max(level, mean[i])
+            total += max(previous[i], 0.0)
+            good = good and np.isfinite(mean[i]) and previous[i] >= -1e-6
+    good = good and abs(total - 1.0) <= 1e-6 and size > 0 and np.isfinite(size) and off <= 1e-6 * size
+    linear, start = np.zeros((1, m)), np.zeros((1, m))
+    if good:
+        unit = S / size
+        for i in range(m):
+            linear[0, i], start[0, i] = mean[i] - level, max(previous[i], 0.0) / total
+            unit[i, i] += 1e-6
+        np.linalg.cholesky(unit)
+    return linear, start, level, good

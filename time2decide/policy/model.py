@@ -1,7 +1,7 @@
 """Time2Decide: returns in, the next allocation out.
 
-The decision network of `network.py` as a strategy for the rollout engine, and as an object that decides for a table of
-returns.
+One object for every trained policy: the market policy, which is the default, and the decision networks of the paper's
+synthetic markets, which are strategies of the rollout engine here too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import load_checkpoint
+from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
+from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
@@ -30,11 +31,14 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
+from time2decide.policy.market_decision import COST_BPS, MarketDecision, MarketStrategy, market_decision
+from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
+from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.network import HISTORY, Policy, PolicyInput, PolicyOutput
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation, validate_cost
 
-PRETRAINED = Policy.BUNDLED  # checkpoints by name
+PRETRAINED = {**MarketPolicy.BUNDLED, **Policy.BUNDLED}  # checkpoints by name; the first is the default
 HISTORIES = ("hindsight", "own")
 MEMORY = 512  # steps back that the oracle's path is followed from; it has forgotten its start long before
 
@@ -153,32 +157,46 @@ class Decision:
 
 
 class Time2Decide:
-    """A trained decision network for any number of assets, turnover budget and unit of returns.
+    """A trained policy for any number of assets, turnover budget and unit of returns.
 
     >>> model = Time2Decide.from_pretrained()
     >>> weights = model.decide(returns, previous_weights=held, turnover_l1=0.5)
     """
 
-    def __init__(self, policy: Policy, notes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, policy: Policy | MarketPolicy, notes: Mapping[str, Any] | None = None) -> None:
         self.policy = policy.eval()
         self.notes = dict(notes or {})
 
     @classmethod
-    def from_pretrained(cls, name_or_dir: str | Path = "decide") -> Time2Decide:
-        """The model of a bundled checkpoint (``decide``, ``decide-utility``) or of a folder made by training."""
-        return cls(*load_policy(name_or_dir))
+    def from_pretrained(cls, name_or_dir: str | Path = "market") -> Time2Decide:
+        """The policy of a bundled checkpoint (``market``, ``decide``, ``decide-utility``) or of a training folder."""
+        policy, notes = _load(name_or_dir, {"Policy": Policy, "MarketPolicy": MarketPolicy})
+        assert isinstance(policy, (Policy, MarketPolicy))
+        return cls(policy, notes)
+
+    @property
+    def risk_aversion(self) -> float:
+        """λ unless told: 5 for the market policy, the paper's 0.1 for the networks of its synthetic markets."""
+        return MARKET_RISK_AVERSION if isinstance(self.policy, MarketPolicy) else RISK_AVERSION
+
+    @property
+    def cost_bps(self) -> float:
+        """Cost of a trade unless told: 10 basis points for the market policy, none for the others."""
+        return COST_BPS if isinstance(self.policy, MarketPolicy) else 0.0
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write ``model.safetensors`` and ``config.json`` to a folder."""
         return self.policy.save_pretrained(folder, self.notes)
 
-    def strategy(self, history: str | None = None, name: str = "time2decide") -> PolicyStrategy:
+    def strategy(self, history: str | None = None, name: str | None = None) -> PolicyStrategy | MarketStrategy:
         """The model as a strategy for `backtest` and `rollout`.
 
-        `history` is the one it was trained for unless told: ``own`` for a fine-tuned network and for one trained on
-        utility, else ``hindsight``.
+        `history` is whose past allocations a network of synthetic markets reads; the one it was trained for unless
+        told: ``own`` for a fine-tuned network and for one trained on utility, else ``hindsight``.
         """
-        return PolicyStrategy(self.policy, history or default_history(self.policy, self.notes), name)
+        if isinstance(self.policy, MarketPolicy):
+            return MarketStrategy(self.policy, name or "market")
+        return PolicyStrategy(self.policy, history or default_history(self.policy, self.notes), name or "time2decide")
 
     def decide(
         self,
@@ -186,9 +204,9 @@ class Time2Decide:
         previous_weights: ArrayLike | pd.Series | None = None,
         turnover_l1: float = 1.0,
         *,
-        risk_aversion: float = RISK_AVERSION,
+        risk_aversion: float | None = None,
         constraints: Constraints | None = None,
-        cost_bps: float = 0.0,
+        cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
@@ -196,17 +214,21 @@ class Time2Decide:
         Parameters
         ----------
         returns : DataFrame (dates × assets), or array (time, assets)
-            Past returns, oldest first, at least 20 rows; 96 and more are better. The last 96 are what the forecasts
-            are made of; earlier ones tell what the oracle would have held.
+            Past returns, oldest first, at least 20 rows. The market policy reads all of them and wants years; the
+            networks of synthetic markets forecast from the last 96.
         previous_weights : (assets,), optional
-            What is held now; uniform if not given.
+            Current weights; uniform if not given.
         turnover_l1 : float
             Budget γ in (0, 2] on ‖new − previous‖₁; 2 allows any change.
-        risk_aversion : float
-            λ of the utility sᵀr − λ sᵀΣs.
-        constraints, cost_bps, benchmark : optional
-            With any of them the weights are the exact maximum of r̂ᵀs − λ (s−b)ᵀΣ(s−b) − c ‖s − previous‖₁ under the
-            constraints, with the network's forecasts r̂ and the covariance of the window.
+        risk_aversion : float, optional
+            λ of the utility sᵀr − λ sᵀΣs per period; 5 for the market policy, 0.1 for the others unless given.
+        cost_bps : float, optional
+            Cost of a trade in basis points of the amount traded; 10 for the market policy, none for the others
+            unless given.
+        constraints, benchmark : optional
+            The market policy's weights are the exact maximum of μᵀs − λ (s−b)ᵀΣ(s−b) − c ‖s − previous‖₁ under the
+            constraints. So are those of the other networks where constraints, costs or a benchmark are given, with
+            their forecasts as μ and the covariance of the window.
 
         Returns
         -------
@@ -224,11 +246,11 @@ class Time2Decide:
         previous_weights: ArrayLike | pd.Series | None = None,
         turnover_l1: float = 1.0,
         *,
-        risk_aversion: float = RISK_AVERSION,
+        risk_aversion: float | None = None,
         constraints: Constraints | None = None,
-        cost_bps: float = 0.0,
+        cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
-    ) -> Decision:
+    ) -> Decision | MarketDecision:
         """`decide` with everything that led to the answer."""
         array = validate_returns(returns, LEAST_WINDOW, WINDOW)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
@@ -236,21 +258,30 @@ class Time2Decide:
             previous = validate_weights(previous_weights, array.shape[1], names)
         else:
             previous = validate_any_weights("previous_weights", previous_weights, array.shape[1], names)
-        gamma, risk = validate_turnover(turnover_l1), validate_risk_aversion(risk_aversion)
-        cost = validate_cost(cost_bps)
+        gamma = validate_turnover(turnover_l1)
+        risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)
+        cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
+        b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
+        terms = {"constraints": constraints, "benchmark": b}
+        if isinstance(self.policy, MarketPolicy):
+            state = MarketState(array.shape[1]).extend(array)
+            return market_decision(self.policy, state, previous, gamma, risk, cost, **terms)
+        return self._network_decision(array, previous, gamma, risk, cost, terms)
+
+    def _network_decision(
+        self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]
+    ) -> Decision:
         strategy, observation = self.strategy(), observe(array[None], previous, gamma, risk)
+        assert isinstance(strategy, PolicyStrategy)
         inputs = strategy.inputs(observation)
         output = strategy.output(inputs)
         forecast, solution = output.forecast[0].double().numpy(), None
-        if constraints is None and not cost and benchmark is None:
+        if not cost and all(term is None for term in terms.values()):
             target = strategy.target(output, observation)[0, 0]
             weights = np.asarray(project_portfolio(target, previous, gamma))
         else:
-            b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
-            solution = solve_portfolio(
-                forecast, observation.covariance[0], previous, risk_aversion=risk, turnover_l1=gamma, cost=cost / 1e4,
-                benchmark=b, constraints=constraints,
-            )  # fmt: skip
+            options: dict[str, Any] = {"risk_aversion": risk, "turnover_l1": gamma, "cost": cost / 1e4, **terms}
+            solution = solve_portfolio(forecast, observation.covariance[0], previous, **options)
             weights = target = solution.weights
         return Decision(
             weights=weights,
@@ -272,9 +303,18 @@ class Time2Decide:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Feasible weights and forecasts of the next returns for validated histories (n, time, m), each (n, m).
 
-        `terms` are constraints, cost and benchmark as in `solve_portfolio`; with any the answer is exact for forecasts.
+        `terms` are constraints, cost and benchmark as in `solve_portfolio`; with any a network of synthetic markets
+        answers exactly for its forecasts.
         """
+        if isinstance(self.policy, MarketPolicy):
+            cost = 1e4 * terms.pop("cost", self.cost_bps / 1e4)
+            states = [MarketState(history.shape[1]).extend(history) for history in histories]
+            made = [
+                market_decision(self.policy, one, previous, turnover_l1, risk_aversion, cost, **terms) for one in states
+            ]
+            return np.stack([one.weights for one in made]), np.stack([one.mean for one in made])
         strategy, observation = self.strategy(), observe(histories, previous, turnover_l1, risk_aversion)
+        assert isinstance(strategy, PolicyStrategy)
         output = strategy.output(strategy.inputs(observation))
         if terms:
             forecast = output.forecast.double().numpy()
@@ -287,9 +327,15 @@ class Time2Decide:
 
 def load_policy(name_or_dir: str | Path) -> tuple[Policy, dict[str, Any]]:
     """The network of a bundled name or of a folder, in evaluation mode, and the notes on how it was made."""
-    policy, notes = load_checkpoint(name_or_dir, {"Policy": Policy}, PRETRAINED)
+    policy, notes = _load(name_or_dir, {"Policy": Policy})
     assert isinstance(policy, Policy)
     return policy, notes
+
+
+def _load(
+    name_or_dir: str | Path, kinds: Mapping[str, type[PretrainedModel]]
+) -> tuple[PretrainedModel, dict[str, Any]]:
+    return load_checkpoint(name_or_dir, kinds, PRETRAINED)
 
 
 def observe(returns: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float) -> Observation:

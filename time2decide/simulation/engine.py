@@ -92,6 +92,13 @@ class Observation:
         return empirical_covariance(self.returns)
 
 
+def continues(last: np.ndarray | None, window: np.ndarray) -> bool:
+    """Whether a window (series, time, m) is the last one moved on by one step."""
+    if last is None or last.shape != window.shape:
+        return False
+    return np.array_equal(window[:, :-1], last[:, 1:], equal_nan=True)
+
+
 class Strategy(Protocol):
     """What the engine needs of a strategy: a rule or a policy that answers an observation with weights.
 

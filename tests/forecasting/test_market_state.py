@@ -1,0 +1,137 @@
+"""The state of a market: sums against their definitions, no look ahead, gaps, and what its records find."""
+
+import numpy as np
+import pytest
+
+from time2decide.forecasting.market_state import (
+    CORRELATION_HALF_LIVES,
+    EXPERTS,
+    VOLATILITY_HALF_LIVES,
+    MarketState,
+    RunningSums,
+    effective_rows,
+)
+
+
+def noise(rows, assets=4, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.01, (rows, assets)) * np.linspace(0.5, 2, assets)
+
+
+def reversal(rows=1500, assets=10, size=-0.15, seed=1):
+    shocks = noise(rows, assets, seed)
+    returns = shocks.copy()
+    returns[1:] += size * shocks[:-1]
+    return returns
+
+
+def test_volatilities_are_exponentially_weighted():
+    returns = noise(300)
+    found = MarketState(4).extend(returns).tokens().volatility
+    for k, half_life in enumerate(VOLATILITY_HALF_LIVES):
+        weight = 0.5 ** (np.arange(300)[::-1] / half_life)
+        expected = np.sqrt((weight[:, None] * returns**2).sum(0) / weight.sum())
+        np.testing.assert_allclose(found[k], expected, rtol=1e-10)
+
+
+def test_correlations_are_those_of_standardised_returns():
+    rng = np.random.default_rng(2)
+    common = rng.normal(size=(3000, 1))
+    returns = 0.01 * (0.6 * common + 0.8 * rng.normal(size=(3000, 5)))
+    found = MarketState(5).extend(returns).tokens().correlation
+    assert found.shape == (len(CORRELATION_HALF_LIVES), 5, 5)
+    np.testing.assert_allclose(found[:, range(5), range(5)], 1.0)
+    np.testing.assert_allclose(found[-1][~np.eye(5, dtype=bool)], 0.36, atol=0.06)
+    assert np.linalg.eigvalsh(found).min() > 0
+
+
+@pytest.mark.parametrize("rows", [19, 40, 62, 63, 64, 300])
+def test_reading_at_once_and_day_by_day_agree_to_the_last_bit(rows):
+    returns = noise(rows)
+    once, daily = MarketState(4).extend(returns), MarketState(4)
+    for row in returns:
+        daily.update(row)
+        daily.tokens()  # asking changes nothing
+    for name in ("volatility", "correlation", "forecast", "slope", "t_value", "worth", "score"):
+        np.testing.assert_array_equal(getattr(once.tokens(), name), getattr(daily.tokens(), name))
+
+
+def test_permuting_assets_permutes_the_tokens():
+    returns, order = reversal(400), np.random.default_rng(0).permutation(10)
+    plain, moved = MarketState(10).extend(returns).tokens(), MarketState(10).extend(returns[:, order]).tokens()
+    np.testing.assert_allclose(moved.forecast, plain.forecast[:, order], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(moved.correlation, plain.correlation[:, order][:, :, order], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(moved.t_value, plain.t_value, rtol=1e-6)
+
+
+def test_the_unit_of_returns_does_not_matter():
+    returns = reversal(400)
+    small, large = MarketState(10).extend(returns).tokens(), MarketState(10).extend(100 * returns).tokens()
+    np.testing.assert_allclose(large.forecast, 100 * small.forecast, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(large.t_value, small.t_value, rtol=1e-8)
+    np.testing.assert_allclose(large.worth, 100 * small.worth, rtol=1e-8, atol=1e-14)
+
+
+def test_a_reversal_is_found_and_noise_is_not():
+    found = MarketState(10).extend(reversal()).tokens()
+    assert found.t_value[0] > 6
+    assert 0.5 < found.slope[0] < 1.5
+    assert found.worth[0] > 4 * found.worth_error[0]
+    values = np.array([MarketState(6).extend(noise(900, 6, seed)).tokens().t_value for seed in range(12)])
+    assert np.abs(values).mean() < 1.6
+    assert (values > 3.5).mean() < 0.05
+
+
+def test_effects_between_assets_are_found_by_the_regression_on_all():
+    shocks = noise(1500, 4, 3)
+    returns = shocks.copy()
+    for t in range(1, 1500):
+        returns[t, 1] += 0.4 * returns[t - 1, 0]
+    found = MarketState(4).extend(returns).tokens()
+    assert found.t_value[-1] > 3.5
+    assert found.t_value[-1] > found.t_value[0] + 3
+
+
+def test_worth_is_gain_per_unit_traded():
+    """With a persistent signal traded rarely the worth is that of holding; gross of costs."""
+    drift = np.array([0.001, -0.001, 0.001, -0.001])
+    found = MarketState(4).extend(noise(1500) + drift).tokens()
+    assert found.worth[EXPERTS.index(21)] > 20e-4
+    assert (found.worth_error > 0).all()
+
+
+def test_forecasts_do_not_know_the_future():
+    returns = reversal(500)
+    changed = returns.copy()
+    changed[300:] = 0.05
+    early = MarketState(10).extend(returns[:300]).tokens()
+    again = MarketState(10).extend(changed[:300]).tokens()
+    np.testing.assert_array_equal(early.forecast, again.forecast)
+
+
+def test_a_gap_leaves_an_asset_as_it_is_and_fills_nothing():
+    returns = noise(400)
+    gaps = returns.copy()
+    gaps[:250, 2] = np.nan  # lists late
+    gaps[320:330, 1] = np.nan  # halted
+    found = MarketState(4).extend(gaps).tokens()
+    np.testing.assert_array_equal(found.age, [400, 390, 150, 400])
+    alone = MarketState(1).extend(returns[250:, 2:3]).tokens()
+    np.testing.assert_allclose(found.volatility[:, 2], alone.volatility[:, 0], rtol=1e-12)
+    assert np.isfinite(found.correlation).all()
+    assert np.isfinite(found.forecast).all()
+    halted = MarketState(4).extend(gaps[:325]).tokens()
+    assert (halted.forecast[:, 1] == 0).all()
+
+
+def test_running_sums():
+    sums, rows = RunningSums(2), np.random.default_rng(0).normal(size=(2000, 2))
+    for count, row in enumerate(rows, start=1):
+        sums.add(row)
+        if count in (1, 5, 300, 758, 759, 2000):
+            np.testing.assert_allclose(sums.sum(5, 2), rows[max(count - 5, 0) : max(count - 2, 0)].sum(0), atol=1e-10)
+
+
+def test_effective_rows():
+    half_life = np.array([63.0, 1000.0])
+    weight = 0.5 ** (np.arange(200)[:, None] / half_life)
+    np.testing.assert_allclose(effective_rows(200, half_life), weight.sum(0) ** 2 / (weight**2).sum(0))

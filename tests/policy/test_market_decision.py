@@ -1,0 +1,97 @@
+"""Decisions of the market policy: certified, within their limits, silent where nothing is to be predicted."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide import Time2Decide, backtest
+from time2decide.forecasting.market_state import MarketState
+from time2decide.markets.portfolio import solve_portfolio
+from time2decide.policy.market_decision import ForecastRecord, MarketStrategy, Verdict, market_decision
+from time2decide.policy.market_policy import MarketPolicy
+from time2decide.simulation.engine import rollout
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Time2Decide.from_pretrained()
+
+
+@pytest.fixture(scope="module")
+def returns():
+    rng = np.random.default_rng(0)
+    return (0.006 * rng.normal(size=(700, 1)) + 0.01 * rng.normal(size=(700, 5))) * np.linspace(0.5, 2, 5)
+
+
+def test_a_decision_is_feasible_optimal_and_explained(model, returns):
+    previous = np.array([0.1, 0.1, 0.2, 0.3, 0.3])
+    made = model.decision(returns, previous, 0.2, risk_aversion=20.0, cost_bps=5.0)
+    assert made.weights.sum() == pytest.approx(1, abs=1e-12)
+    assert made.weights.min() >= 0
+    assert made.turnover <= 0.2 + 1e-12
+    assert made.solution.gap <= 1e-12
+    again = solve_portfolio(
+        made.mean, made.covariance, previous, risk_aversion=20.0, turnover_l1=0.2, cost=5e-4 / made.days
+    )
+    np.testing.assert_allclose(made.weights, again.weights, atol=1e-12)
+    assert made.weights @ made.covariance @ made.weights < previous @ made.covariance @ previous
+    np.testing.assert_allclose(made.mean, made.prior + made.signal)
+
+
+def test_permuting_assets_permutes_the_decision(model, returns):
+    order = np.array([3, 1, 4, 0, 2])
+    plain, moved = model.decide(returns, None, 0.4), model.decide(returns[:, order], None, 0.4)
+    np.testing.assert_allclose(moved, plain[order], atol=1e-5)
+
+
+def test_dear_trades_are_not_made_and_nothing_predictable_means_no_forecasts(model, returns):
+    made = model.decision(returns, None, 1.0, cost_bps=500.0)
+    assert made.turnover == 0
+    assert made.verdict.probability < 0.05
+    assert "Nothing to predict" in made.verdict.text
+    assert np.abs(made.weights - made.without_forecasts).sum() < 0.02
+
+
+def test_the_verdict_names_the_forecast_that_pays():
+    weak = ForecastRecord(1, False, 0.5, 1.0, 2.0, 2.0, 0.01, 0.0)
+    strong = ForecastRecord(3, False, 0.8, 5.0, 16.0, 4.0, 0.9, 0.4)
+    verdict = Verdict((weak, strong), 10.0)
+    assert verdict.best is strong
+    assert "the next 3 days earned 16.0 bp per unit traded so far (95 %: 8.2 to 23.8)" in verdict.text
+    assert "trading costs 10 bp: followed at 40%" in verdict.text
+
+
+def test_the_strategy_carries_its_state_and_equals_decisions_from_scratch(model, returns):
+    policy = model.policy
+    assert isinstance(policy, MarketPolicy)
+    result = rollout(
+        returns, MarketStrategy(policy), [0.1, 0.5], risk_aversion=5.0, window=600, budget_from="drifted", cost_bps=10.0
+    )
+    weights = result.allocations[0, 1]
+    for t in (600, 650, 699):
+        drifted = weights[t - 1] * (1 + returns[t - 1]) if t > 600 else weights[t - 1]
+        state = MarketState(5).extend(returns[t - 600 : t] if t == 600 else returns[:t])
+        made = market_decision(policy, state, drifted / drifted.sum(), 0.5, 5.0, 10.0)
+        np.testing.assert_allclose(weights[t], made.weights, atol=1e-9)
+
+
+def test_a_strategy_starts_anew_with_another_market(model, returns):
+    strategy = model.strategy()
+    first = rollout(returns[:, :3], strategy, 0.3, window=650).allocations
+    rollout(2 * returns[:, 1:4], strategy, 0.3, window=650)
+    np.testing.assert_array_equal(rollout(returns[:, :3], strategy, 0.3, window=650).allocations, first)
+
+
+def test_unpredictable_markets_are_hardly_traded():
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(
+        0.01 * rng.standard_t(4, (500, 8)), index=pd.bdate_range("2020-01-01", periods=500), columns=list("ABCDEFGH")
+    )
+    result = backtest(table, ["market", "uniform"], 0.5, risk_aversion=10.0, cost_bps=10.0)
+    market = result.frame[result.frame["strategy"] == "market"]
+    assert market["traded"].iloc[100:].mean() <= 0.02
+
+
+def test_two_assets_and_twenty_rows(model):
+    weights = model.decide(0.01 * np.random.default_rng(0).normal(size=(20, 2)))
+    assert weights.sum() == pytest.approx(1)

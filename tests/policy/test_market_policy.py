@@ -1,0 +1,125 @@
+"""The market policy: what Σ is made of, when forecasts are followed, symmetry, and what it is not shown."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide.forecasting.market_state import EXPERTS, MarketState
+from time2decide.policy.market_policy import (
+    SEES,
+    MarketBatch,
+    MarketPolicy,
+    MarketPolicyConfig,
+    courage,
+    posterior,
+)
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=(400, 1))
+    returns = (0.006 * common + 0.008 * rng.normal(size=(400, 6))) * np.linspace(0.5, 2, 6)
+    return MarketState(6).extend(returns).tokens()
+
+
+@pytest.fixture(scope="module")
+def policy():
+    """A network away from its start, so that every part acts."""
+    torch.manual_seed(0)
+    made = MarketPolicy()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return made.eval()
+
+
+def batch(tokens, risk=5.0, cost=1e-3, gamma=0.5, **changes):
+    return replace(MarketBatch.of([tokens], risk, cost, gamma), **changes)
+
+
+def test_the_untrained_network_is_the_rule(tokens):
+    answer = MarketPolicy()(batch(tokens))
+    torch.testing.assert_close(answer.days, torch.tensor([10.0]))
+    torch.testing.assert_close(answer.volatility_mix[0, 0], torch.tensor([0.01, 0.04, 0.75, 0.10, 0.05, 0.05]))
+    assert answer.correlation_mix.sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("sees", SEES)
+def test_the_covariance_is_positive_definite(tokens, sees):
+    torch.manual_seed(1)
+    policy = MarketPolicy(MarketPolicyConfig(sees=sees))
+    sigma = policy(batch(tokens)).covariance[0].double()
+    torch.testing.assert_close(sigma, sigma.T)
+    assert torch.linalg.eigvalsh(sigma).min() > 0
+
+
+def test_what_is_hidden_has_no_effect(tokens, policy):
+    other = batch(tokens, correlation=torch.eye(6).expand(1, 4, 6, 6))
+    assert not torch.equal(policy(batch(tokens)).covariance, policy(other).covariance)
+    blind = MarketPolicy(MarketPolicyConfig(sees="variances"))
+    blind.load_state_dict(policy.state_dict())
+    torch.testing.assert_close(blind(batch(tokens)).covariance, blind(other).covariance)
+    flat = MarketPolicy(MarketPolicyConfig(sees="correlations"))
+    flat.load_state_dict(policy.state_dict())
+    sigma = flat(batch(tokens)).covariance[0]
+    assert (sigma.diag() / sigma.diag().mean()).std() < 0.2  # only the mixtures differ between assets
+
+
+def test_permuting_assets_permutes_the_problem(tokens, policy):
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    plain, whole = policy(batch(tokens)), batch(tokens)
+    moved = policy(
+        replace(
+            whole,
+            volatility=whole.volatility[:, :, order],
+            correlation=whole.correlation[:, :, order][:, :, :, order],
+            forecast=whole.forecast[:, :, order],
+            age=whole.age[:, order],
+        )
+    )
+    torch.testing.assert_close(moved.mean, plain.mean[:, order], rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(moved.covariance, plain.covariance[:, order][:, :, order], rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(moved.days, plain.days, rtol=1e-4, atol=1e-4)
+
+
+def record(tokens, worth, error=2e-4, cost=1e-3, risk=5.0):
+    given = {"worth": torch.tensor([worth]), "worth_error": torch.full((1, len(EXPERTS)), error)}
+    return batch(tokens, risk, cost, slope=torch.ones(1, len(EXPERTS)), t_value=torch.full((1, 5), 4.0), **given)
+
+
+def test_forecasts_without_a_record_are_not_followed(tokens):
+    seen = record(tokens, [0.0, 1e-4, -5e-4, 2e-4, 0.0])
+    assert posterior(seen, torch.zeros(1, 5)).sum() < 0.06
+    assert MarketPolicy()(seen).signal.abs().max() < 0.1 * seen.forecast.abs().max()
+
+
+def test_a_forecast_counts_for_what_it_earns_net_of_costs(tokens):
+    worth = [3e-4, 16e-4, 3e-4, 0.0, 0.0]
+    followed = posterior(record(tokens, worth), torch.zeros(1, 5))[0]
+    assert followed[1] > 0.9
+    assert followed.sum() <= 1
+    assert posterior(record(tokens, worth, cost=40e-4), torch.zeros(1, 5)).sum() < 0.06
+    free = posterior(record(tokens, [16e-4] * 5, cost=0.0), torch.zeros(1, 5))[0]
+    torch.testing.assert_close(free, torch.full((5,), 0.2), rtol=1e-3, atol=1e-3)  # the same effect is counted once
+
+
+def test_weak_forecasts_are_for_those_who_mind_risk_little(tokens):
+    shares = [courage(record(tokens, [0.0] * 5, risk=risk))[0, 0].item() for risk in (0.1, 5.0, 25.0, 100.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.99
+    strong = replace(record(tokens, [0.0] * 5, risk=25.0), t_value=torch.full((1, 5), 40.0))
+    assert courage(strong).min() > 0.9
+
+
+def test_the_prior_makes_equal_weights_efficient_or_sharpe_ratios_equal(tokens):
+    equilibrium = MarketPolicy(MarketPolicyConfig(equal_sharpe=0.0))(batch(tokens))
+    beta = equilibrium.covariance[0].mean(-1)
+    torch.testing.assert_close(equilibrium.prior[0] / beta, (equilibrium.prior[0] / beta).mean().expand(6))
+    risk = equilibrium.covariance[0].mean().sqrt()
+    assert (equilibrium.prior[0].mean() / risk).item() * 252**0.5 == pytest.approx(0.2, rel=1e-4)
+    equal = MarketPolicy(MarketPolicyConfig(equilibrium=0.0))(batch(tokens))
+    ratio = equal.prior[0] / equal.covariance[0].diag().sqrt() * 252**0.5
+    torch.testing.assert_close(ratio, torch.full((6,), 0.2), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,105 @@
+"""Training of the market policy: gradients reach what each loss teaches, runs repeat and resume, Σ learns risk."""
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide.core.validation import InputError
+from time2decide.markets.prior import random_market
+from time2decide.policy.market_policy import MarketPolicy
+from time2decide.policy.market_training import (
+    PRESETS,
+    draw_days,
+    prior_markets,
+    real_markets,
+    risk_loss,
+    trace,
+    train_market_policy,
+    utility_loss,
+)
+
+SMOKE = PRESETS["smoke"]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    drawn = random_market(6, 260, np.random.default_rng(0), "reversal")
+    return [trace("one", drawn.returns, 60, drawn.mean, drawn.covariance(np.arange(60, 260)))]
+
+
+def test_tokens_of_a_day_do_not_know_it(pool):
+    drawn = random_market(6, 260, np.random.default_rng(0), "reversal")
+    changed = drawn.returns.copy()
+    changed[150:] = 0.03
+    again = trace("two", changed, 60)
+    for name, tokens in pool[0].tokens.items():
+        torch.testing.assert_close(tokens[:91], again.tokens[name][:91], rtol=0, atol=0)
+
+
+def test_realised_targets_lie_ahead():
+    returns = np.random.default_rng(1).normal(0, 0.01, (200, 3))
+    traced = trace("real", returns, 100)
+    window = returns[130:151]
+    np.testing.assert_allclose(traced.covariance[30].numpy(), window.T @ window / 21, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(traced.later[30].numpy(), window.mean(0))
+    np.testing.assert_array_equal(traced.mean[30].numpy(), returns[130])
+
+
+def gradient_sizes(policy, loss):
+    policy.zero_grad()
+    loss.backward()
+    last = policy.to_market[-1].bias.grad
+    names = {"correlation": last[:6], "trust": last[6:11], "days": last[11:12], "level": last[12:]}
+    sizes = {name: float(part.abs().sum()) for name, part in names.items()}
+    grad = policy.to_volatility.bias.grad
+    return sizes | {"volatility": 0.0 if grad is None else float(grad.abs().sum())}
+
+
+def test_each_loss_teaches_its_part(pool):
+    policy, rng = MarketPolicy(), np.random.default_rng(0)
+    risk = gradient_sizes(policy, risk_loss(policy, draw_days(pool, 8, 5, rng), SMOKE, rng))
+    assert risk["correlation"] > 0
+    assert risk["volatility"] > 0
+    assert risk["level"] > 0
+    assert risk["trust"] == risk["days"] == 0
+    utility = gradient_sizes(policy, utility_loss(policy, draw_days(pool, 8, 5, rng), 5, rng))
+    assert utility["days"] > 0
+    assert utility["correlation"] == utility["volatility"] == 0
+
+
+def test_the_level_is_drawn_towards_what_was_realised(pool):
+    policy = MarketPolicy()
+    for start, sign in ((2.0, 1.0), (-2.0, -1.0)):  # too high a level is to be lowered, too low a one raised
+        with torch.no_grad():
+            policy.to_market[-1].bias[12] = start
+        rng = np.random.default_rng(0)
+        policy.zero_grad()
+        risk_loss(policy, draw_days(pool, 16, 5, rng), SMOKE, rng).backward()
+        assert sign * float(policy.to_market[-1].bias.grad[12]) > 0
+
+
+def test_a_run_repeats_and_resumes_to_the_last_bit(tmp_path):
+    whole = train_market_policy(SMOKE, tmp_path / "whole")
+
+    def interrupt(done, total, loss):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_market_policy(SMOKE, tmp_path / "parts", report=interrupt)
+    resumed = train_market_policy(SMOKE, tmp_path / "parts")
+    for name, weight in whole.state_dict().items():
+        torch.testing.assert_close(weight, resumed.state_dict()[name], rtol=0, atol=0)
+    loaded = MarketPolicy.from_pretrained(tmp_path / "whole")
+    assert any(not torch.equal(a, b) for a, b in zip(loaded.parameters(), MarketPolicy().parameters(), strict=True))
+
+
+def test_real_universes_are_named_in_the_notes_and_checked(tmp_path):
+    rng = np.random.default_rng(0)
+    universe = {"mine": 0.01 * rng.normal(size=(420, 8))}
+    train_market_policy(SMOKE, tmp_path / "run", universe)
+    assert '"mine"' in (tmp_path / "run" / "config.json").read_text()
+    assert {traced.assets for traced in real_markets(universe, SMOKE)} == {6}
+    assert len(prior_markets(SMOKE)) == SMOKE.prior_markets
+    with pytest.raises(InputError, match="mine: expected at least 400 rows of finite returns"):
+        train_market_policy(SMOKE, tmp_path / "other", {"mine": np.full((500, 3), np.nan)})

@@ -1,0 +1,266 @@
+"""The portfolio solver against Moreau, Clarabel, PIQP, OSQP and DAQP, and its batches, gradients and rollouts.
+
+Peers are given the lifted problem in the form that suits them, ready made: (s, t) with t ≥ |s − p| for the sparse
+solvers, bought and sold amounts for the dense ones. Their time is setup and solve; ours is the whole public call.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from time2decide.backtesting.baselines import PredictThenOptimise
+from time2decide.bench.timing import interleaved, one_thread
+from time2decide.forecasting.simple import ridge
+from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.portfolio_gradient import portfolio_layer
+from time2decide.simulation.engine import rollout
+
+SIZES, RISKS, BUDGETS = (20, 100, 250, 500, 1000), (0.1, 5.0, 50.0), (0.1, 0.5, 2.0)
+ACCURACY = 1e-8  # relative utility that every answer must reach to count
+_PEERS = ("moreau", "clarabel", "piqp", "osqp", "daqp")
+_SLOW = {"osqp": 500, "daqp": 250}  # largest number of assets that these are asked: beyond it a cell takes minutes
+
+
+class Cell(NamedTuple):
+    """One decision of a factor market."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    previous: np.ndarray
+    risk_aversion: float
+    turnover_l1: float
+
+
+def sample_cell(m: int, risk_aversion: float, turnover_l1: float, seed: int = 0) -> Cell:
+    """Means, a covariance of three factors and current weights, of the size of daily stock returns."""
+    rng = np.random.default_rng([seed, m])
+    loadings = rng.standard_normal((m, 3)) * 0.01
+    covariance = loadings @ loadings.T + np.diag(rng.uniform(0.005, 0.02, m) ** 2)
+    return Cell(rng.standard_normal(m) * 1e-3, covariance, rng.dirichlet(np.ones(m)), risk_aversion, turnover_l1)
+
+
+def portfolio_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """Every cell against every peer, the growth with the number of assets, batches, gradients and a rollout."""
+    import time2decide.markets.turnover_kernels  # noqa: F401  (compiled before the clock starts)
+
+    sizes = (20, 100) if quick else SIZES
+    peers = [name for name in _PEERS if importlib.util.find_spec(name) is not None]
+    with one_thread():
+        rows = [_cell_row(sample_cell(m, risk, g), peers, quick) for m in sizes for risk in RISKS for g in BUDGETS]
+        summary = _summary(rows, sizes)
+        return [*rows, *summary, *_batch_rows(quick), _gradient_row(quick), _rollout_row(quick)]
+
+
+def _cell_row(cell: Cell, peers: list[str], quick: bool) -> dict[str, Any]:
+    m = len(cell.mean)
+
+    def solve() -> PortfolioSolution:
+        return solve_portfolio(*cell[:3], risk_aversion=cell.risk_aversion, turnover_l1=cell.turnover_l1, threads=1)
+
+    ours = solve()
+    asked = [name for name in peers if m <= _SLOW.get(name, m)]
+    calls: dict[str, Callable[[], Any]] = {"ours": solve} | {name: _MAKE[name](cell) for name in asked}
+    repeat = {name: (20 if m <= 20 else 3 if m <= 100 else 1) for name in calls} | {"ours": 50 if m <= 100 else 5}
+    times = interleaved(calls, rounds=3 if quick or m >= 500 else 5, repeat=repeat)
+    row: dict[str, Any] = {
+        "kind": "cell",
+        "assets": m,
+        "risk_aversion": cell.risk_aversion,
+        "turnover_l1": cell.turnover_l1,
+        "ours_ms": 1e3 * median(times["ours"]),
+        "ours_gap": float(ours.gap),
+    }
+    good = []
+    for name in _PEERS:
+        row[f"{name}_ms"] = 1e3 * median(times[name]) if name in asked else None
+        row[f"{name}_error"] = _error(cell, ours, calls[name]()) if name in asked else None
+        if name in asked:
+            good.append(median(a / b for a, b in zip(times[name], times["ours"], strict=True)))
+    row["ratio"] = min(good) if good else None  # of the fastest peer, whether it reached the accuracy or not
+    return row
+
+
+def _error(cell: Cell, ours: PortfolioSolution, s: np.ndarray) -> float:
+    """How much less utility a peer's answer has, or by how much it breaks a constraint, relative to the data."""
+    size = max(float(np.ptp(cell.mean)), 2 * cell.risk_aversion * float(cell.covariance.max()))
+    loss = float(ours.utility - ours.problem.utility(s[None])[0]) / size
+    broken = max(-s.min(), abs(s.sum() - 1), np.abs(s - cell.previous).sum() - cell.turnover_l1)
+    return float(max(loss, broken))
+
+
+def _summary(rows: list[dict[str, Any]], sizes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Least and median ratio over the cells, and the exponent of the growth of our time with the number of assets."""
+    found = []
+    ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
+    if ratios:
+        found.append({"kind": "ratios", "least": min(ratios), "median": median(ratios), "cells": len(ratios)})
+    for risk in RISKS:
+        for gamma in BUDGETS:
+            times = [r["ours_ms"] for r in rows if r["risk_aversion"] == risk and r["turnover_l1"] == gamma]
+            slope = np.polyfit(np.log(sizes), np.log(times), 1)[0]
+            found.append({"kind": "growth", "risk_aversion": risk, "turnover_l1": gamma, "exponent": float(slope)})
+    return found
+
+
+def _lifted(cell: Cell) -> tuple[sparse.csc_matrix, np.ndarray, sparse.csc_matrix, np.ndarray]:
+    """P, q, A, b of min ½xᵀPx + qᵀx over A x ≤ b (the first row an equality), x = (s, t)."""
+    m, p = len(cell.mean), cell.previous
+    eye, none, one = sparse.identity(m), sparse.csc_matrix((m, m)), sparse.csc_matrix(np.ones((1, m)))
+    zero = sparse.csc_matrix((1, m))
+    A = sparse.bmat([[one, zero], [eye, -eye], [-eye, -eye], [-eye, none], [zero, one]], format="csc")
+    b = np.concatenate([[1.0], p, -p, np.zeros(m), [cell.turnover_l1]])
+    P = sparse.block_diag([sparse.csc_matrix(2 * cell.risk_aversion * cell.covariance), none], format="csc")
+    scale = float(np.ptp(cell.mean))
+    return P / scale, np.concatenate([-cell.mean, np.zeros(m)]) / scale, A, b
+
+
+def _clarabel(cell: Cell) -> Callable[[], np.ndarray]:
+    import clarabel
+
+    P, q, A, b = _lifted(cell)
+    P = sparse.triu(P, format="csc")
+    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(len(b) - 1)]
+    settings = clarabel.DefaultSettings()
+    settings.verbose, settings.max_threads = False, 1
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-9
+    return lambda: np.array(clarabel.DefaultSolver(P, q, A, b, cones, settings).solve().x[: len(cell.mean)])
+
+
+def _moreau(cell: Cell) -> Callable[[], np.ndarray]:
+    import moreau
+
+    P, q, A, b = _lifted(cell)
+    P, A = sparse.csr_array(P), sparse.csr_array(A)
+    cones = moreau.Cones(num_zero_cones=1, num_nonneg_cones=len(b) - 1)
+    inner = moreau.IPMSettings(tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
+    settings = moreau.Settings(device="cpu", solver="ipm", ipm_settings=inner)
+    return lambda: np.array(moreau.Solver(P, q, A, b, cones=cones, settings=settings).solve().x[: len(cell.mean)])
+
+
+def _osqp(cell: Cell) -> Callable[[], np.ndarray]:
+    import osqp
+
+    P, q, A, b = _lifted(cell)
+    P, low = sparse.triu(P, format="csc"), np.concatenate([[1.0], np.full(len(b) - 1, -np.inf)])
+
+    def call() -> np.ndarray:
+        solver = osqp.OSQP()
+        options = {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iter": 200_000, "polishing": True, "verbose": False}
+        solver.setup(P, q, A, low, b, **options)
+        return np.array(solver.solve(raise_error=False).x[: len(cell.mean)])
+
+    return call
+
+
+def _trades(cell: Cell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hessian, slope and upper bounds in bought and sold amounts."""
+    scale = float(np.ptp(cell.mean))
+    Q = 2 * cell.risk_aversion * cell.covariance / scale
+    slope = Q @ cell.previous - cell.mean / scale
+    return (
+        np.block([[Q, -Q], [-Q, Q]]),
+        np.concatenate([slope, -slope]),
+        np.concatenate([np.ones(len(Q)), cell.previous]),
+    )
+
+
+def _piqp(cell: Cell) -> Callable[[], np.ndarray]:
+    import piqp
+
+    m = len(cell.mean)
+    H, f, upper = _trades(cell)
+    H, lower = np.asfortranarray(H), np.zeros(2 * m)
+    A, G = np.asfortranarray(np.r_[np.ones(m), -np.ones(m)][None]), np.asfortranarray(np.ones((1, 2 * m)))
+
+    def call() -> np.ndarray:
+        solver = piqp.DenseSolver()
+        settings = solver.settings
+        settings.eps_abs = settings.eps_rel = settings.eps_duality_gap_abs = settings.eps_duality_gap_rel = 1e-9
+        solver.setup(H, f, A, np.zeros(1), G, np.full(1, -np.inf), np.full(1, cell.turnover_l1), lower, upper)
+        solver.solve()
+        x = solver.result.x
+        return np.asarray(cell.previous + x[:m] - x[m:])
+
+    return call
+
+
+def _daqp(cell: Cell) -> Callable[[], np.ndarray]:
+    import daqp
+
+    m = len(cell.mean)
+    H, f, upper = _trades(cell)
+    H = H + 1e-8 * np.eye(2 * m)  # it needs a definite Hessian
+    rows = np.stack([np.r_[np.ones(m), -np.ones(m)], np.ones(2 * m)])
+    high, low = np.r_[upper, 0.0, cell.turnover_l1], np.r_[np.zeros(2 * m), 0.0, -1e30]
+    sense = np.zeros(2 * m + 2, dtype=np.int32)
+    sense[2 * m] = 5  # an equality
+
+    def call() -> np.ndarray:
+        x = daqp.solve(H, f, rows, high, low, sense, primal_tol=1e-10)[0]
+        return np.asarray(cell.previous + x[:m] - x[m:])
+
+    return call
+
+
+_MAKE: dict[str, Callable[[Cell], Callable[[], np.ndarray]]] = {
+    "moreau": _moreau, "clarabel": _clarabel, "piqp": _piqp, "osqp": _osqp, "daqp": _daqp,
+}  # fmt: skip
+
+
+def _batch(count: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    cells = [sample_cell(m, 5.0, 0.5, seed) for seed in range(count)]
+    return tuple(np.stack([cell[i] for cell in cells]) for i in range(3))  # type: ignore[return-value]
+
+
+def _batch_rows(quick: bool) -> list[dict[str, Any]]:
+    """256 decisions in one call, on one thread and on all cores."""
+    rows = []
+    for m in (20, 100) if quick else (20, 100, 250):
+        batch = _batch(256, m)
+        options: dict[str, Any] = {"risk_aversion": 5.0, "turnover_l1": 0.5}
+        calls = {str(n): partial(solve_portfolio, *batch, threads=n, **options) for n in (1, None)}
+        times = interleaved(calls, rounds=3 if quick else 7)
+        one, every = 1e6 * median(times["1"]) / 256, 1e6 * median(times["None"]) / 256
+        rows.append({"kind": "batch", "assets": m, "batch": 256, "one_thread_us": one, "all_cores_us": every})
+    return rows
+
+
+def _gradient_row(quick: bool) -> dict[str, Any]:
+    """A training step through 256 decisions of 100 assets: forward alone, and forward with backward."""
+    mean, S, p = (torch.from_numpy(array) for array in _batch(64 if quick else 256, 100))
+
+    def step(backward: bool) -> None:
+        leaves = [tensor.clone().requires_grad_(backward) for tensor in (mean, S, p)]
+        weights = portfolio_layer(leaves[0], leaves[1], leaves[2], 5.0, 0.5, 1e-4)
+        if backward:
+            weights.square().sum().backward()  # type: ignore[no-untyped-call]
+
+    times = interleaved({"forward": lambda: step(False), "step": lambda: step(True)}, rounds=3 if quick else 9)
+    forward, whole = 1e3 * median(times["forward"]), 1e3 * median(times["step"])
+    return {
+        "kind": "gradient",
+        "assets": 100,
+        "batch": len(mean),
+        "forward_ms": forward,
+        "step_ms": whole,
+        "ratio": whole / forward,
+    }
+
+
+def _rollout_row(quick: bool) -> dict[str, Any]:
+    """Predict-then-optimise at λ = 5 for 100 assets, 1,000 days and three budgets, on one core."""
+    rng, days = np.random.default_rng(0), 100 if quick else 1000
+    loadings = rng.standard_normal((100, 3)) * 0.5
+    returns = 0.01 * (rng.standard_normal((days + 96, 3)) @ loadings.T + rng.standard_normal((days + 96, 100)))
+    start = time.perf_counter()
+    rollout(returns, PredictThenOptimise(ridge, name="pto-ridge"), [0.1, 0.5, 2.0], risk_aversion=5.0)
+    return {"kind": "rollout", "assets": 100, "days": days, "budgets": 3, "seconds": time.perf_counter() - start}

@@ -1,0 +1,339 @@
+"""What years of returns say about the next days, carried forward day by day.
+
+`MarketState` reads one row of returns after the other and keeps sums, never the rows themselves:
+
+- variances of every asset and correlations of every pair, each at several half-lives;
+- *residuals*: the part of a day's move that the other assets do not explain, u = Ω z with z the standardised returns
+  and Ω the inverse of their correlation matrix. Reversals show in u more clearly than in z;
+- regressions *pooled over assets* of the mean standardised return of the next h days on residuals and momentum, and a
+  regression of tomorrow's returns on all of today's;
+- the *record* of each forecast: what it was worth out of sample so far. Forecasts count for what their record says.
+
+A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+VOLATILITY_HALF_LIVES = (10.0, 21.0, 63.0, 125.0, 250.0, 1000.0)  # days
+CORRELATION_HALF_LIVES = (63.0, 125.0, 250.0, 1000.0)
+EXPERTS = (1, 3, 5, 21, 1)  # days that each forecast is for; the last expert is the regression on all assets
+LAGS = ((1, 0), (2, 1), (3, 2), (5, 0))  # residuals: means over the days t − a … t − b − 1
+TRENDS = ((21, 0), (63, 0), (252, 21))  # the same of standardised returns
+YOUNG = 10  # rows before the returns of an asset are standardised
+_MEMORY = max(first for first, _ in LAGS + TRENDS) + 1
+_STANDARDISE = (0.3, 0.4, 0.3)  # weights of the three fastest variances in the unit of z
+_CLIP = 6.0  # standard deviations: a crash counts, but not for all days that follow
+_RESIDUAL = 2  # index of the correlation half-life that residuals are made with
+_PENALTY = 200.0  # of the pooled regressions, in observations
+_CROSS_PENALTY = 400.0  # of the regression on all assets: coefficients have a prior standard deviation of 0.05
+_FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE, _FORGET_CROSS = 750.0, 500.0, 250.0, 500.0  # half-lives
+_FEW = 20.0  # days of a pair at which its correlation counts half, if there are gaps
+_TINY = 1e-12
+
+
+def decay(half_life: float | np.ndarray) -> np.ndarray:
+    """Factor per day of a half-life."""
+    return np.asarray(0.5 ** (1.0 / np.asarray(half_life)))
+
+
+def effective_rows(rows: float | np.ndarray, half_life: np.ndarray) -> np.ndarray:
+    """(Σw)²/Σw² of exponential weights over `rows` rows: how many equal weights they are worth."""
+    keep = decay(half_life)
+    return np.asarray((1 - keep**rows) ** 2 * (1 + keep) / ((1 - keep) * np.maximum(1 - keep ** (2 * rows), _TINY)))
+
+
+def record_rows(rows: Any) -> Any:
+    """Weight of all rows in the record of a forecast."""
+    keep = float(decay(_FORGET_RECORD))
+    return (1 - keep**rows) / (1 - keep)
+
+
+@dataclass(frozen=True)
+class MarketTokens:
+    """What the state says after the last row: K half-lives, m assets, E forecasts.
+
+    Attributes
+    ----------
+    volatility : (K, m)
+        Standard deviations per day at `VOLATILITY_HALF_LIVES`.
+    correlation : (K', m, m)
+        At `CORRELATION_HALF_LIVES`; unit diagonal.
+    forecast : (E, m)
+        Mean return per day over the days of `EXPERTS`, differences between assets only, before attenuation.
+    slope, t_value : (E,)
+        Record of each forecast: slope of what came on what was forecast, and that slope in standard errors.
+    worth, worth_error : (E,)
+        What a long-short portfolio along each forecast has gained per unit traded, costs aside, and its standard
+        error: trading along the forecast pays if it costs less than that.
+    score : (K,)
+        Record of each volatility: mean of log σ² + r²/σ² so far (QLIKE), less the least of them.
+    age : (m,)
+        Rows seen of each asset.
+    rows : int
+    """
+
+    volatility: np.ndarray
+    correlation: np.ndarray
+    forecast: np.ndarray
+    slope: np.ndarray
+    t_value: np.ndarray
+    worth: np.ndarray
+    worth_error: np.ndarray
+    score: np.ndarray
+    age: np.ndarray
+    rows: int
+
+
+class RunningSums:
+    """Sums over any of the last days of m series, zero before the first day."""
+
+    def __init__(self, width: int) -> None:
+        self._sums, self._end = (
+            np.zeros((3 * _MEMORY, width)),
+            _MEMORY,
+        )  # rows up to `_end` count, the last is the latest
+
+    def add(self, row: np.ndarray) -> None:
+        if self._end == len(self._sums):
+            self._sums[:_MEMORY] = self._sums[-_MEMORY:]
+            self._end = _MEMORY
+        np.add(self._sums[self._end - 1], row, out=self._sums[self._end])
+        self._end += 1
+
+    def sum(self, first: int, last: int = 0) -> np.ndarray:
+        """Sum over the days t − first … t − last − 1, with t the day after the latest."""
+        return np.asarray(self._sums[self._end - 1 - last] - self._sums[self._end - 1 - first])
+
+
+class MarketState:
+    """Running sums over the returns of m assets; `update` reads a row, `tokens` says what is known after it."""
+
+    def __init__(self, assets: int) -> None:
+        m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
+        self.rows = 0
+        self.age = np.zeros(m, dtype=int)
+        self._squares, self._weights = np.zeros((vols, m)), np.zeros((vols, m))
+        self._moments, self._pairs = np.zeros((corrs, m, m)), np.zeros((corrs, 1, 1))  # (corrs, m, m) with gaps
+        self._cross, self._cross_weight = np.zeros((m, m)), 0.0  # of one day on the day before
+        self._block: list[tuple[np.ndarray, np.ndarray]] = []  # z and mask of the rows not yet in the moments
+        self._before = np.zeros(m)  # z of the row before the block
+        self._precision, self._cross_fit = np.eye(m), np.zeros((m, m))
+        self._residuals, self._returns = RunningSums(m), RunningSums(m)
+        size = len(LAGS) + len(TRENDS)
+        self._gram, self._target = np.zeros((experts - 1, size, size)), np.zeros((experts - 1, size))
+        self._features: deque[np.ndarray] = deque(maxlen=max(EXPERTS) + 1)  # of the last days, latest last
+        self._forecasts: deque[np.ndarray] = deque(maxlen=max(EXPERTS) + 1)
+        self._papers: deque[np.ndarray] = deque(maxlen=max(EXPERTS) + 1)  # long-short weights along the forecasts
+        self._gross = RunningSums(m)  # of the returns themselves
+        self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
+        self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
+        self._score, self._score_weight = np.zeros(vols), 0.0
+
+    @property
+    def assets(self) -> int:
+        return len(self.age)
+
+    def extend(self, returns: np.ndarray) -> MarketState:
+        """Read rows (time, m), oldest first."""
+        for row in returns:
+            self.update(row)
+        return self
+
+    def update(self, row: np.ndarray) -> None:
+        """Read the returns of one day, (m,); NaN where there was no trade."""
+        seen = np.isfinite(row)
+        known = seen & (self.age >= YOUNG)
+        r = np.where(seen, row, 0.0)
+        z = np.where(known, np.clip(r / self._unit(), -_CLIP, _CLIP), 0.0)
+        self._score_volatilities(r, known)
+        keep = decay(np.array(VOLATILITY_HALF_LIVES))[:, None]
+        self._squares = np.where(seen, keep * self._squares + r**2, self._squares)
+        self._weights = np.where(seen, keep * self._weights + 1.0, self._weights)
+        self.age = self.age + seen
+        self.rows += 1
+        self._gross.add(r)
+        self._learn(z, known)
+        if known.any():
+            self._block.append((z, known))
+        if len(self._block) >= self._refresh:
+            self._fold()
+
+    @property
+    def _refresh(self) -> int:
+        """Rows between two inversions: a month, a quarter where an inversion is dear."""
+        return 21 if self.assets <= 200 else 63
+
+    def _unit(self) -> np.ndarray:
+        """Standard deviation per day by which returns are standardised, (m,)."""
+        variance = self._squares[:3] / np.maximum(self._weights[:3], _TINY)
+        return np.sqrt(np.maximum(_STANDARDISE @ variance, _TINY))
+
+    def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
+        if known.any():
+            variance = np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY)[:, known]
+            loss = np.log(variance) + r[known] ** 2 / variance
+            forget = float(decay(_FORGET_SCORE))
+            self._score = forget * self._score + loss.mean(1)
+            self._score_weight = forget * self._score_weight + 1.0
+
+    def _learn(self, z: np.ndarray, known: np.ndarray) -> None:
+        """Compare what was forecast with what came, refit the regressions, and make today's forecasts."""
+        relative = np.where(known, z - z[known].mean() if known.any() else 0.0, 0.0)
+        residual = np.where(known, self._precision @ z, 0.0)
+        self._returns.add(relative)
+        self._residuals.add(residual)
+        self._judge()
+        self._fit()
+        features = self._describe()
+        self._features.append(features)
+        forecast = np.empty((len(EXPERTS), self.assets))
+        forecast[:-1] = self._coefficients() @ features.T
+        forecast[-1] = self._cross_fit @ z
+        if known.any():
+            forecast -= forecast[:, known].mean(1, keepdims=True)
+        forecast[:, ~known] = 0.0
+        self._forecasts.append(forecast)
+        paper = forecast / self._unit()
+        self._papers.append(paper / np.maximum(np.abs(paper).sum(1, keepdims=True), _TINY))
+
+    def _describe(self) -> np.ndarray:
+        """Features of the regressions at the end of the day, (m, features), each of variance about 1."""
+        parts = [self._residuals.sum(first, last) / np.sqrt(first - last) for first, last in LAGS]
+        parts += [self._returns.sum(first, last) / np.sqrt(first - last) for first, last in TRENDS]
+        return np.stack(parts, axis=1)
+
+    def _came(self, days: int) -> np.ndarray:
+        """Mean standardised return of the last `days` days relative to the other assets, (m,)."""
+        return self._returns.sum(days) / days
+
+    def _judge(self) -> None:
+        forget = decay(_FORGET_RECORD)
+        for e, days in enumerate(EXPERTS):
+            if len(self._forecasts) >= days:
+                said, came = self._forecasts[-days][e], self._came(days)
+                if said.any():
+                    count = np.count_nonzero(said)
+                    self._record[:, e] = forget * self._record[:, e] + (said @ came, said @ said, came @ came, count)
+                if len(self._papers) > days:
+                    gain = float(self._papers[-days][e] @ self._gross.sum(days))
+                    traded = np.abs(self._papers[-1][e] - self._papers[-1 - days][e]).sum()
+                    self._worth[:, e] = forget * self._worth[:, e] + (gain, gain**2, traded, 1.0)
+
+    def _fit(self) -> None:
+        keep = decay(_FORGET_FIT)
+        for e, days in enumerate(EXPERTS[:-1]):
+            if len(self._features) >= days:
+                x = self._features[-days]
+                self._gram[e] = keep * self._gram[e] + x.T @ x
+                self._target[e] = keep * self._target[e] + x.T @ self._came(days)
+
+    def _coefficients(self) -> np.ndarray:
+        """Of the pooled regressions, (E − 1, features)."""
+        penalty = _PENALTY * np.eye(self._gram.shape[-1])
+        return np.linalg.solve(self._gram + penalty, self._target[..., None])[..., 0]
+
+    def _fold(self) -> None:
+        """Put the rows of the block into the moments, and invert."""
+        self._moments, self._pairs, self._cross, self._cross_weight = self._folded()
+        self._before = self._block[-1][0]
+        self._block.clear()
+        m = self.assets
+        correlation = self._correlations(self._moments, self._pairs)
+        rows = effective_rows(self.rows, np.array(CORRELATION_HALF_LIVES))
+        shrink = min(0.9, 0.2 + m / (m + rows[_RESIDUAL]))
+        precision = np.linalg.inv((1 - shrink) * correlation[_RESIDUAL] + shrink * _constant(correlation[_RESIDUAL]))
+        self._precision = precision / np.sqrt(np.diag(precision))[:, None]
+        if self._cross_weight > 1:
+            penalty = _CROSS_PENALTY / self._cross_weight
+            same = correlation[-1] + penalty * np.eye(m)
+            self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
+
+    def _folded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """Moments, weights of the pairs, moments of one day on the day before, and their weight, block included."""
+        if not self._block:
+            return self._moments, self._pairs, self._cross, self._cross_weight
+        z, mask = (np.array(part, dtype=float) for part in zip(*self._block, strict=True))  # (days, m)
+        days = len(z)
+        keep = decay(np.array(CORRELATION_HALF_LIVES))[:, None]
+        weight = keep ** np.arange(days - 1, -1, -1)  # (corrs, days)
+        fade = (keep**days)[:, :, None]
+        moments = fade * self._moments + (z.T[None] * weight[:, None]) @ z
+        if self._pairs.shape[-1] == 1 and mask.all():
+            pairs = fade * self._pairs + weight.sum(1)[:, None, None]
+        else:
+            pairs = fade * self._pairs + (mask.T[None] * weight[:, None]) @ mask
+        before = np.vstack([self._before, z[:-1]])
+        forget = decay(_FORGET_CROSS)
+        fading = forget ** np.arange(days - 1, -1, -1)
+        cross = forget**days * self._cross + (z * fading[:, None]).T @ before
+        return moments, pairs, cross, float(forget**days * self._cross_weight + fading.sum())
+
+    def _correlations(self, moments: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """Correlation matrices (corrs, m, m) of moments; 0 between assets that were never seen together.
+
+        With gaps every pair has its own days: pairs seen for a few days count little, and eigenvalues that this makes
+        negative are raised.
+        """
+        second = moments / np.maximum(pairs, _TINY)
+        scale = np.sqrt(np.maximum(second.diagonal(axis1=1, axis2=2), _TINY))
+        correlation = np.clip(second / (scale[:, :, None] * scale[:, None, :]), -1.0, 1.0)
+        index = np.arange(self.assets)
+        if pairs.shape[-1] > 1:
+            correlation *= pairs / (pairs + _FEW)
+        correlation[:, index, index] = 1.0
+        return _raised(correlation) if pairs.shape[-1] > 1 else correlation
+
+    def tokens(self) -> MarketTokens:
+        """What is known after the last row."""
+        moments, pairs, _, _ = self._folded()
+        volatility = np.sqrt(np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY))
+        products, squares, came, count = self._record
+        slope = products / np.maximum(squares, _TINY)
+        variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
+        t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
+        worth, worth_error = self._gain_per_unit_traded()
+        score = self._score / max(self._score_weight, _TINY)
+        forecast = self._forecasts[-1] if self._forecasts else np.zeros((len(EXPERTS), self.assets))
+        return MarketTokens(
+            volatility=volatility,
+            correlation=self._correlations(moments, pairs),
+            forecast=forecast * self._unit(),
+            slope=slope,
+            t_value=t_value,
+            worth=worth,
+            worth_error=worth_error,
+            score=score - score.min(),
+            age=self.age.copy(),
+            rows=self.rows,
+        )
+
+    def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the long-short portfolios along the forecasts, with standard errors, (E,) each."""
+        gains, squares, traded, count = self._worth
+        mean, number = gains / np.maximum(count, 1.0), np.maximum(count / np.array(EXPERTS), 1.0)  # overlapping days
+        error = np.sqrt(np.maximum(squares / np.maximum(count, 1.0) - mean**2, 0.0) / number)
+        turnover = np.where(traded > 0, traded / np.maximum(count, 1.0), np.inf)
+        return mean / turnover, error / turnover
+
+
+def _raised(correlation: np.ndarray) -> np.ndarray:
+    """Correlation matrices near symmetric ones of unit diagonal, with eigenvalues of at least about 0.001."""
+    values, vectors = np.linalg.eigh(correlation)
+    if values.min() > 1e-3:
+        return correlation
+    near = (vectors * np.maximum(values, 1e-3)[..., None, :]) @ vectors.swapaxes(-1, -2)
+    scale = np.sqrt(near.diagonal(axis1=-2, axis2=-1))
+    return np.asarray(near / (scale[..., :, None] * scale[..., None, :]))
+
+
+def _constant(correlation: np.ndarray) -> np.ndarray:
+    """Correlation matrices (..., m, m) with every pair at the mean correlation."""
+    m = correlation.shape[-1]
+    mean = (correlation.sum((-2, -1), keepdims=True) - m) / max(m * (m - 1), 1)
+    return np.asarray(mean + (1 - mean) * np.eye(m))

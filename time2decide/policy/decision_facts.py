@@ -1,0 +1,228 @@
+"""Everything that can be said about one decision, as plain numbers by asset, for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from time2decide.core.validation import expect
+from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.frontier import turnover_frontier
+from time2decide.policy.episodes import SEEN_RISKS
+from time2decide.policy.explanation import explain, noise_curve, uncertainty
+from time2decide.policy.market_decision import MarketDecision
+from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
+from time2decide.simulation.metrics import stationary_bootstrap
+
+_TOLERANCE = 1e-9  # of the constraints
+_FRONTIER_ROWS = 13
+_MEMBERS, _RESAMPLED, _BLOCK = 24, 1000, 63.0  # of the ensemble of the market policy: size, rows, mean block
+
+
+def decision_facts(
+    table: pd.DataFrame,
+    previous: pd.Series | None = None,
+    turnover_l1: float = 1.0,
+    *,
+    risk_aversion: float | None = None,
+    model: str = "market",
+    with_uncertainty: bool = True,
+    with_explanation: bool = True,
+    seed: int = 0,
+    constraints: Constraints | None = None,
+    cost_bps: float | None = None,
+    benchmark: pd.Series | None = None,
+    with_frontier: bool = False,
+) -> dict[str, Any]:
+    """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `load_returns` gives it.
+    previous : Series by asset, optional
+        Current weights; equal weights if not given.
+    model : str
+        A bundled checkpoint or a folder.
+    with_uncertainty, with_explanation : bool
+        Whether to ask the same question about perturbed histories, and for the reasons: each takes as long as many
+        decisions.
+    seed : int
+        Of the ensembles.
+    constraints, cost_bps, benchmark : optional
+        As in `Time2Decide.decide`. For the networks of synthetic markets uncertainty and reasons are those of the
+        network alone, so not with these.
+    with_frontier : bool
+        Whether to add the turnover frontier.
+    """
+    network = Time2Decide.from_pretrained(model)
+    cost = network.cost_bps if cost_bps is None else cost_bps
+    terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost, "benchmark": benchmark}
+    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
+    names = [str(column) for column in table.columns]
+    facts = _trade(decision, names)
+    if decision.solution is not None:
+        facts |= _exact(decision, constraints or LONG_ONLY, cost)
+    if with_frontier:
+        facts["frontier"] = _frontier(decision, constraints, cost)
+    facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous is not None}
+    facts["input"] |= {"model": model}
+    if isinstance(decision, MarketDecision):
+        facts |= _market(decision, names, with_explanation)
+        facts["input"] |= {"window": len(table), "history": "years"}
+        if with_uncertainty:
+            facts["uncertainty"] = _market_uncertainty(network, table.to_numpy(), decision, names, seed, constraints)
+        return facts
+    alone = not (decision.solution is not None and (with_uncertainty or with_explanation))
+    expect(alone, "explain", "neither reasons nor uncertainty with constraints, costs or a benchmark", "both")
+    facts |= {"target": _by_asset(names, decision.target), "forecast_error": _by_asset(names, decision.forecast_error)}
+    if with_uncertainty:
+        facts["uncertainty"] = _uncertainty(network, decision, names, seed)
+    if with_explanation:
+        facts["explanation"] = _explanation(network, decision, names, seed)
+    strategy = network.strategy()
+    assert isinstance(strategy, PolicyStrategy)
+    trained = {"risk_aversion_trained": list(SEEN_RISKS)}
+    facts["input"] |= {"window": decision.window, "history": strategy.history, **trained}
+    return facts
+
+
+def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> dict[str, Any]:
+    """The verdict on forecasts, what is done without them, and what one more unit of each asset brings a day."""
+    verdict = decision.verdict
+    records = [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in verdict.records]
+    facts: dict[str, Any] = {
+        "cost_bps": decision.cost_bps,
+        "days": decision.days,
+        "without_forecasts": _by_asset(names, decision.without_forecasts),
+        "verdict": {"text": verdict.text, "probability": verdict.probability, "records": records},
+    }
+    if with_reasons:
+        risk = -2 * decision.risk_aversion * decision.covariance @ decision.previous
+        parts = {"prior": decision.prior, "forecast": decision.signal, "risk": risk}
+        facts["reasons_bps"] = {name: _by_asset(names, 1e4 * part) for name, part in parts.items()}
+    return facts
+
+
+def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
+    """What is traded, what it promises, and whether it is allowed."""
+    weights, before, excess = decision.weights, decision.previous, decision.turnover - decision.turnover_l1
+    return {
+        "weights": _by_asset(names, weights),
+        "previous": _by_asset(names, before),
+        "change": _by_asset(names, weights - before),
+        "turnover": decision.turnover,
+        "turnover_l1": decision.turnover_l1,
+        "risk_aversion": decision.risk_aversion,
+        "forecast_return": float(weights @ decision.forecast),
+        "forecast_return_previous": float(before @ decision.forecast),
+        "risk": float((weights @ decision.covariance @ weights) ** 0.5),
+        "risk_previous": float((before @ decision.covariance @ before) ** 0.5),
+        "forecast": _by_asset(names, decision.forecast),
+        "constraints": {
+            "sum": float(weights.sum()),
+            "smallest_weight": float(weights.min()),
+            "turnover_within_budget": bool(excess <= _TOLERANCE),
+            "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
+        },
+    }
+
+
+def _exact(decision: Decision | MarketDecision, constraints: Constraints, cost_bps: float) -> dict[str, Any]:
+    """What certifies an exact portfolio, and whether it meets its constraints."""
+    solution, weights = decision.solution, decision.weights
+    assert solution is not None
+    excess = constraints.excess(weights, decision.previous, decision.turnover_l1)
+    return {
+        "cash": constraints.exposure - float(weights.sum()),
+        "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
+        "constraints": {
+            "sum": float(weights.sum()),
+            "smallest_weight": float(weights.min()),
+            "turnover_within_budget": bool(decision.turnover <= decision.turnover_l1 + _TOLERANCE),
+            "satisfied": bool(excess <= _TOLERANCE),
+        },
+        "exact": {
+            "utility": float(solution.utility),
+            "gap": float(solution.gap),
+            "cost": decision.turnover * cost_bps / 1e4,
+            "turnover_price": float(solution.turnover_price),
+            "exposure_price": float(solution.budget_price),
+        },
+    }
+
+
+def _frontier(decision: Decision | MarketDecision, constraints: Constraints | None, cost_bps: float) -> dict[str, Any]:
+    """The turnover frontier at even budgets, and where more trading stops paying.
+
+    The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
+    """
+    days = decision.days if isinstance(decision, MarketDecision) else 1.0
+    benchmark = None if decision.solution is None else decision.solution.problem.benchmark
+    frontier = turnover_frontier(
+        decision.forecast, decision.covariance, decision.previous, risk_aversion=decision.risk_aversion,
+        cost=cost_bps / 1e4 / days, benchmark=None if benchmark is None else benchmark[0], constraints=constraints,
+    )  # fmt: skip
+    budgets = np.linspace(frontier.turnover[0], frontier.stops_paying_at, _FRONTIER_ROWS)
+    points = zip(budgets, frontier.utility_at(budgets) - frontier.utility[0], frontier.price_at(budgets), strict=True)
+    return {
+        "stops_paying_at": frontier.stops_paying_at,
+        "breakpoints": len(frontier.turnover),
+        "largest_gap": float(frontier.gap.max()),
+        "points": [{"turnover_l1": float(t), "gain": days * float(u), "price": days * float(q)} for t, u, q in points],
+    }
+
+
+def _market_uncertainty(
+    network: Time2Decide,
+    returns: np.ndarray,
+    decision: MarketDecision,
+    names: list[str],
+    seed: int,
+    constraints: Constraints | None,
+) -> dict[str, Any]:
+    """Standard deviations over histories of blocks drawn from the last years."""
+    recent = returns[-_RESAMPLED:]
+    places = stationary_bootstrap(len(recent), _MEMBERS, min(_BLOCK, float(len(recent))), np.random.default_rng(seed))
+    benchmark = decision.solution.problem.benchmark
+    given: dict[str, Any] = {"cost": decision.cost_bps / 1e4, "constraints": constraints}
+    given["benchmark"] = None if benchmark is None else benchmark[0]
+    weights, means = network.decide_batch(
+        recent[places], decision.previous, decision.turnover_l1, decision.risk_aversion, **given
+    )
+    return {
+        "weights": _by_asset(names, weights.std(axis=0, ddof=1)),
+        "forecast": _by_asset(names, means.std(axis=0, ddof=1)),
+        "forecast_return": float((means @ decision.weights).std(ddof=1)),
+        "members": _MEMBERS,
+        "seed": seed,
+    }
+
+
+def _uncertainty(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
+    found = uncertainty(network, decision, seed=seed)
+    return {
+        "weights": _by_asset(names, found.weights),
+        "forecast": _by_asset(names, found.forecast),
+        "forecast_return": found.portfolio,
+        "members": found.members,
+        "seed": seed,
+    }
+
+
+def _explanation(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
+    why = explain(network, decision)
+    return {
+        "pull": _by_asset(names, why.pull),
+        "sensitivity": _by_asset(names, why.sensitivity),
+        "covariance": _by_asset(names, why.covariance),
+        "hindsight": why.hindsight,
+        "noise": noise_curve(network, decision, seed=seed),
+    }
+
+
+def _by_asset(names: list[str], numbers: Any) -> dict[str, float]:
+    return dict(zip(names, map(float, numbers), strict=True))

@@ -1,0 +1,264 @@
+"""The policy for real markets: it reads covariance tokens and forecasts with their record, and says what to optimise.
+
+A network of some thousand weights looks at `MarketTokens` and answers with the data of one portfolio problem:
+
+- Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, times a common level, R a
+  mixture of correlation matrices, the constant one and the identity, so that Σ is positive definite by construction;
+- μ = a prior (equilibrium and equal Sharpe ratios) + forecasts, each followed with the posterior probability that it
+  is the one that pays for its costs, given the records of all; the network says how far to trust these records;
+- how many days a trade lasts, over which its cost is spread.
+
+The exact solver answers, and gives the gradient by which the network is trained for realised utility net of costs. The
+network is permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from time2decide.core.checkpoints import PretrainedModel
+from time2decide.forecasting.market_state import (
+    CORRELATION_HALF_LIVES,
+    EXPERTS,
+    VOLATILITY_HALF_LIVES,
+    MarketTokens,
+    effective_rows,
+    record_rows,
+)
+
+SEES = ("all", "correlations", "variances", "none")
+_YEAR = 252.0
+_REFERENCE = 2  # index of the half-life that volatilities are compared with: 63 days
+_SLOW = 4  # index of the half-life by which assets are compared: 250 days
+_ODDS = 4.5  # log of the prior odds against a forecast: at 3 standard errors it is as likely luck as not
+_COST_SHARE = 0.5  # the solver trades where a forecast is large, so the average forecast need not earn all of its cost
+_MOST_EVIDENCE = 40.0  # standard errors
+# The rule that training starts from.
+_VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
+_CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
+_TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0)  # log odds of each forecast beside those of its record
+_CAUTION = 0.22  # see `courage`
+_DAYS, _LEAST_DAYS, _MOST_DAYS = 10.0, 1.0, 100.0
+
+
+@dataclass(frozen=True)
+class MarketPolicyConfig:
+    """Size of the network, what it sees, and the prior on means."""
+
+    width: int = 16
+    hidden: int = 32
+    layers: int = 2
+    sees: str = "all"  # second-order information: one of SEES
+    equilibrium: float = 0.2  # prior Sharpe ratio a year of the equally weighted portfolio, spread by betas
+    equal_sharpe: float = 0.2  # prior Sharpe ratio a year of every asset by itself
+
+
+@dataclass(frozen=True)
+class MarketBatch:
+    """Tokens of B decisions as tensors, and the circumstances of each.
+
+    Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth and worth_error
+    (B, E), score (B, K), age (B, m), rows (B,); risk_aversion, cost (of one unit of turnover), turnover_l1 (B,).
+    """
+
+    volatility: Tensor
+    correlation: Tensor
+    forecast: Tensor
+    slope: Tensor
+    t_value: Tensor
+    worth: Tensor
+    worth_error: Tensor
+    score: Tensor
+    age: Tensor
+    rows: Tensor
+    risk_aversion: Tensor
+    cost: Tensor
+    turnover_l1: Tensor
+
+    @classmethod
+    def of(cls, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float, turnover_l1: float) -> MarketBatch:
+        """Tokens of one universe's size under one set of circumstances."""
+        read = {field.name: np.stack([getattr(one, field.name) for one in tokens]) for field in fields(MarketTokens)}
+        same = {"risk_aversion": risk_aversion, "cost": cost, "turnover_l1": turnover_l1}
+        read |= {name: np.full(len(tokens), float(value)) for name, value in same.items()}
+        return cls(**{name: torch.from_numpy(np.asarray(array, dtype=np.float32)) for name, array in read.items()})
+
+
+@dataclass(frozen=True)
+class MarketOutput:
+    """The portfolio problem that the network poses, for B decisions.
+
+    mean : (B, m) μ, prior + signal
+    prior, signal : (B, m) its two parts
+    covariance : (B, m, m) Σ
+    days : (B,) over which the cost of a trade is spread
+    probability : (B, E) of each forecast to be the one that pays for its costs
+    follow : (B, E) factor on each forecast
+    correlation_mix : (B, K' + 2), volatility_mix : (B, m, K), level : (B,) what Σ is made of
+    """
+
+    mean: Tensor
+    prior: Tensor
+    signal: Tensor
+    covariance: Tensor
+    days: Tensor
+    probability: Tensor
+    follow: Tensor
+    correlation_mix: Tensor
+    volatility_mix: Tensor
+    level: Tensor
+
+
+class MarketPolicy(PretrainedModel):
+    """Tokens in, a portfolio problem out."""
+
+    CONFIG: ClassVar[type] = MarketPolicyConfig
+    BUNDLED: ClassVar[dict[str, Path]] = {"market": Path(__file__).parent / "pretrained" / "market"}
+    config: MarketPolicyConfig
+
+    def __init__(self, config: MarketPolicyConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or MarketPolicyConfig()
+        w, h = config.width, config.hidden
+        vols, corrs, experts = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
+        asset, context = vols + corrs + 1, 2 + corrs + vols + corrs + 3 + 2 * experts
+        self.enter = _mlp(asset + context, h, w)
+        self.layers = nn.ModuleList(_mlp(4 * w, h, w) for _ in range(config.layers))
+        self.to_volatility = nn.Linear(w, vols)
+        self.to_market = _mlp(w + context, h, corrs + 2 + experts + 2)
+        with torch.no_grad():  # the untrained network is the rule
+            last = self.to_market[-1]
+            assert isinstance(last, nn.Linear)
+            self.to_volatility.weight.zero_()
+            last.weight.zero_()
+            self.to_volatility.bias.copy_(torch.tensor(_VOLATILITY_MIX).log())
+            start = [torch.tensor(_CORRELATION_MIX).log(), torch.tensor(_TRUST), torch.zeros(2)]
+            last.bias.copy_(torch.cat(start))
+
+    def forward(self, batch: MarketBatch) -> MarketOutput:
+        volatility, correlation = self._seen(batch)
+        context = _context(batch, volatility, correlation)
+        h = self.enter(torch.cat([_asset_features(batch, volatility, correlation), _repeat(context, volatility)], -1))
+        for layer in self.layers:
+            h = h + layer(torch.cat([h, *_attend(correlation, h), _repeat(h.mean(1), volatility)], -1))
+        volatility_mix = self.to_volatility(h).softmax(-1)  # (B, m, K)
+        market = self.to_market(torch.cat([h.mean(1), context], -1))
+        corrs, experts = correlation.shape[1], batch.forecast.shape[1]
+        mix, trust, days, level = market.split([corrs + 2, experts, 1, 1], -1)
+        mix = mix.softmax(-1)
+        sigma = ((volatility_mix * volatility.log().transpose(1, 2)).sum(-1) + level / 4).exp()  # (B, m)
+        covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
+        probability = posterior(batch, trust)
+        follow = probability * batch.slope.clamp(0.0, 1.2) * courage(batch)
+        signal = (follow[..., None] * batch.forecast).sum(1)
+        prior = self._prior_mean(covariance, sigma)
+        days = (math.log(_DAYS) + days[:, 0]).clamp(math.log(_LEAST_DAYS), math.log(_MOST_DAYS)).exp()
+        return MarketOutput(
+            prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix, level[:, 0] / 4
+        )
+
+    def _seen(self, batch: MarketBatch) -> tuple[Tensor, Tensor]:
+        """The second-order information that the configuration lets through."""
+        volatility, correlation = batch.volatility.clamp_min(1e-6), batch.correlation
+        if self.config.sees in ("correlations", "none"):  # every asset has the typical volatility
+            volatility = volatility.log().mean(-1, keepdim=True).exp().expand_as(volatility)
+        if self.config.sees in ("variances", "none"):
+            correlation = torch.eye(correlation.shape[-1]).expand_as(correlation)
+        return volatility, correlation
+
+    def _prior_mean(self, covariance: Tensor, sigma: Tensor) -> Tensor:
+        """Means under which 1/N is efficient, plus the same Sharpe ratio for every asset, (B, m)."""
+        beside = covariance.mean(-1)  # covariance with the equally weighted portfolio
+        risk = beside.mean(-1, keepdim=True).clamp_min(1e-12).sqrt()
+        return (self.config.equilibrium * beside / risk + self.config.equal_sharpe * sigma) / math.sqrt(_YEAR)
+
+
+def net_evidence(batch: MarketBatch) -> Tensor:
+    """What each forecast earned per unit traded beyond half the cost, in standard errors, (B, E)."""
+    net = batch.worth - _COST_SHARE * batch.cost[:, None]
+    return (net / batch.worth_error.clamp_min(1e-9)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
+
+
+def posterior(batch: MarketBatch, trust: Tensor) -> Tensor:
+    """Probability of each forecast to be the one that pays for its costs, (B, E); the rest is that none does.
+
+    Forecasts have log odds ½ e² + trust with e their net evidence, none has 4.5: at three standard errors a forecast
+    is as likely luck as not. As probabilities they do not count the same effect twice.
+    """
+    evidence = net_evidence(batch).clamp_min(0.0) ** 2 / 2 + trust
+    none = torch.full_like(evidence[:, :1], _ODDS)
+    return torch.cat([none, evidence], -1).softmax(-1)[:, 1:]
+
+
+def courage(batch: MarketBatch) -> Tensor:
+    """IC² / (IC² + (0.22 λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
+
+    IC is the correlation of a forecast with what came, so far. Following a forecast concentrates the portfolio in
+    assets that have just moved, which is riskier than any covariance says. Strong forecasts are worth that at every
+    λ, weak ones to those who mind risk little.
+    """
+    m = batch.volatility.shape[-1]
+    typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
+    pairs = m * record_rows(batch.rows)  # (B,)
+    squared = batch.t_value**2 * torch.tensor(EXPERTS).float() / pairs[:, None]
+    return squared / (squared + (_CAUTION * batch.risk_aversion * typical)[:, None] ** 2 + 1e-12)
+
+
+def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+
+
+def _repeat(context: Tensor, volatility: Tensor) -> Tensor:
+    """(B, F) for every asset, (B, m, F)."""
+    return context[:, None].expand(-1, volatility.shape[-1], -1)
+
+
+def _attend(correlation: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear attention of the assets to the rows of the fastest and the slowest correlation matrix, (B, m, w) each."""
+    fast, slow = (correlation[:, k] / correlation[:, k].abs().sum(-1, keepdim=True) for k in (0, -1))
+    return fast @ h, slow @ h
+
+
+def _mixed(correlation: Tensor, mix: Tensor) -> Tensor:
+    """Σ_k w_k R_k with the constant correlation and the identity last, (B, m, m)."""
+    m = correlation.shape[-1]
+    one = torch.eye(m)
+    mean = ((correlation[:, -2].sum((-2, -1)) - m) / max(m * (m - 1), 1)).clamp(0.0, 0.999)[:, None, None]
+    parts = torch.cat([correlation, (mean + (1 - mean) * one)[:, None], one.expand(len(mix), 1, m, m)], 1)
+    return (mix[:, :, None, None] * parts).sum(1)
+
+
+def _asset_features(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
+    """What the network sees of each asset, (B, m, K + K' + 1)."""
+    logs = volatility.log()
+    faster = [logs[:, k] - logs[:, _REFERENCE] for k in range(logs.shape[1]) if k != _REFERENCE]
+    level = logs[:, _SLOW] - logs[:, _SLOW].mean(-1, keepdim=True)
+    beside = correlation.mean(-1).unbind(1)
+    age = (batch.age.clamp_min(1.0) / _YEAR).log()
+    return torch.stack([*faster, level, *beside, age], -1)
+
+
+def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
+    """What the network sees of the market and of the decision, (B, F); without a unit."""
+    m = volatility.shape[-1]
+    typical = volatility[:, _REFERENCE].log().mean(-1).exp()  # (B,)
+    rows = batch.rows.double().numpy()
+    effective = effective_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
+    crowded = (m / torch.from_numpy(effective).float()).log() / 2
+    numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log()]
+    numbers += [
+        (batch.risk_aversion * typical + 1e-4).log() / 3,
+        (batch.cost / typical + 1e-3).log() / 3,
+        batch.turnover_l1.clamp_min(1e-3).log() / 2,
+    ]
+    records = [(net_evidence(batch) / 4).tanh(), batch.slope.clamp(-1.0, 1.5)]
+    scores = 5 * batch.score.clamp(0.0, 0.3)
+    return torch.cat([torch.stack(numbers, -1), crowded, scores, correlation.mean((-2, -1)), *records], -1)

@@ -1,0 +1,282 @@
+"""Training of the policy for real markets, end to end through the exact solver.
+
+Two losses per step, each for the part of the network that it can teach:
+
+- *risk*: the long-only minimum-variance portfolio under Σ, its realised variance over the next 21 days, the turnover
+  between two such portfolios a week apart. This trains Σ. Realised means have no part in it: a covariance that is
+  bent towards past winners would not be one. How well its variance was predicted trains the level of Σ alone: what
+  predicts best, fast volatilities, is not what allocates best.
+- *utility*: net of costs over an episode of consecutive decisions, at random λ, γ and cost, each trade made from the
+  drifted weights of the day before; the last weights are held for another 20 days, or the policy would learn that
+  trades do not last. This trains how far forecasts are followed and over how many days costs are spread.
+
+Markets are drawn from the prior, where conditional means and covariances are known, and from tables of real returns,
+as random subsets of assets. Which universes were trained on and which were only measured is written into the notes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.validation import InputError
+from time2decide.forecasting.market_state import MarketState, MarketTokens
+from time2decide.markets.portfolio import solve_portfolio
+from time2decide.markets.portfolio_gradient import portfolio_layer
+from time2decide.markets.prior import random_market
+from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy, MarketPolicyConfig
+
+_AHEAD = 21  # days over which a realised covariance is taken
+_APART = 5  # days between two minimum-variance portfolios whose turnover is counted
+_TOKENS = [field.name for field in fields(MarketTokens)]
+_UNIT = 0.03  # gains are counted in this share of a day's volatility, beside risk
+
+
+@dataclass(frozen=True)
+class MarketTraining:
+    """How a market policy is trained."""
+
+    steps: int = 800
+    lr: float = 2e-3
+    prior_markets: int = 40
+    prior_days: int = 1100
+    sizes: tuple[int, ...] = (6, 12, 20, 32)  # assets of a market; one subset of each size per real universe
+    real_share: float = 0.7  # of the steps, if there are real universes
+    portfolios: int = 40  # of the risk loss, per step
+    episodes: int = 12  # of the utility loss, per step
+    days: int = 8  # of an episode
+    turnover_weight: float = 0.04  # of the turnover between two minimum-variance portfolios, in units of variance
+    calibration_weight: float = 0.1
+    seed: int = 0
+
+
+PRESETS = {
+    "smoke": MarketTraining(steps=4, prior_markets=2, prior_days=160, sizes=(6,), portfolios=4, episodes=2, days=3),
+    "cpu": MarketTraining(),
+}
+
+
+@dataclass(frozen=True)
+class TracedMarket:
+    """A market with the tokens of every day from `first` on, and what decisions of that day are judged by.
+
+    tokens : name -> (days, ...) float32, what is known before the returns of each day
+    returns : (days, m)
+    mean, later : (days, m), covariance : (days, m, m): realised or, where it is known, conditional; `later` is the
+        mean over the 21 days from each
+    """
+
+    name: str
+    tokens: dict[str, Tensor]
+    returns: Tensor
+    mean: Tensor
+    later: Tensor
+    covariance: Tensor
+
+    @property
+    def assets(self) -> int:
+        return int(self.returns.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+
+def trace(
+    name: str, returns: np.ndarray, first: int, mean: np.ndarray | None = None, covariance: np.ndarray | None = None
+) -> TracedMarket:
+    """Walk through returns (time, m) once and keep the tokens of every day from `first` on."""
+    state = MarketState(returns.shape[1]).extend(returns[:first])
+    seen: dict[str, list[np.ndarray]] = {token: [] for token in _TOKENS}
+    for row in returns[first:]:
+        tokens = state.tokens()
+        for token in _TOKENS:
+            seen[token].append(np.asarray(getattr(tokens, token), dtype=np.float32))
+        state.update(row)
+    if covariance is None:
+        windows = [returns[t : t + _AHEAD] for t in range(first, len(returns))]
+        covariance = np.stack([(window.T @ window / len(window)).astype(np.float32) for window in windows])
+    earned = returns[first:] if mean is None else mean[first:]
+    later = np.stack([earned[t : t + _AHEAD].mean(0) for t in range(len(earned))])
+    return TracedMarket(
+        name,
+        {token: torch.from_numpy(np.stack(rows)) for token, rows in seen.items()},
+        *(torch.from_numpy(part) for part in (returns[first:], earned, later, covariance.astype(np.float32))),
+    )
+
+
+def prior_markets(config: MarketTraining) -> list[TracedMarket]:
+    """Markets of the prior, young ones included: tokens begin after 40 days."""
+    traced = []
+    for index in range(config.prior_markets):
+        rng = np.random.default_rng([config.seed, 1, index])
+        market = random_market(config.sizes[index % len(config.sizes)], config.prior_days, rng)
+        covariance = market.covariance(np.arange(40, config.prior_days))
+        traced.append(trace(f"prior ({market.kind})", market.returns, 40, market.mean, covariance))
+    return traced
+
+
+def real_markets(universes: Mapping[str, np.ndarray], config: MarketTraining) -> list[TracedMarket]:
+    """Random subsets of the assets of real universes (time, m), from random days on."""
+    traced = []
+    for index, (name, returns) in enumerate(universes.items()):
+        for size in {min(size, returns.shape[1]) for size in config.sizes if size >= 12 or len(config.sizes) == 1}:
+            rng = np.random.default_rng([config.seed, 2, index, size])
+            chosen = np.sort(rng.choice(returns.shape[1], size, replace=False))
+            begin = int(rng.integers(0, max(len(returns) // 8, 1)))
+            traced.append(trace(name, returns[begin:, chosen], 60))
+    return traced
+
+
+def train_market_policy(
+    config: MarketTraining,
+    out: str | Path,
+    universes: Mapping[str, np.ndarray] | None = None,
+    *,
+    policy_config: MarketPolicyConfig | None = None,
+    notes: Mapping[str, Any] | None = None,
+    report: Report | None = None,
+) -> MarketPolicy:
+    """Train a policy and write it to a folder; a run that was interrupted goes on where it stopped.
+
+    Parameters
+    ----------
+    universes : name -> returns (time, m), optional
+        Real universes to train on, without gaps; the prior alone unless given.
+    """
+    for name, returns in (universes or {}).items():
+        if returns.ndim != 2 or len(returns) < 400 or not np.isfinite(returns).all():
+            raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {returns.shape}")
+    pools = [pool for pool in (prior_markets(config), real_markets(universes or {}, config)) if pool]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        policy = MarketPolicy(policy_config)
+    shares = (1 - config.real_share, config.real_share) if len(pools) == 2 else (1.0,)
+
+    def loss(step: int) -> Tensor:
+        rng = np.random.default_rng([config.seed, 3, step])
+        pool = pools[int(rng.choice(len(pools), p=shares))]
+        risk = risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config, rng)
+        return risk + utility_loss(policy, draw_days(pool, config.episodes, config.days, rng), config.days, rng)
+
+    loop = LoopConfig(
+        steps=config.steps,
+        lr=config.lr,
+        weight_decay=1e-3,
+        warmup=30.0,
+        clip_norm=1.0,
+        averaging=0.98,
+        seed=config.seed,
+    )
+    settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
+    progress = fit(policy, loss, loop, state=Path(out) / STATE, settings=settings, report=report)
+    facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
+    policy.save_pretrained(out, facts)
+    return policy
+
+
+def draw_days(
+    pool: Sequence[TracedMarket], count: int, ahead: int, rng: np.random.Generator
+) -> list[tuple[TracedMarket, int]]:
+    """Markets of one size and a day of each; a third of the days are among the first 200, when little is known."""
+    assets = pool[int(rng.integers(len(pool)))].assets
+    fitting = [market for market in pool if market.assets == assets]
+    drawn = []
+    for _ in range(count):
+        market = fitting[int(rng.integers(len(fitting)))]
+        last = len(market) - ahead - _AHEAD
+        drawn.append((market, int(rng.integers(0, min(200, last) if rng.uniform() < 1 / 3 else last))))
+    return drawn
+
+
+def circumstances(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Random λ in [0.5, 100], cost in [1, 30] basis points or none, γ in [0.05, 2]."""
+    risk = np.exp(rng.uniform(math.log(0.5), math.log(100.0), count))
+    cost = np.where(rng.uniform(size=count) < 0.15, 0.0, rng.uniform(1e-4, 3e-3, count))
+    gamma = np.exp(rng.uniform(math.log(0.05), math.log(2.0), count))
+    return torch.from_numpy(risk), torch.from_numpy(cost), torch.from_numpy(gamma)
+
+
+def pose(
+    policy: MarketPolicy, days: Sequence[tuple[TracedMarket, np.ndarray]], risk: Tensor, cost: Tensor, gamma: Tensor
+) -> MarketOutput:
+    """The network's answer for days of markets of one size; λ, cost and γ belong to markets."""
+    tokens = {token: torch.cat([market.tokens[token][rows] for market, rows in days]) for token in _TOKENS}
+    each = torch.tensor([len(rows) for _, rows in days])
+    given = {"risk_aversion": risk, "cost": cost, "turnover_l1": gamma}
+    spread = {name: value.float().repeat_interleave(each) for name, value in given.items()}
+    answer: MarketOutput = policy(MarketBatch(**tokens, **spread))
+    return answer
+
+
+def risk_loss(
+    policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config: MarketTraining, rng: np.random.Generator
+) -> Tensor:
+    """Realised variance of minimum-variance portfolios relative to 1/N, their turnover, and their calibration."""
+    pairs = [(market, np.array([day, day + _APART])) for market, day in days]
+    answer = pose(policy, pairs, *circumstances(len(days), rng))
+    sigma = answer.covariance.double()
+    came = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
+    level = came.mean((1, 2)).clamp_min(1e-10)  # variance of 1/N
+    m = sigma.shape[-1]
+    flat = torch.full((len(sigma), m), 1.0 / m, dtype=torch.float64)
+    scaled = sigma / level.detach()[:, None, None]
+    weights = portfolio_layer(torch.zeros_like(flat), scaled, flat, 1.0)
+    variance = _quadratic(weights, came) / level
+    both = weights.view(-1, 2, m)
+    turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
+    extra = 2 * (answer.level - answer.level.detach()).double()  # log of the variance, as a function of the level
+    ratios = [(_quadratic(s, came) / _quadratic(s, sigma)).detach() for s in (weights, flat)]
+    calibration = torch.stack([ratio.clamp(0, 20) * (-extra).exp() + extra for ratio in ratios]).mean()
+    return variance.mean() + config.turnover_weight * turnover.mean() + config.calibration_weight * calibration
+
+
+def utility_loss(
+    policy: MarketPolicy, days: list[tuple[TracedMarket, int]], length: int, rng: np.random.Generator
+) -> Tensor:
+    """Minus the utility net of costs of episodes, gains relative to 1/N, in units of risk and of small gains."""
+    risk, cost, gamma = circumstances(len(days), rng)
+    m = days[0][0].assets
+    answer = pose(policy, [(market, np.arange(day, day + length)) for market, day in days], risk, cost, gamma)
+    sigma = answer.covariance.detach().double().view(-1, length, m, m)
+    mean = (answer.prior.detach() + answer.signal).double().view(-1, length, m)
+    spread = (cost[:, None] / answer.days.double().view(-1, length))[..., None]
+    earned, later, came, real = (
+        torch.stack([getattr(market, part)[day : day + length] for market, day in days]).double()
+        for part in ("mean", "later", "covariance", "returns")
+    )
+    held = _first_weights(mean[:, 0], sigma[:, 0], risk, rng)
+    total = torch.zeros_like(risk)
+    for t in range(length):
+        weights = portfolio_layer(mean[:, t], sigma[:, t], held, risk, gamma, spread[:, t])
+        traded = (weights - held).abs().sum(-1)
+        gain = ((weights - 1.0 / m) * earned[:, t]).sum(-1)
+        variance = risk * _quadratic(weights, came[:, t])
+        total = total + gain - cost * traded - variance
+        drifted = weights * (1 + real[:, t])
+        held = drifted / drifted.sum(-1, keepdim=True)
+    held_on = _AHEAD - 1
+    total = total + held_on * (((weights - 1.0 / m) * later[:, -1]).sum(-1) - variance)
+    level = came.mean((1, 2, 3)).clamp_min(1e-10)
+    return -(total / (length + held_on) / (risk * level + _UNIT * level.sqrt())).mean()
+
+
+def _first_weights(mean: Tensor, sigma: Tensor, risk: Tensor, rng: np.random.Generator) -> Tensor:
+    """Where an episode starts: the policy's own optimum, mixed with a random portfolio."""
+    m = mean.shape[-1]
+    flat = np.full(mean.shape, 1.0 / m)
+    best = solve_portfolio(mean.detach(), sigma, flat, risk_aversion=risk).weights
+    share = rng.uniform(0, 0.5, (len(best), 1))
+    return torch.from_numpy((1 - share) * best + share * rng.dirichlet(np.ones(m), len(best)))
+
+
+def _quadratic(weights: Tensor, matrix: Tensor) -> Tensor:
+    """sᵀMs, (B,)"""
+    return torch.einsum("bi,bij,bj->b", weights, matrix, weights)
