@@ -103,6 +103,17 @@ def test_on_noisy_returns_predict_then_optimise_is_worse_from_0_75_on():
     )
 
 
+def test_strategies_are_compared_on_the_seeds_that_both_have():
+    """The second seed is easy for everybody; only one strategy was run on it."""
+    figures = {("paper-repaired", 0): 0.1, ("pretrained", 0): 0.2, ("pretrained", 1): 0.0, ("uniform", 1): 0.0}
+    rows = [
+        {"market": "clean", "turnover_l1": 1.0, "strategy": name, "seed": seed, "mse": mse}
+        for (name, seed), mse in figures.items()
+    ]
+    found = verdicts("portfolio-clean", rows, REPAIRED_ARCHITECTURE)
+    assert starting(found, "Clean: Time2Decide beats the pretrained") == (SUPPORTED, "1 of 1 cases")
+
+
 def test_the_fine_tuned_forecaster_is_compared_budget_by_budget():
     name = "pto-timepfn"
     mse = {name: 1.0, f"{name}-shrunk": 0.9, f"{name}-finetuned": 1.1, f"{name}-finetuned-shrunk": 0.9}

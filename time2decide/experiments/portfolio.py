@@ -335,12 +335,13 @@ def _claims(rows: list[Row], market: str, judged_on: str, ours: str, sft: str, p
 
 
 def _below(rows: list[Row], ours: str, other: str, least: float = 0.0, most: float = 2.0) -> list[bool]:
-    """Whether one strategy has the lower mean MSE, at every market and budget of a range where both have rows."""
+    """Whether one strategy has the lower mean MSE, at every market and budget of a range, on the seeds of both."""
     cases = []
     for (_, budget), here in grouped(rows, "market", "turnover_l1").items():
-        found = [[row["mse"] for row in here if row["strategy"] == name] for name in (ours, other)]
-        if least <= budget <= most and all(found):
-            cases.append(float(np.mean(found[0])) < float(np.mean(found[1])))
+        mine, theirs = ({r.get("seed"): r["mse"] for r in here if r["strategy"] == name} for name in (ours, other))
+        seeds = mine.keys() & theirs.keys()  # on the same series
+        if least <= budget <= most and seeds:
+            cases.append(float(np.mean([mine[k] for k in seeds])) < float(np.mean([theirs[k] for k in seeds])))
     return cases
 
 
