@@ -33,6 +33,17 @@ def test_rows_carry_provenance_and_failures_are_rows(tmp_path):
     assert line["versions"]["torch"].startswith("2.13")
 
 
+def test_some_tasks_can_be_run_first(tmp_path):
+    ran = []
+    note = {"root": tmp_path, "progress": lambda number, total, config: ran.append(config["value"])}
+    assert [row["square"] for row in reproduce(TOY, "smoke", only="value=3, seed=0", **note)] == [9, -1]
+    reproduce(TOY, "smoke", **note)
+    assert ran == [3, 0, 1, 2]
+    for wrong in ("value", "colour=red"):
+        with pytest.raises(InputError, match="only: expected field=value with a field of seed, value"):
+            reproduce(TOY, "smoke", root=tmp_path, only=wrong)
+
+
 def test_only_missing_and_failed_tasks_run_again(tmp_path):
     reproduce(TOY, "smoke", root=tmp_path)
     ran = []

@@ -25,6 +25,7 @@ def reproduce(
     workers: Annotated[int, typer.Option(help="Tasks at a time; 1 runs them in this process.")] = 1,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
     gpus: Annotated[float, typer.Option(help="Share of a GPU per task, for Ray.")] = 0,
+    only: Annotated[str, typer.Option(help="Run only these tasks now: field=value,field=value.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Run a table or figure of the paper, or show it if it is already in the results.
@@ -51,7 +52,7 @@ def reproduce(
         print(f"[{number + 1}/{total}] {text}", file=sys.stderr)
 
     if preset in experiment.presets and not as_json:
-        stored, total = stored_tasks(experiment, preset, results)
+        stored, total = stored_tasks(experiment, preset, results, only)
         if stored < total:
             check_writable(results)
             where, expected = results_root(results), experiment.presets[preset]
@@ -65,6 +66,7 @@ def reproduce(
         workers=workers,
         address=address,
         gpus=gpus,
+        only=only,
     )
     tables, claims = results_of(experiment, rows, Store(experiment.id, preset, results).path)
     pictures = draw(experiment.id, rows, preset, results)
@@ -111,7 +113,7 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
     for experiment in map(get_experiment, experiment_ids()):
         state = {}
         for preset, expected in experiment.presets.items():
-            stored, total = stored_tasks(experiment, preset, results)
+            stored, total = stored_tasks(experiment, preset, results, only)
             state[preset] = {"expected": expected, "stored": stored, "tasks": total}
         listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
     if as_json:

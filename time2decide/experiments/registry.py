@@ -104,8 +104,11 @@ def reproduce(
     workers: int = 1,
     address: str | None = None,
     gpus: float = 0,
+    only: str = "",
 ) -> list[Row]:
     """Run the tasks that have no result yet and return all stored rows of the preset.
+
+    `only`, such as ``strategy=uniform,seed=0``, leaves the other tasks for later.
 
     A task that raises is stored as a line with its traceback and the next one goes on; it is tried again when the
     experiment is started again. By default tasks run in this process, one after another; `engine`, `workers`,
@@ -115,7 +118,7 @@ def reproduce(
     expect(preset in experiment.presets, "preset", f"one of {', '.join(experiment.presets)}", f"{preset!r}")
     store = Store(experiment.id, preset, root)
     done = store.done()
-    tasks = [config for config in experiment.tasks(preset) if task_key(config) not in done]
+    tasks = [config for config in chosen_tasks(experiment.tasks(preset), only) if task_key(config) not in done]
     if tasks:
         check_writable(root)
     alone = engine == "local" and workers == 1
@@ -135,7 +138,19 @@ def reproduce(
     return store.rows({task_key(config) for config in experiment.tasks(preset)})
 
 
-def stored_tasks(experiment: Experiment, preset: str, root: str | Path | None = None) -> tuple[int, int]:
+def chosen_tasks(tasks: list[Config], only: str) -> list[Config]:
+    """The tasks whose fields have the values of ``field=value,field=value``; all of them without any."""
+    wanted = [pair.partition("=") for pair in only.split(",") if pair.strip()]
+    for name, sign, _ in wanted:
+        known = sorted({key for task in tasks for key in task})
+        expect(sign and name.strip() in known, "only", f"field=value with a field of {', '.join(known)}", repr(only))
+    told = {name.strip(): value.strip() for name, _, value in wanted}
+    return [task for task in tasks if all(str(task.get(name)) == value for name, value in told.items())]
+
+
+def stored_tasks(
+    experiment: Experiment, preset: str, root: str | Path | None = None, only: str = ""
+) -> tuple[int, int]:
     """How many tasks of a preset have a result, and how many there are."""
-    keys = {task_key(config) for config in experiment.tasks(preset)}
+    keys = {task_key(config) for config in chosen_tasks(experiment.tasks(preset), only)}
     return len(keys & Store(experiment.id, preset, root).done()), len(keys)
