@@ -113,7 +113,7 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
     for experiment in map(get_experiment, experiment_ids()):
         state = {}
         for preset, expected in experiment.presets.items():
-            stored, total = stored_tasks(experiment, preset, results, only)
+            stored, total = stored_tasks(experiment, preset, results)
             state[preset] = {"expected": expected, "stored": stored, "tasks": total}
         listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
     if as_json:
