@@ -39,7 +39,7 @@ def random_problem(rng: np.random.Generator, most: int = 300, *, bounds: bool = 
 
     λ is between 0 and 1e3, γ between 0 and 2, costs are none, shared or per asset; a third has bounds, some with cash.
     """
-    m = int(rng.integers(2, most + 1))
+    m = int(np.exp(rng.uniform(np.log(2), np.log(most + 1))))  # as many of 2 to 20 as of 30 to 300
     kind = str(rng.choice(KINDS))
     mean = rng.standard_normal(m) * 10.0 ** rng.integers(-4, 0)
     if rng.random() < 0.3:  # ties

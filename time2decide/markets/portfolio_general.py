@@ -217,15 +217,27 @@ def _equations(
     k, n = len(T), len(C)
     matrix = np.block([[row.Q[np.ix_(T, T)], C.T], [C, np.zeros((n, n))]])
     slope = row.q[T] - row.Q[np.ix_(T, fixed)] @ s[fixed] - sides * row.cost[T] - price
-    start = np.concatenate([guess[T], np.zeros(n)])
-    offset = np.concatenate([slope, right]) - matrix @ start
-    x = start + np.linalg.lstsq(matrix, offset, rcond=1e-13)[0]
-    x = x + np.linalg.lstsq(matrix, np.concatenate([slope, right]) - matrix @ x, rcond=1e-13)[0]
+    x = _solve_kkt(matrix, np.concatenate([slope, right]), np.concatenate([guess[T], np.zeros(n)]))
     s[T] = x[:k]
     eta = np.zeros(len(row.A))
     eta[chosen] = x[k : k + len(chosen)]
     nu = x[k + len(chosen)] if cash_at is not None else price
     return s, float(x[-1]) if binding else 0.0, float(nu), eta
+
+
+def _solve_kkt(matrix: np.ndarray, right: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """Solve the equations of an active set; nearest to `guess` by least squares where they are singular."""
+    try:
+        x = np.linalg.solve(matrix, right)
+        x = x + np.linalg.solve(matrix, right - matrix @ x)
+        if np.abs(x).max(initial=0.0) < 1e6 and np.abs(matrix @ x - right).max(initial=0.0) < 1e-14:
+            return np.asarray(x)
+    except np.linalg.LinAlgError:
+        pass
+    x = guess
+    for _ in range(2):  # the second removes the rounding of the first
+        x = x + np.linalg.lstsq(matrix, right - matrix @ x, rcond=1e-13)[0]
+    return np.asarray(x)
 
 
 def _revise(
