@@ -38,6 +38,22 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path):
         pretrain(replace(SMOKE, lr=1e-3), tmp_path / "parts")
 
 
+def test_averaged_weights_are_kept_where_the_recipe_says_so(tmp_path):
+    """A decay near 1 follows the last weights only slowly; the medium preset has such an average."""
+    last, mean = (pretrain(replace(SMOKE, averaging=a), tmp_path / str(a)) for a in (None, 0.999))
+    start = TimePFN.from_pretrained(pretrain_nothing(tmp_path))
+    moved = [(one.norm.bias - start.norm.bias).abs().max() for one in (mean, last)]
+    assert 0 < moved[0] < moved[1]
+    assert PRESETS["medium"].averaging is not None
+    assert 0.8e6 < sum(weight.numel() for weight in TimePFN(PRESETS["medium"].model).parameters()) < 1.5e6
+
+
+def pretrain_nothing(folder):
+    """The weights that a run starts from: one step at a rate of almost nothing."""
+    pretrain(replace(SMOKE, steps=1, lr=1e-30), folder / "nothing")
+    return folder / "nothing"
+
+
 def test_the_windows_of_a_step_depend_on_the_step_alone():
     fresh, worn = Pool(SMOKE), Pool(SMOKE)
     for step in range(5):
