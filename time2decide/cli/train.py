@@ -182,14 +182,13 @@ def market(
     config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
     trained = {Path(name).name: load_market(name, None)[0].to_numpy() for name in data or []}
     held_out = {Path(name).name: load_market(name, None)[0].to_numpy() for name in measure or []}
-    expect(
-        not set(trained) & set(held_out), "measure", "other universes than --data", sorted(set(trained) & set(held_out))
-    )
+    both = sorted(set(trained) & set(held_out))
+    expect(not both, "measure", "other universes than those of --data", both)
     _prepare(out, threads)
     notes: dict[str, Any] = {"preset": preset, "threads": threads, **provenance()}
-    given = {"policy_config": MarketPolicyConfig(sees=sees), "notes": notes}
+    network = MarketPolicyConfig(sees=sees)
     with training() as report:
-        policy = train_market_policy(config, out, trained, report=report, **given)
+        policy = train_market_policy(config, out, trained, policy_config=network, notes=notes, report=report)
     roles = {"trained on": trained, "measured only": held_out}
     figures = [
         {"universe": name, "role": role, **row}
