@@ -46,7 +46,7 @@ def typical_volatility(tokens):
 
 def test_the_untrained_network_is_the_rule(tokens):
     answer = MarketPolicy()(batch(tokens))
-    assert answer.days.item() == pytest.approx(10 * (5.0 * typical_volatility(tokens) / 0.375) ** (-2 / 3), rel=1e-4)
+    assert answer.days.item() == pytest.approx(4.5 * (5.0 * typical_volatility(tokens) / 0.375) ** (-2 / 3), rel=1e-4)
     torch.testing.assert_close(answer.volatility_mix[0, 0], torch.tensor([0.01, 0.04, 0.75, 0.10, 0.05, 0.05]))
     assert answer.correlation_mix.sum().item() == pytest.approx(1)
 
@@ -115,7 +115,7 @@ def test_weak_forecasts_are_for_those_who_mind_risk_little(tokens):
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.99
     strong = replace(record(tokens, [0.0] * 5, risk=25.0), t_value=torch.full((1, 5), 40.0))
-    assert courage(strong).min() > 0.9
+    assert courage(strong).min() > 0.8
 
 
 def test_the_prior_makes_equal_weights_efficient_or_sharpe_ratios_equal(tokens):

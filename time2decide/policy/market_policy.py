@@ -45,9 +45,9 @@ _MOST_EVIDENCE = 40.0  # standard errors
 _VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
 _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
 _TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0)  # log odds of each forecast beside those of its record
-_CAUTION = 0.22  # see `courage`
+_CAUTION = 0.5  # see `courage`
 _LASTS = 10.0  # days for which a forecast of a few days is worth something
-_DAYS, _AT, _LEAST_DAYS, _MOST_DAYS = 10.0, 0.375, 1.0, 250.0  # days that a trade lasts at λσ = 0.375; bounds
+_DAYS, _AT, _LEAST_DAYS, _MOST_DAYS = 4.5, 0.375, 1.0, 250.0  # days that a trade lasts at λσ = 0.375; bounds
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def posterior(batch: MarketBatch, trust: Tensor) -> Tensor:
 
 
 def courage(batch: MarketBatch) -> Tensor:
-    """IC² / (IC² + (0.22 λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
+    """IC² / (IC² + (0.5 λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
 
     IC is the correlation of a forecast with what came, so far. Following a forecast concentrates the portfolio in
     assets that have just moved, which is riskier than any covariance says. Strong forecasts are worth that at every
@@ -219,7 +219,7 @@ def courage(batch: MarketBatch) -> Tensor:
 
 
 def lasting_days(batch: MarketBatch, longer: Tensor) -> Tensor:
-    """Days over which the cost of a trade is spread, (B,): 10 (λσ/0.375)^(−2/3) eᵃ with a = `longer`.
+    """Days over which the cost of a trade is spread, (B,): 4.5 (λσ/0.375)^(−2/3) eᵃ with a = `longer`.
 
     Who minds risk little rebalances seldom, so that a trade lasts long. The width of the band in which nothing is
     traded goes with the third root of cost/(λσ²), as in the theory of small proportional costs; this is its price.
