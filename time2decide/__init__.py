@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from time2decide.markets.tables import load_returns as load_returns
     from time2decide.policy.model import Time2Decide as Time2Decide
     from time2decide.qp.generators import random_qp as random_qp
+    from time2decide.qp.gradients import DegenerateWarning as DegenerateWarning
+    from time2decide.qp.gradients import QPLayer as QPLayer
     from time2decide.qp.problem import QP as QP
     from time2decide.qp.projections import project_portfolio as project_portfolio
     from time2decide.qp.solution import Solution as Solution
@@ -29,6 +31,7 @@ __getattr__, __all__ = lazy_names(
         "markets.tables": "load_returns",
         "policy.model": "Time2Decide",
         "qp.generators": "random_qp",
+        "qp.gradients": "DegenerateWarning QPLayer",
         "qp.problem": "QP",
         "qp.projections": "project_portfolio",
         "qp.solution": "Solution kkt",

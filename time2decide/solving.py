@@ -24,6 +24,7 @@ from time2decide.core.validation import (
     validate_positive,
 )
 from time2decide.qp.exact import solve_exact
+from time2decide.qp.gradients import needs_gradient, with_gradient
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
@@ -80,10 +81,14 @@ def solve(
     Returns
     -------
     Solution
-        With ``status`` per instance; nothing is raised for instances without an answer.
+        With ``status`` per instance; nothing is raised for instances without an answer. Where the data requires
+        gradients, x and the multipliers of ``exact`` and ``neural+polish`` carry them; the other methods refuse.
     """
     expect(isinstance(qp, QP), "qp", "a QP", type(qp).__name__)
     validate_choice("method", method, METHODS)
+    exact = method in ("exact", "neural+polish")
+    where = "data that requires no gradient (methods 'exact' and 'neural+polish' are differentiable)"
+    expect(exact or not needs_gradient(qp), "qp", where, f"gradients asked for with method {method!r}")
     default = 1e-4 if method == "neural" else _TOLERANCE[qp.A.dtype]
     tol = default if tol is None else validate_positive("tol", tol)
     history = validate_flag("history", history)
@@ -98,12 +103,14 @@ def solve(
     start = None if initial is None else _starting_point(qp, initial)
     if method == "exact" or method.startswith("neural"):
         if method == "exact":
-            return solve_exact(qp, tol=tol, initial=start)
+            answer = solve_exact(qp, tol=tol, initial=start)
+            return with_gradient(qp, answer) if needs_gradient(qp) else answer
         from time2decide.neural.solver import solve_neural  # only now: the constructions do not need it
 
         polish = method == "neural+polish"
         rows = qp.as_inequalities()
-        return as_given(qp, solve_neural(rows, tol=tol, polish=polish, depth=steps, initial=start, **options))
+        answer = as_given(qp, solve_neural(rows, tol=tol, polish=polish, depth=steps, initial=start, **options))
+        return with_gradient(qp, answer) if needs_gradient(qp) else answer
     limits = {"steps": steps, "tol": tol, "max_steps": max_steps, "check_every": check_every, "history": history}
     return as_given(qp, _iterate(qp.as_inequalities(), method, form, start, limits, options))
 

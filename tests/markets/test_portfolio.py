@@ -244,3 +244,37 @@ def test_a_conflict_is_named():
     options = {"risk_aversion": 1.0, "turnover_l1": 0.1, "constraints": Constraints(limits=(limit,))}
     with pytest.raises(InputError, match=r"group x \(0.9 to 1\) and the turnover budget \(0.1\)"):
         solve_portfolio(np.zeros(4), np.eye(4), np.full(4, 0.25), **options)
+
+
+@pytest.mark.parametrize("form", ["numpy", "compiled"])
+def test_the_path_alone_solves_what_is_not_degenerate(form, monkeypatch):
+    """The second family repairs what the path gives up; here it may not."""
+    from time2decide.markets import portfolio_general, turnover_kernels, turnover_path
+
+    def refuse(*_):
+        raise AssertionError("the path gave up")
+
+    module = turnover_path if form == "numpy" else turnover_kernels
+    monkeypatch.setattr(portfolio_general, "repair", refuse)
+    monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: module)
+    monkeypatch.setattr(portfolio_file, "_solve_single", lambda *arguments: None)
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        arguments = draw_problem(rng, 30)
+        m = len(arguments["mean"])
+        arguments |= {"covariance": random_covariance(rng, m, "factors"), "mean": rng.standard_normal(m)}
+        assert solve_portfolio(**arguments).gap < 1e-12
+
+
+def test_the_shortest_way_gives_the_same_answer(monkeypatch):
+    from time2decide.markets import turnover_kernels
+
+    monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: turnover_kernels)
+    for seed in range(60):
+        arguments = random_problem(seed) | {"cost": 1e-4}
+        short = portfolio_file._solve_single(*arguments.values())
+        with monkeypatch.context() as long:
+            long.setattr(portfolio_file, "_solve_single", lambda *arguments: None)
+            answer = solve_portfolio(**arguments)
+        if short is not None:
+            assert float(short.utility) == pytest.approx(float(answer.utility), rel=1e-11, abs=1e-13)

@@ -1,6 +1,11 @@
 """Training of the market policy: gradients reach what each loss teaches, runs repeat and resume, Σ learns risk."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -103,3 +108,23 @@ def test_real_universes_are_named_in_the_notes_and_checked(tmp_path):
     assert len(prior_markets(SMOKE)) == SMOKE.prior_markets
     with pytest.raises(InputError, match="mine: expected at least 400 rows of finite returns"):
         train_market_policy(SMOKE, tmp_path / "other", {"mine": np.full((500, 3), np.nan)})
+
+
+def test_the_command_trains_measures_and_says_which_universes_were_which(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, assets in (("one", 7), ("two", 4)):
+        days = pd.bdate_range("2020-01-01", periods=450)
+        table = pd.DataFrame(0.01 * rng.normal(size=(450, assets)), index=days, columns=list("ABCDEFG")[:assets])
+        table.to_csv(tmp_path / f"{name}.csv", index_label="date")
+    command = ["train", "market", "--preset", "smoke", "--data", "one.csv", "--measure", "two.csv", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "time2decide.cli", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "two.csv (measured only), λ = 25" in done.stdout
+    notes = json.loads((tmp_path / "run" / "config.json").read_text())["notes"]
+    assert {row["universe"]: row["role"] for row in notes["walk_forward"]} == {
+        "one.csv": "trained on",
+        "two.csv": "measured only",
+    }
+    assert all(row["volatility"] > 0 for row in notes["walk_forward"])

@@ -28,6 +28,8 @@ class Uniform:
 
     name: str = "uniform"
     wants_hindsight: bool = False
+    uses_risk_aversion: bool = False
+    uses_cost: bool = False
 
     def decide(self, observation: Observation) -> np.ndarray:
         m = observation.returns.shape[-1]
@@ -81,6 +83,7 @@ class PredictThenOptimise:
     covariance: Covariance | None = None
     name: str = "pto-persistence"
     wants_hindsight: bool = False
+    uses_cost: bool = False
 
     def decide(self, observation: Observation) -> np.ndarray:
         forecast = self.forecaster(observation.returns)[:, None]  # (series, 1, m)

@@ -15,15 +15,17 @@ import pandas as pd
 
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import make_strategies
-from time2decide.core.validation import ArrayLike, InputError, validate_positive
+from time2decide.core.validation import ArrayLike, InputError, expect, validate_positive
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.constraint_files import refuse_contradictions
 from time2decide.markets.constraints import Constraints
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.tables import load_returns
+from time2decide.markets.universe import Universe, universe_of
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
+    oracle_for,
     rollout,
     validate_cost,
     validate_simulation_returns,
@@ -92,6 +94,7 @@ def backtest(
     periods_per_year: float = 252.0,
     budget_from: str | None = None,
     constraints: Constraints | None = None,
+    gaps: str = "refuse",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
@@ -114,11 +117,17 @@ def backtest(
     constraints : Constraints, optional
         What every strategy's weights must meet; the oracle, which regret is measured from, stays long-only and fully
         invested. Where the budget does not reach the constraints, weights go towards them as far as it allows.
+    gaps : {"refuse", "keep"}
+        Whether missing returns (NaN) of a DataFrame are refused, or kept as assets that come and go: see
+        `markets/universe.py` for who can be bought, held and sold when. The oracle then starts anew from equal
+        weights whenever the universe changes, and forced sales of delisted assets are outside the budget.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
-    table = load_returns(returns) if isinstance(returns, pd.DataFrame) else None
-    array = validate_simulation_returns(returns if table is None else table.to_numpy(), window)
+    table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
+    expect(table is not None or gaps == "refuse", "returns", "a DataFrame if gaps are kept", type(returns).__name__)
+    market = _market(returns if table is None else table.to_numpy(), window, gaps)
+    array = market.returns[None] if isinstance(market, Universe) else market  # what holdings earn, (series, time, m)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = validate_cost(cost_bps)
@@ -128,8 +137,9 @@ def backtest(
     budgets = validate_budgets(turnover_l1)
     if constraints is not None:
         refuse_contradictions(constraints, assets)
+        expect(not isinstance(market, Universe), "constraints", "none if assets come and go", "constraints and gaps")
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
-    oracle = np.asarray(oracle_path(array, budgets.tolist(), risk_aversion, window))
+    oracle = oracle_for(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)
     frames, rows, rollouts = [], [], []
     for strategy in chosen:
@@ -137,7 +147,7 @@ def backtest(
             result = oracle_rollout(oracle, budgets, window, risk_aversion)
         else:
             result = rollout(
-                array,
+                market,
                 strategy,
                 budgets.tolist(),
                 risk_aversion=risk_aversion,
@@ -156,6 +166,13 @@ def backtest(
     return Backtest(
         pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year)
     )
+
+
+def _market(returns: ArrayLike, window: int, gaps: str) -> np.ndarray | Universe:
+    """What a rollout walks over: an array (series, time, m), or a changing universe where gaps are kept."""
+    if gaps == "keep" and np.isnan(returns).any():
+        return universe_of(np.asarray(returns), window)
+    return validate_simulation_returns(returns, window)
 
 
 def _steps_frame(

@@ -53,6 +53,9 @@ def backtest(
     ] = None,
     window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
     last: Annotated[int | None, typer.Option(help="Use only this many last rows.")] = None,
+    gaps: Annotated[
+        str, typer.Option(help="Empty cells: refuse them, or keep them as assets that list late, halt or are delisted.")
+    ] = "refuse",
     periods_per_year: Annotated[
         float | None, typer.Option(help="For annual figures; read from the dates unless told (252, 52, 12, 4, 1).")
     ] = None,
@@ -78,7 +81,7 @@ def backtest(
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     budgets = _budgets(turnover)
     _check_outputs(source, budgets, out, report)
-    table, values = _table(source, values_flag(prices, returns), last)
+    table, values = _table(source, values_flag(prices, returns), last, gaps)
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
@@ -96,6 +99,7 @@ def backtest(
             window=window,
             periods_per_year=periods,
             constraints=limits,
+            gaps=gaps,
             progress=progress,
         )
     summary = with_intervals(result)
@@ -130,12 +134,13 @@ def _list_strategies(as_json: bool) -> None:
 def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
     """What the policy would do after the last row from what it held then, at the first budget; None without it.
 
-    Of the market policy if it is among the strategies, else of the decision network.
+    Of the market policy if it is among the strategies, else of the decision network. None in a universe with gaps,
+    where not every asset can be bought.
     """
     from time2decide.policy.decision_facts import decision_facts
 
     budget = float(result.rollouts[0].turnover_l1[0])
-    names = {one.name for one in result.rollouts}
+    names = set() if table.isna().any(axis=None) else {one.name for one in result.rollouts}
     for strategy, model, cost in (("market", "market", result.cost_bps), ("time2decide", "decide", None)):
         if strategy in names:
             held = result.weights(strategy, budget).iloc[-1]
@@ -176,10 +181,10 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
         validate_output_file("report", report)
 
 
-def _table(source: str, told: str | None, last: int | None) -> tuple[pd.DataFrame, str]:
+def _table(source: str, told: str | None, last: int | None, gaps: str) -> tuple[pd.DataFrame, str]:
     from time2decide.markets.tables import load_market
 
-    table, values = load_market(source, told)
+    table, values = load_market(source, told, gaps=gaps)
     expect(table.shape[1] >= 2, source, "at least 2 assets", table.shape[1])
     if last is not None:
         expect(last >= 1, "last", "a positive number of rows", last)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import importlib
 import json
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from time2decide.bench import BENCHMARKS
 from time2decide.cli.console import AsJson, console, number
-from time2decide.core.validation import validate_choice
+from time2decide.core.validation import expect, validate_choice
 
 
 def bench(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHMARKS)}, or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
     store: Annotated[bool, typer.Option("--store", help="Keep the rows in the results, for `report`.")] = False,
+    problems: Annotated[
+        Path | None, typer.Option("--problems", help="With qp: a folder of .mat files (P, q, r, l, A, u) to solve.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed and accuracy against peers in one run.
@@ -25,6 +29,7 @@ def bench(
     Example: time2decide bench constructions --store
     """
     validate_choice("name", name, (*BENCHMARKS, "all"))
+    expect(problems is None or name == "qp", "--problems", "the benchmark qp", name)
     if store:
         from time2decide.experiments.store import Store, check_writable
 
@@ -33,7 +38,8 @@ def bench(
     for each in BENCHMARKS if name == "all" else (name,):
         start = time.perf_counter()
         module, function = BENCHMARKS[each]
-        rows = getattr(importlib.import_module(f"time2decide.bench.{module}"), function)(quick=quick)
+        given = {"quick": quick} if problems is None else {"quick": quick, "problems": problems}
+        rows = getattr(importlib.import_module(f"time2decide.bench.{module}"), function)(**given)
         if store:
             kept = Store(f"bench-{each}", "smoke" if quick else "cpu")
             kept.append({"bench": each}, rows, time.perf_counter() - start)

@@ -43,6 +43,7 @@ _MODULES = {
     "toy-pto": "theory",
     "parity": "theory",
     "sp500": "sp500",
+    "real-markets": "real_markets",
     "scale": "scale",
 }
 
@@ -69,6 +70,8 @@ class Experiment:
         Measured rows as tables, ours beside the paper's; not called without rows.
     claims : rows -> claims
         The paper's claims about this table or figure; without rows none of them is tested.
+    open_ended : bool
+        Tasks depend on files of the user; `reproduce` returns the stored rows of other files too.
     """
 
     id: str
@@ -79,6 +82,7 @@ class Experiment:
     run: Callable[[Config], list[Row]]
     tables: Callable[[list[Row]], list[Table]]
     claims: Callable[[list[Row]], list[Claim]] = _no_claims
+    open_ended: bool = False
 
 
 def experiment_ids() -> list[str]:
@@ -135,7 +139,8 @@ def reproduce(
         store.append(config, outcome.rows, outcome.seconds, outcome.error)
         if progress and not alone:
             progress(number, len(tasks), config)
-    return store.rows({task_key(config) for config in experiment.tasks(preset)})
+    keys = {task_key(config) for config in experiment.tasks(preset)}
+    return store.rows(None if experiment.open_ended else keys)
 
 
 def chosen_tasks(tasks: list[Config], only: str) -> list[Config]:

@@ -244,14 +244,15 @@ class MarketState:
         self._before = self._block[-1][0]
         self._block.clear()
         m = self.assets
-        correlation = self._correlations(self._moments, self._pairs)
+        used = [_RESIDUAL, -1]
+        near, slow = self._correlations(self._moments[used], self._pairs[used])
         rows = effective_rows(self.rows, np.array(CORRELATION_HALF_LIVES))
         shrink = min(0.9, 0.2 + m / (m + rows[_RESIDUAL]))
-        precision = np.linalg.inv((1 - shrink) * correlation[_RESIDUAL] + shrink * _constant(correlation[_RESIDUAL]))
+        precision = np.linalg.inv((1 - shrink) * near + shrink * _constant(near))
         self._precision = precision / np.sqrt(np.diag(precision))[:, None]
         if self._cross_weight > 1:
             penalty = _CROSS_PENALTY / self._cross_weight
-            same = correlation[-1] + penalty * np.eye(m)
+            same = slow + penalty * np.eye(m)
             self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
 
     def _folded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:

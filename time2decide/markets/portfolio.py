@@ -465,9 +465,28 @@ def _covariances(
     S = _finite("covariance", covariance)
     if S.shape[-2:] != (m, m):
         raise InputError(f"covariance: expected shape (..., {m}, {m}), found {S.shape}")
-    validate_semidefinite(S)
     count = int(np.prod(S.shape[:-2], dtype=int))
-    return _own(S.reshape(count, m, m)), np.zeros((count, 0, 0)), np.zeros((count, 0)), S.shape[:-2]
+    matrices = _own(S.reshape(count, m, m))
+    if not _valid_in_bulk(matrices):
+        validate_semidefinite(S)
+    return matrices, np.zeros((count, 0, 0)), np.zeros((count, 0)), S.shape[:-2]
+
+
+def _valid_in_bulk(S: np.ndarray) -> bool:
+    """Whether the compiled check passes matrices (n, m, m); otherwise the slower one says what is wrong."""
+    kernel = sys.modules.get("time2decide.markets.turnover_kernels")
+    if kernel is None:
+        return False
+    good = []
+
+    def run(part: slice) -> None:
+        good.append(kernel.validate_matrices(S[part]))
+
+    try:
+        _in_threads(run, len(S), S.shape[-1], None)
+    except np.linalg.LinAlgError:
+        return False
+    return all(good)
 
 
 def validate_semidefinite(covariance: np.ndarray) -> None:

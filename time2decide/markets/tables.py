@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 import re
@@ -20,6 +21,8 @@ from time2decide.markets.validation import looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
+#: What becomes of empty cells.
+GAPS = ("refuse", "keep")
 _MOST_BYTES = 256 * 2**20  # of a file: a hundred years of daily returns of 100 assets are 60 MB
 _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool, np.bool_), "true or false"),
@@ -35,12 +38,13 @@ def load_returns(
     values: str = "returns",
     *,
     most_gap: float = _MOST_GAP,
+    gaps: str = "refuse",
 ) -> pd.DataFrame:
     """A wide table of simple returns: one column per asset, one row per period, ready for `backtest` and `decide`.
 
     Parameters
     ----------
-    source : path of a .csv or .parquet file, a DataFrame, or "sp500"
+    source : path of a .csv, .csv.gz or .parquet file, a DataFrame, or "sp500"
         In a CSV the first line names the columns and the first column holds ISO dates (2024-01-31) or whole step
         numbers; a DataFrame has them as its index, a Parquet file as its index or as a first column of dates.
         "sp500" is skfolio's set of 20 stocks of the S&P 500, daily, 1990 to 2022.
@@ -48,19 +52,26 @@ def load_returns(
         What the cells are; prices become p_t / p_{t−1} − 1, which drops the first row.
     most_gap : float
         The longest allowed distance between two rows, in multiples of the median distance.
+    gaps : {"refuse", "keep"}
+        Whether empty cells are refused or kept as NaN, for assets that list late, are delisted, halt or miss days.
+        Nothing is filled in. In prices, the first return after a gap is that from the last price before it.
 
     Raises
     ------
     InputError
-        In one line, with the column and the row (counted from 1 below the header), for text, missing and infinite
-        cells, duplicate columns, duplicate, unordered or unreadable dates, gaps, constant columns, returns below
-        −1 and prices that are not positive.
+        In one line, with the column and the row (counted from 1 below the header), for text, missing (unless kept)
+        and infinite cells, duplicate columns, duplicate, unordered or unreadable dates, missing rows, constant
+        columns, returns below −1 and prices that are not positive.
     """
-    return load_market(source, values, most_gap=most_gap)[0]
+    return load_market(source, values, most_gap=most_gap, gaps=gaps)[0]
 
 
 def load_market(
-    source: str | Path | pd.DataFrame, values: str | None = None, *, most_gap: float = _MOST_GAP
+    source: str | Path | pd.DataFrame,
+    values: str | None = None,
+    *,
+    most_gap: float = _MOST_GAP,
+    gaps: str = "refuse",
 ) -> tuple[pd.DataFrame, str]:
     """`load_returns`, and what the cells were taken for: "returns" or "prices".
 
@@ -68,6 +79,7 @@ def load_market(
     """
     if values is not None:
         validate_choice("values", values, _KINDS)
+    validate_choice("gaps", gaps, GAPS)
     if most_gap != math.inf:  # which allows any gap
         validate_positive("most_gap", most_gap)
     if isinstance(source, str) and source == "sp500":
@@ -79,14 +91,15 @@ def load_market(
     else:
         path = Path(source)
         frame, name = _read(path), path.name
-    table = _validate_table(frame, name, most_gap)
+    table = _validate_table(frame, name, most_gap, gaps)
     if values is None:
         values = _guess(table.to_numpy(), name)
     return (_prices_to_returns if values == "prices" else _validate_table_of_returns)(table, name), values
 
 
 def _guess(array: np.ndarray, name: str) -> str:
-    if looks_like_prices(array):
+    known = array[np.isfinite(array)]
+    if looks_like_prices(known):
         return "prices"
     telling = len(array) < _TELLING or (array <= 0).any()
     expect(telling, name, "to be told prices or returns", "small numbers that are all positive")
@@ -114,9 +127,10 @@ def _read(path: Path) -> pd.DataFrame:
     validate_input_file(path)
     megabytes, suffix = path.stat().st_size >> 20, path.suffix.lower()
     expect(path.stat().st_size <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", f"{megabytes} MB")
-    if suffix == ".csv":
+    if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
         return _read_csv(path)
-    expect(suffix in (".parquet", ".pq"), path.name, "a .csv or .parquet file", f"{path.suffix or 'no suffix'!r}")
+    known = suffix in (".parquet", ".pq")
+    expect(known, path.name, "a .csv or .parquet file (.csv.gz too)", f"{path.suffix or 'no suffix'!r}")
     try:
         return _dates_first(pd.read_parquet(path))
     except Exception as error:  # pyarrow has errors of its own, and raises others for damaged files
@@ -153,26 +167,33 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def read_cells(path: Path) -> list[list[str]]:
     """The rows of a CSV file with something in them, at least one, as text."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, strict=True) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        expect(len(text) <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", "more when unpacked")
+        rows = [row for row in csv.reader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True) if row]
+    except (UnicodeDecodeError, csv.Error, EOFError, OSError) as error:
         raise InputError(f"{path.name}: expected comma-separated text in UTF-8 ({error})") from None
     refuse([] if rows else [f"{path.name}: expected a header and rows, found an empty file"])
     return rows
 
 
-def _validate_table(frame: pd.DataFrame, name: str, most_gap: float) -> pd.DataFrame:
+def _validate_table(frame: pd.DataFrame, name: str, most_gap: float, gaps: str) -> pd.DataFrame:
     columns = [str(column).strip() for column in frame.columns]
     refuse(_frame_problems(frame, columns, name))
     index = frame.index if isinstance(frame.index, pd.DatetimeIndex) else _parse_labels(frame.index, name)
     refuse(_index_problems(index, list(frame.index), name, most_gap))
-    cells = [_numbers(frame.iloc[:, i], name, column) for i, column in enumerate(columns)]
-    refuse(
-        f"{name}: column {column!r}: expected numbers that vary, found {numbers[0]:g} in every row"
-        for column, numbers in zip(columns, cells, strict=True)
-        if (numbers == numbers[0]).all()
-    )
+    cells = [_numbers(frame.iloc[:, i], name, column, gaps) for i, column in enumerate(columns)]
+    refuse(_column_problems(columns, cells, name))
     return pd.DataFrame(np.column_stack(cells), index=index, columns=columns)
+
+
+def _column_problems(columns: list[str], cells: list[np.ndarray], name: str) -> Iterator[str]:
+    for column, numbers in zip(columns, cells, strict=True):
+        known = numbers[np.isfinite(numbers)]
+        if len(known) < 2:
+            yield f"{name}: column {column!r}: expected at least 2 numbers, found {len(known)}"
+        elif (known == known[0]).all():
+            yield f"{name}: column {column!r}: expected numbers that vary, found {known[0]:g} in every row"
 
 
 def _frame_problems(frame: pd.DataFrame, columns: list[str], name: str) -> Iterator[str]:
@@ -211,7 +232,7 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
     return pd.DatetimeIndex(dates)
 
 
-def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
+def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:
     where = f"{name}: column {column!r}"
     kinds = {type(cell) for cell in cells} if cells.dtype == object else {cells.dtype.type}
     refuse(
@@ -226,8 +247,14 @@ def _numbers(cells: pd.Series, name: str, column: str) -> np.ndarray:
     refuse(
         f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cells.iloc[row])}"
         for row in map(int, np.flatnonzero(~np.isfinite(numbers)))
+        if gaps == "refuse" or not _is_empty(cells.iloc[row])
     )
     return np.asarray(numbers)
+
+
+def _is_empty(cell: object) -> bool:
+    """Whether a cell holds nothing: no text, or what pandas has for that."""
+    return str(cell).strip() == "" or (not isinstance(cell, str) and bool(pd.isna(cell)))
 
 
 def _shown(cell: object) -> str:
@@ -241,24 +268,27 @@ def _validate_table_of_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _return_problems(table: pd.DataFrame, name: str) -> Iterator[str]:
     array = table.to_numpy()
-    if looks_like_prices(array):
-        found = f"only positive numbers with median {np.median(array):g}"
+    known = array[np.isfinite(array)]
+    if looks_like_prices(known):
+        found = f"only positive numbers with median {np.median(known):g}"
         yield f"{name}: expected returns, found {found}: say that these are prices"
-    row, column = divmod(int(array.argmin()), array.shape[1])
+    row, column = divmod(int(np.nanargmin(array)), array.shape[1])
     if array[row, column] < -1:
         place = _place(table.index, table.columns[column], row)
         yield f"{name}: {place}: expected a return of at least -1, found {array[row, column]:g}"
     for i, asset in enumerate(table.columns):
-        if array[:, i].min() > 0 and np.median(array[:, i]) > 1:
+        if np.nanmin(array[:, i]) > 0 and np.nanmedian(array[:, i]) > 1:
             yield f"{name}: column {asset!r}: expected returns, found what look like prices (values='prices')"
 
 
 def _prices_to_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
     array = table.to_numpy()
-    row, column = divmod(int(array.argmin()), array.shape[1])
-    place = _place(table.index, table.columns[column], row)
-    expect(array[row, column] > 0, f"{name}: {place}", "a positive price", f"{array[row, column]:g}")
-    return pd.DataFrame(array[1:] / array[:-1] - 1, index=table.index[1:], columns=table.columns)
+    row, column = divmod(int(np.nanargmin(array)), array.shape[1])
+    if array[row, column] <= 0:
+        place = _place(table.index, table.columns[column], row)
+        raise InputError(f"{name}: {place}: expected a positive price, found {array[row, column]:g}")
+    before = table.ffill().to_numpy()[:-1]  # the last price that was known; only rows with a price have a return
+    return pd.DataFrame(array[1:] / before - 1, index=table.index[1:], columns=table.columns)
 
 
 def _place(index: pd.Index, column: str, row: int) -> str:

@@ -165,7 +165,7 @@ _LOOPS = (
 )  # fmt: skip
 _SHARED = (
     "refactor first_trade next_cash_event settle follow class_equations reclassify release polish duality_gap "
-    "solve_one solve_rows adjoint_rows prepare"
+    "solve_one solve_rows adjoint_rows prepare validate_matrices"
 )
 _ONE_CALLER = {"solve_one"}
 
@@ -188,3 +188,4 @@ solve_rows = _COMPILED["solve_rows"]
 follow = _COMPILED["follow"]
 adjoint_rows = _COMPILED["adjoint_rows"]
 prepare = _COMPILED["prepare"]
+validate_matrices = _COMPILED["validate_matrices"]

@@ -552,3 +552,22 @@ def prepare(mean, S, previous):
             unit[i, i] += 1e-6
         np.linalg.cholesky(unit)
     return linear, start, level, good
+
+
+def validate_matrices(S):
+    """Whether matrices (n, m, m) are finite and symmetric up to rounding; one that is not semidefinite raises."""
+    m = S.shape[1]
+    for row in range(len(S)):
+        size, off = 0.0, 0.0
+        for i in range(m):
+            for j in range(i + 1):
+                size = max(size, abs(S[row, i, j]))
+                off = max(off, abs(S[row, i, j] - S[row, j, i]))
+        if not (np.isfinite(size) and np.isfinite(off) and off <= 1e-6 * size):
+            return False
+        if size > 0:
+            unit = S[row] / size
+            for i in range(m):
+                unit[i, i] += 1e-6
+            np.linalg.cholesky(unit)
+    return True

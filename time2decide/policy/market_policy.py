@@ -45,8 +45,9 @@ _MOST_EVIDENCE = 40.0  # standard errors
 _VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
 _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
 _TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0)  # log odds of each forecast beside those of its record
-_CAUTION = 0.22  # see `courage`
-_DAYS, _LEAST_DAYS, _MOST_DAYS = 10.0, 1.0, 100.0
+_CAUTION = 0.5  # see `courage`
+_LASTS = 10.0  # days for which a forecast of a few days is worth something
+_DAYS, _AT, _LEAST_DAYS, _MOST_DAYS = 4.5, 0.375, 1.0, 250.0  # days that a trade lasts at λσ = 0.375; bounds
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class MarketPolicyConfig:
     hidden: int = 32
     layers: int = 2
     sees: str = "all"  # second-order information: one of SEES
-    equilibrium: float = 0.2  # prior Sharpe ratio a year of the equally weighted portfolio, spread by betas
-    equal_sharpe: float = 0.2  # prior Sharpe ratio a year of every asset by itself
+    equilibrium: float = 0.1  # prior Sharpe ratio a year of the equally weighted portfolio, spread by betas
+    equal_sharpe: float = 0.2  # more of it, spread by volatilities: every asset has the same Sharpe ratio
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,11 @@ class MarketPolicy(PretrainedModel):
         sigma = ((volatility_mix * volatility.log().transpose(1, 2)).sum(-1) + level / 4).exp()  # (B, m)
         covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
         probability = posterior(batch, trust)
-        follow = probability * batch.slope.clamp(0.0, 1.2) * courage(batch)
+        days = lasting_days(batch, days[:, 0])
+        fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
+        follow = probability * batch.slope.clamp(0.0, 1.2) * courage(batch) * fading
         signal = (follow[..., None] * batch.forecast).sum(1)
         prior = self._prior_mean(covariance, sigma)
-        days = (math.log(_DAYS) + days[:, 0]).clamp(math.log(_LEAST_DAYS), math.log(_MOST_DAYS)).exp()
         return MarketOutput(
             prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix, level[:, 0] / 4
         )
@@ -175,10 +177,14 @@ class MarketPolicy(PretrainedModel):
         return volatility, correlation
 
     def _prior_mean(self, covariance: Tensor, sigma: Tensor) -> Tensor:
-        """Means under which 1/N is efficient, plus the same Sharpe ratio for every asset, (B, m)."""
+        """Means under which 1/N is efficient, plus the same Sharpe ratio for every asset, (B, m).
+
+        Each part gives the equally weighted portfolio its Sharpe ratio; diversification does not multiply it.
+        """
         beside = covariance.mean(-1)  # covariance with the equally weighted portfolio
         risk = beside.mean(-1, keepdim=True).clamp_min(1e-12).sqrt()
-        return (self.config.equilibrium * beside / risk + self.config.equal_sharpe * sigma) / math.sqrt(_YEAR)
+        equal = sigma * risk / sigma.mean(-1, keepdim=True)
+        return (self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal) / math.sqrt(_YEAR)
 
 
 def net_evidence(batch: MarketBatch) -> Tensor:
@@ -199,7 +205,7 @@ def posterior(batch: MarketBatch, trust: Tensor) -> Tensor:
 
 
 def courage(batch: MarketBatch) -> Tensor:
-    """IC² / (IC² + (0.22 λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
+    """IC² / (IC² + (0.5 λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
 
     IC is the correlation of a forecast with what came, so far. Following a forecast concentrates the portfolio in
     assets that have just moved, which is riskier than any covariance says. Strong forecasts are worth that at every
@@ -210,6 +216,18 @@ def courage(batch: MarketBatch) -> Tensor:
     pairs = m * record_rows(batch.rows)  # (B,)
     squared = batch.t_value**2 * torch.tensor(EXPERTS).float() / pairs[:, None]
     return squared / (squared + (_CAUTION * batch.risk_aversion * typical)[:, None] ** 2 + 1e-12)
+
+
+def lasting_days(batch: MarketBatch, longer: Tensor) -> Tensor:
+    """Days over which the cost of a trade is spread, (B,): 4.5 (λσ/0.375)^(−2/3) eᵃ with a = `longer`.
+
+    Who minds risk little rebalances seldom, so that a trade lasts long. The width of the band in which nothing is
+    traded goes with the third root of cost/(λσ²), as in the theory of small proportional costs; this is its price.
+    """
+    typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
+    ratio = (batch.risk_aversion * typical / _AT).clamp_min(1e-6)
+    low, high = math.log(_LEAST_DAYS), math.log(_MOST_DAYS)
+    return (math.log(_DAYS) - 2 / 3 * ratio.log() + longer).clamp(low, high).exp()
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -32,7 +32,10 @@ from time2decide.forecasting.market_state import MarketState, MarketTokens
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.portfolio_gradient import portfolio_layer
 from time2decide.markets.prior import random_market
+from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy, MarketPolicyConfig
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import traded
 
 _AHEAD = 21  # days over which a realised covariance is taken
 _APART = 5  # days between two minimum-variance portfolios whose turnover is counted
@@ -180,6 +183,22 @@ def train_market_policy(
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
     policy.save_pretrained(out, facts)
     return policy
+
+
+def walk_forward_figures(policy: MarketPolicy, returns: np.ndarray, first: int = 520) -> list[dict[str, float]]:
+    """Net figures a year of daily decisions from row `first` on, at γ = 0.1 and 10 basis points, for λ = 1, 5, 25."""
+    rows = []
+    window = min(first, len(returns) // 2)
+    for risk in (1.0, 5.0, 25.0):
+        given: dict[str, Any] = {"risk_aversion": risk, "window": window, "budget_from": "drifted", "cost_bps": 10.0}
+        held = rollout(returns, MarketStrategy(policy), 0.1, **given).allocations
+        amount = traded(held, returns[None], window)[0, 0]
+        net = (held[0, 0, window:] * returns[window:]).sum(1) - 1e-3 * amount
+        mean, deviation = 252 * net.mean(), math.sqrt(252) * net.std()
+        figures = {"volatility": deviation, "sharpe": mean / deviation, "traded": amount.mean()}
+        figures["utility"] = mean - risk * deviation**2
+        rows.append({"risk_aversion": risk, **{name: round(float(value), 5) for name, value in figures.items()}})
+    return rows
 
 
 def draw_days(

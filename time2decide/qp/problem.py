@@ -109,7 +109,7 @@ class QP:
                     validate_finite(name, tensor)
                 elif bool(tensor.isnan().any()):
                     raise InputError(f"{name}: expected numbers, found NaN")
-            _check_semidefinite(tensors["A"])
+            _check_semidefinite(tensors["A"].detach())
             for name in (name for name in ("l1_penalty", "l1_radius") if name in tensors):
                 least = tensors[name].min().item()
                 expect(least >= 0, name, "a non-negative number", least)
@@ -269,6 +269,8 @@ class QP:
 NO_BOUND = 1e20
 _FAR = 1e15  # a bound counts as none only where it is this much larger than the coefficients of its row
 _DIMS = {"A": 2, "b": 1, "C": 2, "d": 1, "E": 2, "f": 1, "lb": 1, "ub": 1, "l1_penalty": 0, "l1_radius": 0}
+#: Names of everything that a problem is made of.
+FIELDS = tuple(_DIMS)
 _OPTIONAL = ("E", "f", "lb", "ub", "l1_penalty", "l1_radius")
 _SHAPES = {
     "A": "(n, n)",

@@ -7,7 +7,7 @@ its current weights from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -29,6 +29,7 @@ from time2decide.markets.constraints import Constraints
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
 from time2decide.markets.portfolio import nearest_portfolio
+from time2decide.markets.universe import Universe
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
 
@@ -63,6 +64,10 @@ class Observation:
         What a trade costs, in basis points of the amount traded.
     constraints : Constraints, or None for long-only and fully invested
         What the weights must meet; an answer that does not is projected.
+    assets : (m,), or None
+        In a changing universe: which assets these are, as indices of its columns.
+    frozen : (m,), bool, or None
+        In a changing universe: assets whose weight cannot change at this step.
     """
 
     returns: np.ndarray
@@ -74,6 +79,8 @@ class Observation:
     current: np.ndarray | None = None
     cost_bps: float = 0.0
     constraints: Constraints | None = None
+    assets: np.ndarray | None = None
+    frozen: np.ndarray | None = None
 
     @property
     def previous(self) -> np.ndarray:
@@ -132,7 +139,7 @@ class Rollout:
 
 
 def rollout(
-    returns: ArrayLike,
+    returns: ArrayLike | Universe,
     strategy: Strategy,
     turnover_l1: float | Sequence[float],
     *,
@@ -148,7 +155,9 @@ def rollout(
 
     Parameters
     ----------
-    returns : (series, time, m), or (time, m)
+    returns : (series, time, m), or (time, m), or Universe
+        A `Universe` has assets that come and go; the strategy is given those of the moment, with complete windows, and
+        its answer is put back in place. Its window counts. See `markets/universe.py` for the rules.
     strategy : Strategy
     turnover_l1 : number or sequence
         Budgets γ on ‖s_t − p_t‖₁.
@@ -166,32 +175,90 @@ def rollout(
         Called before every decision.
     """
     validate_strategy(strategy)
-    array = validate_simulation_returns(returns, window)
+    universe = returns if isinstance(returns, Universe) else None
+    window = window if universe is None else universe.window
+    array = validate_simulation_returns(returns, window) if universe is None else universe.returns[None]
     budgets = validate_budgets(turnover_l1)
     risk = validate_risk_aversion(risk_aversion)
     cost = validate_cost(cost_bps)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
-    series, time, m = array.shape
-    shape = (series, len(budgets), time, m)
+    expect(universe is None or constraints is None, "constraints", "none if assets come and go", "constraints")
+    shape = (len(array), len(budgets), *array.shape[1:])
     if strategy.wants_hindsight:
-        oracle = oracle_path(array, budgets.tolist(), risk, window) if oracle is None else oracle
+        if oracle is None:
+            oracle = oracle_for(array if universe is None else universe, budgets, risk, window)
         fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
         found = getattr(oracle, "shape", type(oracle).__name__)
         expect(fits, "oracle", f"finite numbers of shape {shape}", found)
-    raw, held = np.full(shape, 1.0 / m), np.full(shape, 1.0 / m)
-    for t in range(window, time):
-        steps = slice(t - window, t)
+    held = _starting_weights(shape, universe)
+    raw = held.copy()
+    for t, assets in _steps(array, universe, window):
         if progress is not None:
-            progress(t - window, time - window)
-        hindsight = oracle[:, :, steps].copy() if oracle is not None and strategy.wants_hindsight else None
-        now = held[:, :, t - 1].copy()
+            progress(t - window, shape[2] - window)
+        now = held[:, :, t - 1]
         if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
             now = drifted(now, array[:, None, t - 1])
-        past = array[:, steps].copy(), held[:, :, steps].copy(), hindsight
-        seen = Observation(*past, budgets.copy(), risk, t, now.copy(), cost, constraints)
-        raw[:, :, t] = _answer(strategy, seen, shape)
-        held[:, :, t] = _project(raw[:, :, t], now, budgets, constraints)
+        past, place = slice(t - window, t), slice(None) if assets is None else assets
+        hindsight = _within(oracle[:, :, past], place) if oracle is not None and strategy.wants_hindsight else None
+        frozen = None if universe is None else ~universe.tradable[t, place]
+        now = _within(now, place)
+        seen = Observation(
+            array[:, past, place].copy(),
+            _within(held[:, :, past], place),
+            hindsight,
+            budgets.copy(),
+            risk,
+            t,
+            now.copy(),
+            cost,
+            constraints,
+            None if assets is None else assets.copy(),
+            None if frozen is None else frozen.copy(),
+        )
+        if assets is not None:
+            raw[:, :, t] = held[:, :, t] = 0.0
+        raw[:, :, t, place] = _answer(strategy, seen)
+        held[:, :, t, place] = _project(raw[:, :, t, place], now, budgets, constraints, frozen)
     return Rollout(strategy.name, raw, held, budgets, window, risk, budget_from)
+
+
+def _steps(array: np.ndarray, universe: Universe | None, window: int) -> Iterator[tuple[int, np.ndarray | None]]:
+    """Every step of a rollout with the assets of the moment; None for all of them."""
+    if universe is None:
+        yield from ((t, None) for t in range(window, array.shape[1]))
+        return
+    for segment in universe.segments():
+        yield from ((t, segment.assets) for t in range(segment.start, segment.stop))
+
+
+def _starting_weights(shape: tuple[int, ...], universe: Universe | None) -> np.ndarray:
+    """Uniform weights of all steps, (series, budgets, time, m), over the assets of the first decision."""
+    if universe is None:
+        return np.full(shape, 1.0 / shape[-1])
+    first = universe.members[universe.window]
+    return np.broadcast_to(first / first.sum(), shape).copy()
+
+
+def _within(weights: np.ndarray, assets: slice | np.ndarray) -> np.ndarray:
+    """A copy of weights (..., m) of some assets, of sum 1: what was in others is put into these in proportion."""
+    if isinstance(assets, slice):
+        return weights.copy()
+    part = weights[..., assets]
+    total = part.sum(-1, keepdims=True)
+    return np.asarray(np.divide(part, total, out=np.full(part.shape, 1.0 / part.shape[-1]), where=total > 0))
+
+
+def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float, window: int) -> np.ndarray:
+    """The oracle's path, (series, budgets, time, m); in a changing universe it starts anew whenever that changes."""
+    if not isinstance(returns, Universe):
+        return np.asarray(oracle_path(returns, budgets.tolist(), risk, window))
+    path = _starting_weights((1, len(budgets), *returns.returns.shape), returns)
+    for segment in returns.segments():
+        rows = returns.returns[None, segment.start - window : segment.stop, segment.assets]
+        path[:, :, segment.start : segment.stop] = 0.0
+        found = oracle_path(rows, budgets.tolist(), risk, window)
+        path[:, :, segment.start : segment.stop, segment.assets] = np.asarray(found)[:, :, window:]
+    return path
 
 
 def drifted(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
@@ -226,8 +293,8 @@ def validate_strategy(strategy: object) -> None:
     expect(not missing, "strategy", ", ".join(missing), f"none in {type(strategy).__name__}")
 
 
-def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int, int, int]) -> np.ndarray:
-    series, budgets, _, m = shape
+def _answer(strategy: Strategy, observation: Observation) -> np.ndarray:
+    series, budgets, m = observation.previous.shape
     said = strategy.decide(observation)
     try:
         answer = as_tensor(strategy.name, said).detach().cpu().double().numpy()
@@ -245,14 +312,31 @@ def _answer(strategy: Strategy, observation: Observation, shape: tuple[int, int,
 
 
 def _project(
-    raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray, constraints: Constraints | None = None
+    raw: np.ndarray,
+    previous: np.ndarray,
+    budgets: np.ndarray,
+    constraints: Constraints | None = None,
+    frozen: np.ndarray | None = None,
 ) -> np.ndarray:
     """The nearest feasible weights, (series, budgets, m); an answer that is feasible to rounding stays as it is."""
     if constraints is not None:
         m, per_row = raw.shape[-1], np.broadcast_to(budgets, raw.shape[:-1]).ravel()
         return nearest_portfolio(raw.reshape(-1, m), previous.reshape(-1, m), per_row, constraints).reshape(raw.shape)
+    if frozen is not None and frozen.any():
+        return _project_around(raw, previous, budgets, frozen)
     slack = np.maximum(np.abs(raw.sum(-1) - 1), np.abs(raw - previous).sum(-1) - budgets)
     if raw.min() >= 0 and slack.max() <= _ROUNDING:
         return raw
-    gamma = torch.from_numpy(budgets.copy()).expand(raw.shape[:-1])
+    gamma = torch.from_numpy(np.array(np.broadcast_to(budgets, raw.shape[:-1])))
     return np.asarray(project_portfolio(torch.from_numpy(raw.copy()), torch.from_numpy(previous.copy()), gamma))
+
+
+def _project_around(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray, frozen: np.ndarray) -> np.ndarray:
+    """The same with the weights of some assets fixed: the others share what is left, within the same budget."""
+    free = ~frozen
+    rest = previous[..., free].sum(-1, keepdims=True)  # (series, budgets, 1)
+    answer = previous.copy()
+    if free.any() and rest.min() > _ROUNDING:
+        scaled = _project(raw[..., free] / rest, previous[..., free] / rest, budgets / rest[..., 0])
+        answer[..., free] = rest * scaled
+    return answer

@@ -1,0 +1,210 @@
+"""Changing universes: late listings, halts, delistings; what is held, earned, sold, and that nothing leaks."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide.backtesting.registry import make_strategy
+from time2decide.backtesting.walk_forward import backtest
+from time2decide.core.validation import InputError
+from time2decide.markets.tables import load_returns
+from time2decide.markets.universe import universe_of
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import net_returns, traded
+
+WINDOW = 40
+
+
+@pytest.fixture
+def whole():
+    return np.random.default_rng(0).normal(0.0005, 0.02, (120, 5))
+
+
+@pytest.fixture
+def gaps(whole):
+    """1 lists late, 2 is delisted after row 79, 3 is halted on rows 60 to 62, 4 misses row 90."""
+    array = whole.copy()
+    array[:30, 1], array[80:, 2], array[60:63, 3], array[90, 4] = np.nan, np.nan, np.nan, np.nan
+    return array
+
+
+@dataclass
+class Watcher:
+    """Keeps what it sees; wants everything in the last asset that it is given."""
+
+    name: str = "watcher"
+    wants_hindsight: bool = False
+    seen: list = field(default_factory=list)
+
+    def decide(self, past):
+        self.seen.append(past)
+        return np.eye(past.returns.shape[-1])[-1]
+
+
+def test_members_and_earnings(gaps, whole):
+    universe = universe_of(gaps, WINDOW)
+    inside = universe.members
+    assert not inside[:WINDOW].any()
+    assert inside[WINDOW:, 0].all()
+    assert inside[:, 1].argmax() == 30 + WINDOW  # 40 rows after its first
+    assert np.flatnonzero(inside[:, 2])[-1] == 80  # the step after its last return, 0 is earned; then it is out
+    assert inside[WINDOW:, 3].all()
+    assert (~universe.tradable[61:64, 3]).all()
+    assert universe.tradable[64, 3]
+    assert universe.tradable[60, 3]
+    np.testing.assert_array_equal(universe.returns[np.isnan(gaps)], 0)
+    np.testing.assert_array_equal(universe.returns[~np.isnan(gaps)], gaps[~np.isnan(gaps)])
+    lost = universe_of(gaps, WINDOW, delisting_return=-1.0).returns
+    assert lost[80, 2] == -1
+    assert (lost[81:, 2] == 0).all()
+    cuts = [(s.start, s.stop, s.assets.tolist()) for s in universe.segments()]
+    assert cuts == [(40, 70, [0, 2, 3, 4]), (70, 81, [0, 1, 2, 3, 4]), (81, 120, [0, 1, 3, 4])]
+
+
+def test_strategies_see_complete_windows_of_the_assets_of_the_moment(gaps):
+    watcher = Watcher()
+    rollout(universe_of(gaps, WINDOW), watcher, 0.5)
+    for past in watcher.seen:
+        t = past.step
+        expected = np.nan_to_num(gaps[t - WINDOW : t, past.assets])
+        np.testing.assert_array_equal(past.returns[0], expected)
+        assert (past.assets == 1).any() == (t >= 70)
+        assert (past.assets == 2).any() == (t <= 80)
+        np.testing.assert_array_equal(past.frozen, np.isnan(gaps[t - 1, past.assets]))
+        np.testing.assert_allclose(past.previous.sum(-1), 1)
+        np.testing.assert_allclose(past.allocations.sum(-1), 1)
+
+
+@pytest.mark.parametrize("budget_from", ["previous", "drifted"])
+def test_weights_are_feasible_and_frozen_ones_do_not_change(gaps, budget_from):
+    universe = universe_of(gaps, WINDOW)
+    held = rollout(universe, Watcher(), [0.01, 2.0], budget_from=budget_from).allocations[0]
+    np.testing.assert_allclose(held.sum(-1), 1)
+    assert held.min() >= 0
+    assert (held[:, :70, 1] == 0).all()  # not enough history
+    assert (held[:, 81:, 2] == 0).all()  # sold
+    assert held[0, 80, 2] > 0
+    before = held[:, 60:63]
+    if budget_from == "drifted":
+        grown = before * (1 + universe.returns[60:63])
+        before = grown / grown.sum(-1, keepdims=True)
+    np.testing.assert_allclose(held[:, 61:64, 3], before[..., 3])  # halted
+    turnover = np.abs(held[0, 41:] - held[0, 40:-1]).sum(-1)
+    if budget_from == "previous":
+        assert np.delete(turnover, 81 - 41).max() <= 0.01 + 1e-9
+
+
+def test_a_delisted_weight_goes_to_the_others_in_proportion_and_costs(gaps):
+    @dataclass
+    class Holds:
+        name: str = "holds"
+        wants_hindsight: bool = False
+
+        def decide(self, past):
+            return past.previous
+
+    universe = universe_of(gaps, WINDOW)
+    result = rollout(universe, Holds(), 0.01, budget_from="drifted")
+    held, returns = result.allocations[0, 0], universe.returns
+    grown = held[80] * (1 + returns[80])
+    grown /= grown.sum()
+    grown[2] = 0
+    np.testing.assert_allclose(held[81], grown / grown.sum())
+    amount = traded(result.allocations, returns[None], WINDOW)[0, 0]
+    np.testing.assert_allclose(np.flatnonzero(amount > 1e-12), [81 - WINDOW])
+    assert amount[81 - WINDOW] == pytest.approx(2 * held[80, 2] * (1 + returns[80, 2]) / (1 + held[80] @ returns[80]))
+    net, _ = net_returns(result, returns[None], 100)
+    assert net[0, 0, 0] == pytest.approx(held[WINDOW] @ returns[WINDOW])
+
+
+def test_a_universe_without_gaps_is_the_plain_market(whole):
+    for name in ("uniform", "pto-ridge", "minimum-variance-qis", "lag1-oracle"):
+        plain = rollout(whole, make_strategy(name), [0.1, 1.0], window=WINDOW, budget_from="drifted")
+        there = rollout(universe_of(whole, WINDOW), make_strategy(name), [0.1, 1.0], budget_from="drifted")
+        np.testing.assert_allclose(there.allocations, plain.allocations, atol=1e-12)
+
+
+def test_the_future_changes_nothing(gaps):
+    """Other returns from row 75 on, before which nothing is known of them: weights up to step 75 are the same."""
+    other = gaps.copy()
+    other[75:] *= -2
+    for name in ("uniform", "minimum-variance-qis", "pto-ridge", "time2decide-own"):
+        paths = [
+            rollout(universe_of(array, WINDOW), make_strategy(name), 0.2, budget_from="drifted").allocations
+            for array in (gaps, other)
+        ]
+        np.testing.assert_array_equal(paths[0][:, :, :76], paths[1][:, :, :76])
+
+
+def test_an_asset_that_is_mostly_missing_does_not_enter(whole):
+    array = whole.copy()
+    array[5:15, 0] = np.nan
+    inside = universe_of(array, WINDOW).members
+    assert inside[:, 0].argmax() == 15 + WINDOW - 2  # 95 % of the 40 rows before
+    array[100:110, 0] = np.nan
+    assert universe_of(array, WINDOW).members[110:, 0].all()  # a later halt does not expel it
+
+
+def test_bad_universes(whole):
+    with pytest.raises(InputError, match="without any"):
+        universe_of(np.where(np.arange(5) == 2, np.nan, whole), WINDOW)
+    with pytest.raises(InputError, match="2 assets with 40 rows"):
+        universe_of(np.where(np.arange(120)[:, None] < [0, 50, 50, 50, 50], np.nan, whole), WINDOW)
+    with pytest.raises(InputError, match="at least -1"):
+        universe_of(whole - 2, WINDOW)
+    with pytest.raises(InputError, match="delisting_return"):
+        universe_of(whole, WINDOW, delisting_return=-3)
+    with pytest.raises(InputError, match="more than 200 steps"):
+        universe_of(whole, 200)
+
+
+def table_of(array):
+    return pd.DataFrame(array, index=pd.bdate_range("2024-01-01", periods=len(array)), columns=list("ABCDE"))
+
+
+def test_backtest_refuses_gaps_unless_told(gaps):
+    with pytest.raises(InputError, match="expected a number"):
+        backtest(table_of(gaps), ["uniform"], 1.0, window=WINDOW)
+    with pytest.raises(InputError, match="DataFrame"):
+        backtest(gaps, ["uniform"], 1.0, window=WINDOW, gaps="keep")
+    result = backtest(table_of(gaps), ["uniform", "minimum-variance-qis", "oracle"], 0.5, window=WINDOW, gaps="keep")
+    weights = result.weights("uniform", 0.5)
+    assert weights["B"].iloc[29] == 0
+    assert weights["B"].iloc[30] > 0
+    assert (weights["C"].iloc[41:] == 0).all()
+    assert np.isfinite(result.summary.drop(columns="strategy").to_numpy(dtype=float)).all()
+    regret = result.summary.set_index("strategy")["regret"]
+    assert regret["oracle"] == pytest.approx(0, abs=1e-12)
+    assert regret["uniform"] > 0
+
+
+def test_prices_with_gaps(tmp_path):
+    """The return over a gap falls on the day the price is back."""
+    file = tmp_path / "prices.csv"
+    file.write_text("date,A,B\n2024-01-01,100,\n2024-01-02,110,\n2024-01-03,,50\n2024-01-04,121,55\n2024-01-05,120,\n")
+    with pytest.raises(InputError, match="empty cell"):
+        load_returns(file, "prices")
+    table = load_returns(file, "prices", gaps="keep")
+    np.testing.assert_allclose(table["A"], [0.1, np.nan, 0.1, 120 / 121 - 1])
+    np.testing.assert_allclose(table["B"], [np.nan, np.nan, 0.1, np.nan])
+    file.write_text("date,A,B\n2024-01-01,100,\n2024-01-02,110,text\n2024-01-03,90,50\n")
+    with pytest.raises(InputError, match="'text'"):
+        load_returns(file, "prices", gaps="keep")
+    with pytest.raises(InputError, match="gaps"):
+        load_returns(file, gaps="fill")
+
+
+def test_a_packed_file_is_read_and_a_damaged_one_refused(tmp_path):
+    import gzip
+
+    text = "date,A,B\n2024-01-01,100,\n2024-01-02,110,50\n2024-01-03,90,55\n"
+    plain, packed = tmp_path / "prices.csv", tmp_path / "prices.csv.gz"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    expected = load_returns(plain, "prices", gaps="keep")
+    pd.testing.assert_frame_equal(load_returns(packed, "prices", gaps="keep"), expected)
+    packed.write_bytes(packed.read_bytes()[:30])
+    with pytest.raises(InputError, match=r"prices\.csv\.gz"):
+        load_returns(packed, "prices", gaps="keep")

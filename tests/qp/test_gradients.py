@@ -1,0 +1,144 @@
+"""Derivatives of answers: against finite differences for every class, at large condition numbers, and as a layer."""
+
+import numpy as np
+import pytest
+import torch
+
+from time2decide import QP, DegenerateWarning, InputError, QPLayer, random_qp, solve
+
+D = torch.float64
+
+
+def parts(seed=2, batch=3, n=5, m=4):
+    made = random_qp(batch, n, m, seed=seed)
+    return torch.linalg.cholesky(made.A), 3 * made.b, made.C, made.d
+
+
+def outputs(qp, method="exact"):
+    answer = solve(qp, method)
+    assert set(answer.status) == {"optimal"}
+    found = (answer.x, answer.dual, answer.dual_eq, answer.dual_box)
+    return tuple(v for v in found if v is not None and v.numel())
+
+
+def checked(make, *values, method="exact"):
+    inputs = [v.clone().requires_grad_() for v in values]
+    return torch.autograd.gradcheck(lambda *a: outputs(make(*a), method), inputs, eps=1e-6, atol=1e-6, rtol=1e-5)
+
+
+L, B, C, DD = parts()
+E, F = torch.randn(3, 2, 5, dtype=D, generator=torch.Generator().manual_seed(0)), torch.full((3, 2), 0.05, dtype=D)
+LEVEL = torch.tensor([0.5, 0.4, 0.2], dtype=D)
+LOW, HIGH = torch.full((3, 5), -0.3, dtype=D), torch.full((3, 5), 0.25, dtype=D)
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (lambda r, b: QP(r @ r.mT, b, check=False), (L, B)),
+        (lambda r, b, c, d: QP(r @ r.mT, b, c, d, check=False), (L, B, C, DD)),
+        (lambda r, b, e, f: QP(r @ r.mT, b, E=e, f=f, check=False), (L, B, E, F)),
+        (lambda r, b, low, high: QP(r @ r.mT, b, lb=low, ub=high, check=False), (L, B, LOW, HIGH)),
+        (
+            lambda r, b, c, d, e, f, low, high: QP(r @ r.mT, b, c, d, E=e, f=f, lb=low, ub=high, check=False),
+            (L, B, C, DD, E, F, LOW, HIGH),
+        ),
+        (lambda r, b, level: QP(r @ r.mT, b, l1_penalty=level, check=False), (L, B, LEVEL)),
+        (lambda r, b, radius: QP(r @ r.mT, b, l1_radius=radius, check=False), (L, B, LEVEL)),
+        (lambda r, b, c, d, level: QP(r @ r.mT, b, c, d, l1_penalty=level, check=False), (L, B, C, 0.1 * DD, LEVEL)),
+    ],
+    ids=["U", "LC", "equations", "bounds", "all", "R", "C", "LC+R"],
+)
+def test_gradients_of_every_class(make, values):
+    assert checked(make, *values)
+
+
+def test_polished_predictions_have_the_same_gradients():
+    assert checked(lambda r, b, c, d: QP(r @ r.mT, b, c, d, check=False), L, B, C, DD, method="neural+polish")
+
+
+@pytest.mark.parametrize("kappa", [1e2, 1e5, 1e8])
+def test_ill_conditioned_gradients(kappa):
+    """Against the derivative worked out by hand on the active set, x = −A⁻¹(b + Cᵀλ), in extended precision."""
+    import mpmath
+
+    rng = np.random.default_rng(3)
+    basis = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    A = basis @ np.diag(np.logspace(0, np.log10(kappa), 4)) @ basis.T
+    A, b, row = (A + A.T) / 2, rng.normal(size=4), rng.normal(size=4)
+    b = -A @ row - 0.7 * row  # x = row is the answer: the row is active with multiplier 0.7
+    t = [torch.tensor(v, dtype=D, requires_grad=True) for v in (A, b, row[None], [row @ row])]
+    answer = solve(QP(*t))
+    weight = torch.tensor(rng.normal(size=4))
+    (answer.x * weight).sum().backward()
+    with mpmath.workdps(60):
+        K = mpmath.matrix(5, 5)
+        for i in range(4):
+            for j in range(4):
+                K[i, j] = mpmath.mpf(A[i, j])
+            K[i, 4] = K[4, i] = mpmath.mpf(row[i])
+        side = mpmath.matrix([-mpmath.mpf(float(w)) for w in weight] + [mpmath.mpf(0)])
+        u = mpmath.lu_solve(K, side)
+        expected = np.array([float(v) for v in u])
+    size = np.abs(expected[:4]).max()
+    np.testing.assert_allclose(t[1].grad, expected[:4], rtol=1e-6, atol=1e-6 * size)
+    np.testing.assert_allclose(t[3].grad, [-expected[4]], rtol=1e-6, atol=1e-6 * abs(expected[4]))
+
+
+def test_gradients_in_batches_equal_those_alone_and_shared_data_is_summed():
+    root, b, c, d = parts(seed=7, batch=40)
+    shared = (root[0] @ root[0].mT).requires_grad_()
+    (solve(QP(shared, b, c, d)).x.sum()).backward()
+    total = torch.zeros_like(shared)
+    for i in range(40):
+        alone = shared.detach().clone().requires_grad_()
+        solve(QP(alone, b[i], c[i], d[i])).x.sum().backward()
+        total += alone.grad
+    torch.testing.assert_close(shared.grad, total, rtol=1e-9, atol=1e-11)
+
+
+def test_degenerate_answers_are_told():
+    """x ≤ 0 at the minimiser 0 of ½x²: the derivative is 1 on one side and 0 on the other."""
+    d = torch.zeros(1, dtype=D, requires_grad=True)
+    x = solve(QP(torch.eye(1, dtype=D), torch.zeros(1, dtype=D), torch.ones(1, 1, dtype=D), d)).x
+    with pytest.warns(DegenerateWarning, match="problem 0 has no derivative"):
+        x.sum().backward()
+
+
+def test_problems_without_an_answer_do_not_disturb_the_others():
+    d = torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=D, requires_grad=True)
+    rows = torch.tensor([[1.0], [-1.0]], dtype=D)
+    answer = solve(QP(torch.eye(1, dtype=D), torch.full((1,), -3.0, dtype=D), rows, d))
+    assert answer.status.tolist() == ["optimal", "infeasible"]
+    answer.x[0].sum().backward()
+    torch.testing.assert_close(d.grad, torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=D))
+
+
+def test_the_layer():
+    root, b, c, d = parts(batch=8)
+    P, h = (root @ root.mT).requires_grad_(), d.clone().requires_grad_()
+    x = QPLayer()(P, b, c, h)
+    torch.testing.assert_close(x.detach(), solve(QP(P.detach(), b, c, d)).x)
+    x.square().sum().backward()
+    torch.testing.assert_close(P.grad, P.grad.mT)
+    x, z, y, box = QPLayer(duals=True)(P, b, c, h, torch.ones(1, 5, dtype=D), torch.zeros(1, dtype=D), lb=-1.0)
+    assert (x.shape, z.shape, y.shape, box.shape) == ((8, 5), (8, 4), (8, 1), (8, 5))
+    with pytest.raises(ValueError, match="problem 0: expected one with an answer, found it infeasible"):
+        QPLayer()(torch.eye(1), torch.zeros(1), torch.tensor([[1.0], [-1.0]]), torch.tensor([-1.0, -1.0]))
+
+
+def test_methods_without_gradients_say_so():
+    qp = QP(torch.eye(2, dtype=D, requires_grad=True), torch.ones(2, dtype=D))
+    for method in ("gradient", "admm", "neural"):
+        with pytest.raises(InputError, match="are differentiable"):
+            solve(qp, method)
+    with torch.no_grad():
+        assert solve(qp, "gradient").status == "optimal"
+
+
+def test_float32_in_float32_out():
+    b = torch.tensor([3.0, -1.0], requires_grad=True)
+    x = solve(QP(torch.eye(2), b, torch.eye(2), torch.zeros(2))).x
+    assert x.dtype == torch.float32
+    x.sum().backward()
+    torch.testing.assert_close(b.grad, torch.tensor([-1.0, 0.0]))

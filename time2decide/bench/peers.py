@@ -1,0 +1,331 @@
+"""The QP core against other solvers, in one run: one problem, many problems, problem files, layers, hard problems.
+
+*qp*: one problem at a time (`QP` and `solve`, against DAQP called directly and solvers through qpsolvers) and batches
+of the paper's sizes against Moreau's compiled solver, one thread each; set-up and conversions count. With a folder of
+problems (``.mat`` files with P, q, r, l, A, u, as those of Maros and Mészáros) all solvers run on every file. A problem
+counts as solved if primal residual, dual residual and duality gap are at most 1e-6, absolute; failures are charged the
+time limit, and times are summed up by the shifted geometric mean, as qpbenchmark does.
+
+*layers*: forward and backward pass of batches as layers of a network, against Moreau, cvxpylayers and qpth.
+
+*hard*: what each method says of problems whose answer is known by construction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from time2decide.bench.hard import FAMILIES, count
+from time2decide.bench.timing import interleaved, one_thread, ratio
+from time2decide.core.validation import InputError
+from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp
+from time2decide.qp.gradients import QPLayer
+from time2decide.qpsolvers_api import Problem, solve_problem
+from time2decide.solving import solve
+
+_LIMIT, _SHIFT, _EPS = 60.0, 10.0, 1e-6  # seconds, seconds, absolute tolerance
+_NO_BOUND = 1e20
+#: Settings of other solvers for an absolute tolerance of 1e-6, as qpbenchmark has them.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "piqp": {"eps_abs": _EPS, "eps_rel": 0.0, "eps_duality_gap_abs": _EPS, "eps_duality_gap_rel": 0.0},
+    "clarabel": {"tol_feas": _EPS, "tol_gap_abs": _EPS, "tol_gap_rel": 0.0},
+    "proxqp": {"eps_abs": _EPS, "eps_rel": 0.0, "check_duality_gap": True, "eps_duality_gap_abs": _EPS},
+    "daqp": {"primal_tol": _EPS, "dual_tol": _EPS},
+    "osqp": {"eps_abs": _EPS, "eps_rel": 0.0, "max_iter": 20_000},
+    "quadprog": {},
+}
+
+
+def qp_rows(quick: bool = False, problems: Path | None = None) -> list[dict[str, Any]]:
+    """Single problems and batches, or a folder of problem files."""
+    with one_thread():
+        if problems is not None:
+            return _problem_rows(problems, quick)
+        sizes = PAPER_SIZES[:1] if quick else PAPER_SIZES
+        rounds = 3 if quick else 15
+        single = [_single_row(n, rounds) for n in ((5,) if quick else (5, 50, 200))]
+        return single + [_bulk_row(n, m, 256 if quick else 4096, rounds) for n, m in sizes]
+
+
+def _single_row(n: int, rounds: int) -> dict[str, Any]:
+    import daqp
+
+    made = random_qp(1, n, n, seed=n)
+    A, b, C, d = (t[0].numpy() for t in (made.A, made.b, made.C, made.d))
+    none = np.full(n, -1e30)
+    sense = np.zeros(n, dtype=np.int32)
+    peers: dict[str, Callable[[], object]] = {
+        "ours": lambda: solve(QP(A, b, C, d)),
+        "daqp_raw": lambda: daqp.solve(A, b, C, d, none, sense),
+    }
+    for name in _available(("piqp", "clarabel", "proxqp", "quadprog", "osqp")):
+        peers[name] = _through_qpsolvers(name, A, b, C, d)
+    peers["ours"]()
+    repeat = {name: 20 if n <= 50 else 3 for name in peers}
+    times = interleaved(peers, rounds=rounds, repeat=repeat)
+    ours, raw = median(times["ours"]), median(times["daqp_raw"])
+    return {
+        "compared": f"one problem of size ({n}, {n})",
+        "ours_us": 1e6 * ours,
+        "best": "DAQP called directly",
+        "best_us": 1e6 * raw,
+        "ratio": ratio(times, "ours", "daqp_raw"),
+        "over_daqp_ms": 1e3 * median(a - b for a, b in zip(times["ours"], times["daqp_raw"], strict=True)),
+        "others_us": {name: 1e6 * median(t) for name, t in times.items() if name not in ("ours", "daqp_raw")},
+        "error": float(solve(QP(A, b, C, d)).kkt_residual),
+    }
+
+
+def _through_qpsolvers(name: str, A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Callable[[], object]:
+    import qpsolvers
+
+    settings = _SETTINGS[name]
+    problem = qpsolvers.Problem(A, b, C, d)
+    return lambda: qpsolvers.solve_problem(problem, solver=name, **settings)
+
+
+def _available(names: tuple[str, ...]) -> list[str]:
+    try:
+        import qpsolvers
+    except ImportError:
+        return []
+    return [name for name in names if name in qpsolvers.available_solvers]
+
+
+def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
+    from time2decide.qp.exact import solve_exact
+
+    qp = random_qp(batch, n, m, seed=1)
+    peers: dict[str, Callable[[], object]] = {
+        "ours": lambda: solve_exact(qp, workers=1),
+        "two_threads": lambda: solve_exact(qp, workers=2),
+    }
+    moreau = _moreau(qp)
+    if moreau is not None:
+        peers["moreau"] = moreau
+    times = interleaved(peers, rounds=rounds)
+    row = {
+        "compared": f"{batch} problems of size ({n}, {m}), one thread",
+        "ours_us": 1e6 * median(times["ours"]) / batch,
+        "best": "Moreau" if moreau else "",
+        "best_us": 1e6 * median(times["moreau"]) / batch if moreau else float("nan"),
+        "ratio": ratio(times, "ours", "moreau") if moreau else float("nan"),
+        "two_threads": ratio(times, "ours", "two_threads"),
+        "error": float(solve_exact(qp).kkt.worst.max()),
+    }
+    if moreau is not None:
+        found = moreau()
+        dual = np.asarray(found.z)  # type: ignore[attr-defined]
+        row["best_error"] = float(kkt(qp, np.asarray(found.x), np.maximum(dual, 0)).worst.max())  # type: ignore[attr-defined]
+    return row
+
+
+def _moreau(qp: QP) -> Callable[[], object] | None:
+    """Moreau's compiled solver on the same arrays, set up once per structure."""
+    try:
+        import moreau
+    except ImportError:
+        return None
+    batch, n, m = len(qp), qp.n, qp.m
+    solver = moreau.CompiledSolver(
+        n=n,
+        m=m,
+        P_row_offsets=np.arange(0, n * n + 1, n),
+        P_col_indices=np.tile(np.arange(n), n),
+        A_row_offsets=np.arange(0, m * n + 1, n),
+        A_col_indices=np.tile(np.arange(n), m),
+        cones=moreau.Cones(num_nonneg_cones=m),
+        settings=moreau.Settings(device="cpu", batch_size=batch),
+    )
+    P, A, q, b = qp.A.numpy().reshape(batch, -1), qp.C.numpy().reshape(batch, -1), qp.b.numpy(), qp.d.numpy()
+
+    def run() -> object:
+        solver.setup(P, A)
+        return solver.solve(q, b)
+
+    return run
+
+
+def _problem_rows(folder: Path, quick: bool) -> list[dict[str, Any]]:
+    """One row per solver: how many files it solves, how many it gets wrong, and its shifted geometric mean."""
+    files = sorted(folder.glob("*.mat"))
+    if not files:
+        raise InputError(f"--problems: expected a folder with .mat files, found none in {str(folder)!r}")
+    files = files[:8] if quick else files
+    solvers = ["time2decide", *_available(tuple(_SETTINGS))]
+    best = {path.stem: np.inf for path in files}
+    runs: dict[str, list[tuple[bool, float, float, str]]] = {name: [] for name in solvers}
+    for path in files:
+        problem = _read(path)
+        for name in solvers:
+            solved, seconds, value, status = _attempt(name, problem)
+            runs[name].append((solved, seconds, value, status))
+            if solved:
+                best[path.stem] = min(best[path.stem], value)
+    rows: list[dict[str, Any]] = []
+    for name in solvers:
+        charged = np.array([seconds if solved else _LIMIT for solved, seconds, _, _ in runs[name]])
+        wrong = sum(
+            status == "optimal" and abs(value - best[path.stem]) > 1e-4 * max(1.0, abs(best[path.stem]))
+            for (_, _, value, status), path in zip(runs[name], files, strict=True)
+            if np.isfinite(best[path.stem])
+        )
+        rows.append(
+            {
+                "solver": name,
+                "problems": len(files),
+                "solved": sum(run[0] for run in runs[name]),
+                "wrong": wrong,
+                "shifted_geometric_mean_s": float(np.exp(np.log(charged + _SHIFT).mean()) - _SHIFT),
+                "median_s": float(np.median([run[1] for run in runs[name]])),
+                "failed": [path.stem for path, run in zip(files, runs[name], strict=True) if not run[0]],
+            }
+        )
+    fastest = min(row["shifted_geometric_mean_s"] for row in rows)
+    return [{**row, "ratio": row["shifted_geometric_mean_s"] / fastest} for row in rows]
+
+
+def _read(path: Path) -> Problem:
+    """l ≤ Ax ≤ u as inequalities, equations and, for the identity at its end, bounds."""
+    from scipy.io import loadmat
+
+    data = loadmat(path)
+    P, A = (np.asarray(m.todense() if hasattr(m, "todense") else m, dtype=float) for m in (data["P"], data["A"]))
+    q, low, high = (np.asarray(data[name], dtype=float).ravel() for name in ("q", "l", "u"))
+    n = len(q)
+    lb = ub = None
+    if len(A) >= n and np.array_equal(A[-n:], np.eye(n)):
+        lb, ub = (
+            np.where(low[-n:] <= -_NO_BOUND, -np.inf, low[-n:]),
+            np.where(high[-n:] >= _NO_BOUND, np.inf, high[-n:]),
+        )
+        A, low, high = A[:-n], low[:-n], high[:-n]
+    equal = low == high
+    above, below = ~equal & (high < _NO_BOUND), ~equal & (low > -_NO_BOUND)
+    G, h = np.vstack([A[above], -A[below]]), np.append(high[above], -low[below])
+    rows, equations = len(h) > 0, bool(equal.any())
+    return Problem(
+        P,
+        q,
+        G if rows else None,
+        h if rows else None,
+        A[equal] if equations else None,
+        high[equal] if equations else None,
+        lb,
+        ub,
+    )
+
+
+def _attempt(name: str, problem: Problem) -> tuple[bool, float, float, str]:
+    """Solved to the tolerance within the limit, seconds, objective and what the solver says."""
+    start = time.perf_counter()
+    try:
+        if name == "time2decide":
+            found = solve_problem(problem)
+        else:
+            import qpsolvers
+
+            theirs = qpsolvers.Problem(*problem.unpack())
+            start = time.perf_counter()
+            found = qpsolvers.solve_problem(theirs, solver=name, **_SETTINGS[name])
+        seconds = time.perf_counter() - start
+    except Exception:  # a solver that raises has failed on this problem
+        return False, time.perf_counter() - start, np.inf, "raised"
+    x = found.x
+    if x is None or not np.isfinite(np.asarray(x)).all():
+        return False, seconds, np.inf, "none"
+    P, q = np.asarray(problem.P), np.asarray(problem.q)
+    residuals = (found.primal_residual(), found.dual_residual(), found.duality_gap())
+    value = float(x @ P @ x / 2 + q @ x)
+    return bool(max(residuals) <= _EPS and seconds <= _LIMIT), seconds, value, "optimal" if found.found else "none"
+
+
+def layer_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """Forward and backward pass of 1,024 problems, with gradients of all data."""
+    sizes = ((5, 3),) if quick else ((5, 3), (20, 16), (50, 50))
+    with one_thread():
+        return [_layer_row(n, m, 64 if quick else 1024, 2 if quick else 9) for n, m in sizes]
+
+
+def _layer_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
+    qp = random_qp(batch, n, m, seed=2)
+    weights = torch.randn(batch, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ours = QPLayer(check=False)
+
+    def pass_through(layer: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor]:
+        data = [t[:count].detach().clone().requires_grad_() for t in (qp.A, qp.b, qp.C, qp.d)]
+        torch.autograd.backward((layer(*data) * weights[:count]).sum())
+        return [t.grad for t in data if t.grad is not None]
+
+    layers: dict[str, tuple[Callable[..., torch.Tensor], int]] = {"ours": (ours, batch)}
+    for name, make in (("moreau", _moreau_layer), ("cvxpylayers", _cvxpy_layer)):
+        layer = make(qp)
+        if layer is not None:
+            layers[name] = (layer, batch if name == "moreau" else min(batch, 32))  # too slow for the whole batch
+    calls = {name: (lambda layer=layer, c=c: pass_through(layer, c)) for name, (layer, c) in layers.items()}
+    times = interleaved(calls, rounds=rounds)
+    each = {name: 1e6 * median(found) / layers[name][1] for name, found in times.items()}
+    mine, few = calls["ours"](), layers.get("moreau", (None, 0))[1]
+    row = {
+        "compared": f"forward and backward, {batch} problems of size ({n}, {m})",
+        **{f"{name}_us": value for name, value in each.items()},
+        "ratio": ratio(times, "ours", "moreau") if "moreau" in times else float("nan"),
+    }
+    if few:
+        theirs = calls["moreau"]()
+        row["difference"] = max(float((a - b).abs().max()) for a, b in zip(mine[1:2], theirs[1:2], strict=True))
+    return row
+
+
+def _moreau_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
+    try:
+        import moreau
+        from moreau.torch import Solver
+    except ImportError:
+        return None
+    batch, n, m = len(qp), qp.n, qp.m
+    solver = Solver(
+        n=n,
+        m=m,
+        P_row_offsets=torch.arange(0, n * n + 1, n),
+        P_col_indices=torch.arange(n).repeat(n),
+        A_row_offsets=torch.arange(0, m * n + 1, n),
+        A_col_indices=torch.arange(n).repeat(m),
+        cones=moreau.Cones(num_nonneg_cones=m),
+        settings=moreau.Settings(device="cpu", batch_size=batch, enable_grad=True),
+    )
+    return lambda P, q, G, h: solver.solve(P.reshape(batch, -1), G.reshape(batch, -1), q, h).x
+
+
+def _cvxpy_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
+    try:
+        import cvxpy
+        from cvxpylayers.torch import CvxpyLayer
+    except ImportError:
+        return None
+    n, m = qp.n, qp.m
+    root, q, G, h = cvxpy.Parameter((n, n)), cvxpy.Parameter(n), cvxpy.Parameter((m, n)), cvxpy.Parameter(m)
+    x = cvxpy.Variable(n)
+    problem = cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.sum_squares(root @ x) + q @ x), [G @ x <= h])
+    layer = CvxpyLayer(problem, parameters=[root, q, G, h], variables=[x])
+    return lambda P, b, C, d: layer(torch.linalg.cholesky(P).mT, b, C, d)[0]
+
+
+def hard_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """Verdicts on hard problems by method and family: right, wrong and open (not converged)."""
+    methods = {"exact": 20_000, "neural+polish": 2_000}
+    rows = []
+    for method, problems in methods.items():
+        verdicts = count(method, len(FAMILIES) * 2 if quick else problems)
+        for family, found in verdicts.items():
+            rows.append(
+                {"method": method, "family": family, **{name: found[name] for name in ("right", "wrong", "open")}}
+            )
+    return rows

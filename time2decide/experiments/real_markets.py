@@ -1,0 +1,227 @@
+"""Real markets, walk-forward, net of costs: every strategy on every universe, with paired intervals.
+
+Protocol: daily decisions from past returns alone, long-only and fully invested, the first at row 520, turnover budgets
+measured from drifted weights, costs charged on what is traded from them. Monthly baselines are refitted every 21 days.
+Utility is mean − λ · variance of net returns, per day.
+
+The S&P 500 set of skfolio is always there. Other universes are tables of prices or returns named by the environment
+variable TIME2DECIDE_MARKETS (paths separated as in PATH; empty cells are kept as assets that come and go). Rows hold
+figures and a fingerprint of the data, never the data.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from time2decide.backtesting.registry import REGISTRY, make_strategy
+from time2decide.core.cache import digest
+from time2decide.core.table import Table
+from time2decide.core.validation import InputError
+from time2decide.experiments.registry import Experiment
+from time2decide.experiments.store import Config, Row, grouped
+from time2decide.markets.tables import load_market, usual_periods
+from time2decide.markets.universe import Universe, universe_of
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import PairedBootstrap, net_returns, realised_utility, sharpe_ratio
+
+MARKETS_VARIABLE = "TIME2DECIDE_MARKETS"
+FIRST = 520  # rows before the first decision: two years of days
+#: Those that the others are compared with, pair by pair.
+REFERENCES = ("uniform", "minimum-variance", "pooled-rule")
+STRATEGIES = (
+    "market",
+    "market-risk",
+    "uniform",
+    "inverse-volatility",
+    "minimum-variance",
+    "minimum-variance-qis",
+    "minimum-variance-ewma",
+    "minimum-variance-iewma",
+    "mean-variance-lw",
+    "mean-variance-qis",
+    "mean-variance-ewma",
+    "mean-variance-iewma",
+    "hierarchical",
+    "risk-budgeting",
+    "pto-ridge",
+    "two-scale-minvar",
+    "pooled-rule",
+)
+_FULL: Config = {"budgets": [0.1, 0.5], "risk_aversions": [1.0, 5.0, 25.0], "costs_bps": [0.0, 5.0, 10.0, 20.0]}
+_SMOKE: Config = {"budgets": [0.1], "risk_aversions": [25.0], "costs_bps": [10.0], "last": FIRST + 40}
+_SMOKE_STRATEGIES = ("uniform", "minimum-variance", "minimum-variance-iewma", "pooled-rule")
+
+
+def sources() -> dict[str, str]:
+    """Name of a universe -> where it is read from: sp500, and the files of TIME2DECIDE_MARKETS by their stems."""
+    paths = [Path(text) for text in os.environ.get(MARKETS_VARIABLE, "").split(os.pathsep) if text]
+    return {"sp500": "sp500"} | {path.name.split(".")[0]: str(path) for path in paths}
+
+
+@lru_cache(maxsize=8)
+def _load(source: str, last: int | None) -> tuple[Universe, float, str]:
+    """A universe, its periods per year and the fingerprint of its returns."""
+    table, _ = load_market(source, gaps="keep")
+    table = table if last is None else table.iloc[-last:]
+    array = table.to_numpy()
+    found = digest({"assets": list(table.columns), "shape": list(array.shape), "values": array.tobytes().hex()})
+    return universe_of(array, FIRST), usual_periods(table.index), found
+
+
+def tasks(preset: str) -> list[Config]:
+    """One task per universe and strategy; a strategy is left out while the registry does not have it."""
+    chosen, cells = (_SMOKE_STRATEGIES, _SMOKE) if preset == "smoke" else (STRATEGIES, _FULL)
+    found = []
+    for name, source in sources().items():
+        fingerprint = _load(source, cells.get("last"))[2]
+        found += [
+            {"universe": name, "data": fingerprint, "strategy": strategy, **cells, "first": FIRST, "seed": 0}
+            for strategy in chosen
+            if strategy in REGISTRY
+        ]
+    return found
+
+
+def run(config: Config) -> list[Row]:
+    """Figures of a strategy in every cell (γ, λ, cost), and differences from the references on the same days."""
+    source = sources().get(config["universe"])
+    if source is None:
+        raise InputError(f"{MARKETS_VARIABLE}: expected the file of {config['universe']}, found none")
+    market, periods, fingerprint = _load(source, config.get("last"))
+    if fingerprint != config["data"]:
+        raise InputError(f"{source}: expected the data of fingerprint {config['data']}, found {fingerprint}")
+    key = (source, config.get("last"), *(tuple(config[one]) for one in ("budgets", "risk_aversions", "costs_bps")))
+    own = _paths(config["strategy"], *key)
+    others = {name: _paths(name, *key) for name in REFERENCES}
+    steps = len(market.returns) - FIRST
+    bootstrap = PairedBootstrap(steps, seed=config["seed"])
+    rows = []
+    for cell, (net, amount) in own.items():
+        budget, risk, cost = cell
+        row = {"turnover_l1": budget, "risk_aversion": risk, "cost_bps": cost, **_figures(net, risk, periods)}
+        row |= {"traded": amount, "steps": steps, "assets": market.returns.shape[1]}
+        for name, paths in others.items():
+            row |= _difference(name, net, paths[cell][0], risk, bootstrap)
+        rows.append(row)
+    return rows
+
+
+def _figures(net: np.ndarray, risk: float, periods: float) -> Row:
+    return {
+        "utility": float(realised_utility(net, risk)),
+        "annual_mean": float(net.mean() * periods),
+        "volatility": float(net.std() * np.sqrt(periods)),
+        "sharpe": float(sharpe_ratio(net, periods)),
+    }
+
+
+def _difference(name: str, net: np.ndarray, base: np.ndarray, risk: float, bootstrap: PairedBootstrap) -> Row:
+    """Utility less that of a reference on the same days, with its 95 % interval."""
+    mean, variance = bootstrap.moments(np.stack([net, base]))
+    drawn = mean - risk * variance
+    low, high = bootstrap.interval(drawn[0] - drawn[1])
+    value = float(realised_utility(net, risk) - realised_utility(base, risk))
+    return {f"over_{name}": value, f"over_{name}_low": float(low), f"over_{name}_high": float(high)}
+
+
+@lru_cache(maxsize=len(REFERENCES) + 1)
+def _paths(
+    name: str,
+    source: str,
+    last: int | None,
+    budgets: tuple[float, ...],
+    risks: tuple[float, ...],
+    costs: tuple[float, ...],
+) -> dict[tuple[float, float, float], tuple[np.ndarray, float]]:
+    """Net returns and mean turnover of every cell (γ, λ, cost).
+
+    Decisions that do not depend on λ or on the cost are made once for all of them.
+    """
+    market = _load(source, last)[0]
+    found = {}
+    strategy: Any = make_strategy(name)
+    by_risk, by_cost = getattr(strategy, "uses_risk_aversion", True), getattr(strategy, "uses_cost", True)
+    for risk in risks if by_risk else risks[:1]:
+        for cost in costs if by_cost else costs[:1]:
+            result = rollout(market, strategy, list(budgets), risk_aversion=risk, budget_from="drifted", cost_bps=cost)
+            for paid in (cost,) if by_cost else costs:
+                net, amount = net_returns(result, market.returns[None], paid)
+                for k, budget in enumerate(budgets):
+                    for same in (risk,) if by_risk else risks:
+                        found[budget, same, paid] = (net[0, k], float(amount[0, k].mean()))
+    return found
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """One table per universe at the first budget and the cost nearest to 10 bp, then mean ranks over universes."""
+    return [*(_universe_table(name, here) for name, here in grouped(rows, "universe").items()), _rank_table(rows)]
+
+
+def _universe_table(name: str, rows: list[Row]) -> Table:
+    budget = min(row["turnover_l1"] for row in rows)
+    cost = min((row["cost_bps"] for row in rows), key=lambda one: abs(one - 10))
+    risks = sorted({row["risk_aversion"] for row in rows})
+    here = [row for row in rows if (row["turnover_l1"], row["cost_bps"]) == (budget, cost)]
+    lines = []
+    for strategy, cells in grouped(here, "strategy").items():
+        by_risk = {row["risk_aversion"]: row for row in cells}
+        top = by_risk[risks[-1]]
+        utilities = [f"{1e4 * by_risk[risk]['utility']:.2f}" for risk in risks]
+        differences = [_interval(top, f"over_{reference}") for reference in REFERENCES]
+        figures = [f"{top['volatility']:.4f}", f"{top['sharpe']:.2f}", f"{top['traded']:.3f}"]
+        lines.append([strategy, *figures, *utilities, *differences])
+    lines.sort(key=lambda line: -float(line[3 + len(risks)]))
+    columns = ["strategy", "volatility", "Sharpe", "traded a day", *(f"utility λ = {risk:g}" for risk in risks)]
+    columns += [f"over {reference}" for reference in REFERENCES]
+    first = here[0]
+    caption = f"{name}: {first['assets']} assets, {first['steps']} days, γ = {budget:g}, {cost:g} bp"
+    note = (
+        f"Utility in bp a day: mean − λ · variance of net returns. Volatility, Sharpe, turnover and differences at "
+        f"λ = {risks[-1]:g}; 95 % intervals of paired differences by block bootstrap. Data {first['data']}."
+    )
+    return Table(caption, columns, lines, note)
+
+
+def _interval(row: Row, key: str) -> str:
+    return f"{1e4 * row[key]:+.2f} [{1e4 * row[f'{key}_low']:+.2f}, {1e4 * row[f'{key}_high']:+.2f}]"
+
+
+def _rank_table(rows: list[Row]) -> Table:
+    """Ranks of net utility (1 is best), mean over universes and costs; only universes that have every strategy."""
+    names = list(grouped(rows, "strategy"))
+    cells = sorted({(row["turnover_l1"], row["risk_aversion"]) for row in rows})
+    ranks: dict[tuple[float, float], dict[str, list[float]]] = {cell: {name: [] for name in names} for cell in cells}
+    for (_, budget, risk, _), here in grouped(rows, "universe", "turnover_l1", "risk_aversion", "cost_bps").items():
+        if len(here) < len(names):
+            continue
+        values = np.array([row["utility"] for row in here])
+        for row in here:
+            better = (values > row["utility"]).sum() + ((values == row["utility"]).sum() - 1) / 2
+            ranks[budget, risk][row["strategy"]].append(1 + float(better))
+    mean = {
+        name: [float(np.mean(ranks[cell][name])) if ranks[cell][name] else np.nan for cell in cells] for name in names
+    }
+    order = sorted(names, key=lambda name: float(np.nanmean(mean[name])) if not np.isnan(mean[name]).all() else np.inf)
+    lines = [[name, *(f"{value:.1f}" for value in mean[name])] for name in order]
+    columns = ["strategy", *(f"γ = {budget:g}, λ = {risk:g}" for budget, risk in cells)]
+    universes = ", ".join(grouped(rows, "universe"))
+    return Table(f"Mean rank of net utility over universes and costs ({universes})", columns, lines, "1 is best.")
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="real-markets",
+        title="Real markets: every strategy net of costs over universes, with paired intervals",
+        paper="– (beyond the paper)",
+        presets={"smoke": "20 s", "cpu": "3 to 10 min a universe"},
+        tasks=tasks,
+        run=run,
+        tables=tables,
+        open_ended=True,
+    ),
+)

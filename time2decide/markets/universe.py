@@ -1,0 +1,113 @@
+"""A market whose assets come and go: who can be held at each step, and what it earns, when some returns are missing.
+
+The rules, for a table of returns with NaN where an asset has none:
+
+- **Listed late.** An asset enters once `window` rows have passed since its first return and 95 % of them were observed;
+  before that it cannot be bought. Every strategy has the same rule, so all choose from the same assets.
+- **Missed days and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
+  gap is earned on the day it comes back. Without a return on the last row an asset cannot be traded: its weight stays.
+- **Delisted.** After the last return of its column an asset earns `delisting_return` once and 0 from then on. From the
+  second step on it is out: its weight is sold and the proceeds go to the other holdings in proportion, outside the
+  turnover budget; the costs of both are charged. That an asset is delisted and not halted is taken as known by then.
+
+Nothing else is filled in. A strategy sees the assets of the moment with complete windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from time2decide.core.validation import InputError, expect, validate_count, validate_interval
+from time2decide.markets.validation import looks_like_prices
+
+ENOUGH = 0.95  # share of the window that must have been observed before an asset is bought
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps start … stop − 1, on which the universe has the same assets (their indices)."""
+
+    start: int
+    stop: int
+    assets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Universe:
+    """Returns of a changing universe, as `universe_of` makes it.
+
+    Attributes
+    ----------
+    returns : (time, m)
+        What a holding earns: 0 where no return was observed.
+    members : (time, m), bool
+        Whether an asset can be held at the step, known before it.
+    tradable : (time, m), bool
+        Whether its weight can change at the step: it had a price on the row before.
+    window : int
+        Rows of history that an asset must have.
+    """
+
+    returns: np.ndarray
+    members: np.ndarray
+    tradable: np.ndarray
+    window: int
+
+    def segments(self) -> Iterator[Segment]:
+        """The steps from `window` on, cut where the universe changes."""
+        inside = self.members[self.window :]
+        changes = np.flatnonzero((inside[1:] != inside[:-1]).any(axis=1)) + 1 + self.window
+        edges = [self.window, *changes.tolist(), len(self.returns)]
+        for start, stop in pairwise(edges):
+            yield Segment(start, stop, np.flatnonzero(self.members[start]))
+
+
+def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0.0) -> Universe:
+    """The universe of simple returns (time, m) with NaN for missing ones.
+
+    Parameters
+    ----------
+    returns : (time, m)
+        In prices with gaps, the first return after a gap is that from the last price before it, as `load_returns`
+        computes it.
+    window : int
+        Rows of history that a strategy sees, and that an asset must have before it is bought.
+    delisting_return : float in [−1, 1]
+        What an asset earns on the step after its last return: 0 unless told, −1 for a total loss.
+    """
+    array = np.array(returns, dtype=float)
+    validate_count("window", window, least=2)
+    validate_interval("delisting_return", delisting_return, "[-1, 1]")
+    expect(array.ndim == 2 and array.size, "returns", "shape (time, assets)", array.shape)
+    seen = np.isfinite(array)
+    known = array[seen]
+    expect(not np.isinf(array).any(), "returns", "finite numbers or NaN", "an infinite one")
+    expect(seen.any(axis=0).all(), "returns", "a return of every asset", "an asset without any")
+    expect(not looks_like_prices(known), "returns", "returns", "what look like prices")
+    expect(known.min() >= -1, "returns", "returns of at least -1", f"{known.min():g}")
+    expect(len(array) > window, "returns", f"more than {window} steps (the window)", len(array))
+    first, last = seen.argmax(axis=0), len(seen) - 1 - seen[::-1].argmax(axis=0)
+    members = _members(seen, first, last, window)
+    short = np.flatnonzero(members[window:].sum(axis=1) < 2)
+    if short.size:
+        raise InputError(f"returns: expected 2 assets with {window} rows at every step, found fewer at step {short[0]}")
+    earned = np.where(seen, array, 0.0)
+    gone = np.flatnonzero(last + 1 < len(array))
+    earned[last[gone] + 1, gone] = delisting_return
+    tradable = np.concatenate([seen[:1], seen[:-1]])
+    return Universe(earned, members, tradable, window)
+
+
+def _members(seen: np.ndarray, first: np.ndarray, last: np.ndarray, window: int) -> np.ndarray:
+    """Who is in at each step, from what was known before it: entered with enough history, not known to be delisted."""
+    steps = np.arange(len(seen))[:, None]
+    total = np.concatenate([np.zeros((1, seen.shape[1])), np.cumsum(seen, axis=0)])  # returns before each step
+    share = np.zeros(seen.shape)
+    share[window:] = (total[window:-1] - total[: -1 - window]) / window
+    enough = (steps - first >= window) & (share >= ENOUGH)
+    entered = np.maximum.accumulate(enough, axis=0)  # a later halt does not expel an asset
+    return np.asarray(entered & (steps <= last + 1))
