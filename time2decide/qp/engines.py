@@ -79,6 +79,14 @@ def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
     return x, y
 
 
+def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Answer | None:
+    """DAQP on Cx ≤ d alone."""
+    rows = len(d)
+    arrays = (np.ascontiguousarray(A), np.ascontiguousarray(b), np.ascontiguousarray(C), np.ascontiguousarray(d))
+    x, _, flag, info = daqp.solve(*arrays, np.full(rows, -_NO_BOUND), np.zeros(rows, dtype=np.int32), **_DAQP)
+    return (np.asarray(x), np.asarray(info["lam"])) if flag > 0 else None
+
+
 def by_piqp(form: Form) -> Answer | None:
     """PIQP's last point: the one it calls solved, or the one where it gave up."""
     import piqp  # where DAQP is enough, it need not be loaded
