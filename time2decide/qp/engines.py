@@ -27,7 +27,7 @@ _PIQP = {
     "eps_duality_gap_rel": 1e-10,
     "max_iter": 250,
 }
-_ROUNDING = 1e-14  # of the largest term, in units of size one
+_ROUNDING = 1e-12  # of the largest term, in units of size one
 _SHIFT = 1e-8  # regularisation of singular KKT systems, in units in which their rows are of size one
 _EQUALITY = 5  # DAQP's mark of an equation
 Answer = tuple[np.ndarray, np.ndarray]  # x (k,) and the multipliers (k + r,) of a `Form`
