@@ -53,10 +53,11 @@ def test_prices_are_recognised_and_the_table_says_so(run, folder):
         "from prices (guessed",
         "all constraints hold",
         "equal weights were assumed",
-        "Turnover",
+        "Cost",
         "Verdict: Nothing to predict here",
-        "Why",
+        "why: risk",
         "± s.d.",
+        "the next 21 days: earned",
         "wants years of returns; with 129 rows",
     ):
         assert part in text
@@ -66,6 +67,24 @@ def test_prices_are_recognised_and_the_table_says_so(run, folder):
     short.to_csv(folder / "short.csv", index=False)
     done = run("decide", "short.csv", "--returns", "--model", "decide", cwd=folder)
     assert "shorter than the 96 rows" in done.stdout
+
+
+def test_trades_come_first_and_the_rest_is_counted(run, folder):
+    rng = np.random.default_rng(5)
+    days = pd.date_range("2020-01-01", periods=400, freq="B")
+    calm, wild = rng.normal(0.0004, 0.004, (400, 6)), rng.normal(0.0004, 0.05, (400, 2))
+    names = [f"CALM{i}" for i in range(6)] + ["WILD0", "WILD1"]
+    pd.DataFrame(np.hstack([calm, wild]), index=days, columns=names).to_csv(folder / "r.csv", index_label="date")
+    facts = json.loads(run("decide", "r.csv", "--returns", "--turnover", "0.05", "--json", cwd=folder).stdout)
+    traded = {name for name, change in facts["change"].items() if abs(change) > 5e-5}
+    assert 0 < len(traded) < len(names)
+    shown = run("decide", "r.csv", "--returns", "--turnover", "0.05", cwd=folder).stdout
+    assert {name for name in names if name in shown} == traded
+    assert f"Not traded: {len(names) - len(traded)} held" in shown
+    assert shown.index("Trades after") < shown.index("Not traded") < shown.index("Verdict:") < shown.index("Cost")
+    assert "Why" not in shown
+    shown = run("decide", "r.csv", "--returns", "--turnover", "0.05", "--all", cwd=folder).stdout
+    assert all(name in shown for name in names)
 
 
 def test_the_network_for_utility_reads_its_own_weights_and_says_so(run, folder):
@@ -126,7 +145,7 @@ def test_names_like_markup_and_an_asset_that_stands_still(run, folder):
     table = load_returns(folder / "returns.csv").set_axis(["[/red]", "[bold]", "C", "D"], axis=1)
     table.iloc[-100:, 1] = 0.0
     table.to_csv(folder / "odd.csv", index_label="date")
-    done = run("decide", "odd.csv", cwd=folder)
+    done = run("decide", "odd.csv", "--all", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "[/red]" in done.stdout
     assert "[bold]" in done.stdout

@@ -11,20 +11,36 @@ import pytest
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.cli.backtest import COLUMNS, latest_decision
+from time2decide.policy.decision_facts import decision_facts
 from time2decide.reports.backtest_page import page_data, write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FACTS = {"source": "</script>.csv", "values": "returns", "cost_bps": 10.0, "window": 96, "columns": COLUMNS}
-CHARTS = ("wealth", "drawdown", "areas", "traded", "regret", "compare", "change", "pull", "noise")
+CHARTS = ("wealth", "drawdown", "areas", "traded", "compare", "regret")
+OF_A_NETWORK = ("pull", "noise")
+
+
+def outcome_of(policy, assets):
+    days = pd.date_range("2023-01-02", periods=140, freq="B")
+    values = np.random.default_rng(0).normal(0.0004, 0.01, (140, assets)) * np.linspace(0.3, 2.5, assets)
+    table = pd.DataFrame(values, index=days, columns=[f"A{i:02d}<b>" for i in range(assets)])
+    result = backtest(table, [policy, "uniform", "pto-ar1", "oracle"], [0.2, 1.0], risk_aversion=5.0)
+    return result, with_intervals(result, draws=50), table
 
 
 @pytest.fixture(scope="module")
 def outcome():
-    days = pd.date_range("2023-01-02", periods=140, freq="B")
-    values = np.random.default_rng(0).normal(0.0004, 0.01, (140, 5))
-    table = pd.DataFrame(values, index=days, columns=list("ABCDE"))
-    result = backtest(table, ["time2decide", "uniform", "pto-ar1", "oracle"], [0.2, 1.0])
-    return result, with_intervals(result, draws=50), latest_decision(result, table, 0.1)
+    """Of the network of synthetic markets, with its latest decision."""
+    result, summary, table = outcome_of("time2decide", 5)
+    return result, summary, latest_decision(result, table, 0.1)
+
+
+@pytest.fixture(scope="module")
+def market():
+    """Of the market policy, with a decision from equal weights that trades many assets."""
+    result, summary, table = outcome_of("market", 24)
+    terms = {"risk_aversion": 5.0, "cost_bps": 0.5, "with_uncertainty": False, "with_frontier": True}
+    return result, summary, decision_facts(table, None, 0.5, **terms), latest_decision(result, table, 5.0)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +49,22 @@ def path(outcome, tmp_path_factory):
     return write_page(result, summary, tmp_path_factory.mktemp("page") / "page.html", FACTS, decision)
 
 
+@pytest.fixture(scope="module")
+def market_path(market, tmp_path_factory):
+    result, summary, decision, _ = market
+    return write_page(result, summary, tmp_path_factory.mktemp("page") / "market.html", FACTS, decision)
+
+
 def test_the_page_holds_the_paths_and_asks_for_nothing(outcome, path):
     result, summary, decision = outcome
     text = path.read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])
     assert data == json.loads(json.dumps(page_data(result, summary, FACTS, decision)))
     wealth = result.frame.query("strategy == 'uniform' and turnover_l1 == 0.2")["wealth"]
-    np.testing.assert_allclose(data["paths"][0]["uniform"]["wealth"], wealth, atol=1e-5)
-    np.testing.assert_allclose(np.sum(data["areas"][1]["time2decide"], axis=0), 1, atol=1e-3)
+    np.testing.assert_allclose(data["paths"][0]["uniform"]["wealth"], wealth, atol=1e-4)
+    np.testing.assert_allclose(
+        np.sum([part["weights"] for part in data["areas"][1]["time2decide"]], axis=0), 1, atol=1e-3
+    )
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', text)
 
 
@@ -53,10 +77,35 @@ def test_intervals_hold_the_figure_and_repeat(outcome):
     assert not summary.isna().any().any()
 
 
+def test_the_latest_decision_starts_from_the_drifted_weights(market):
+    result, _, _, decision = market
+    held = result.weights("market", 0.2).iloc[-1].to_numpy()
+    assert {"reasons_bps", "frontier", "verdict"} <= set(decision)
+    assert "uncertainty" not in decision
+    days = np.random.default_rng(0).normal(0.0004, 0.01, (140, 24)) * np.linspace(0.3, 2.5, 24)
+    grown = held * (1 + days[-1])
+    np.testing.assert_allclose(list(decision["previous"].values()), grown / grown.sum(), atol=1e-12)
+    for part in decision["reasons_bps"].values():  # beside the current portfolio, whose own are 0
+        assert np.dot(list(part.values()), grown / grown.sum()) == pytest.approx(0, abs=1e-9)
+
+
+def test_many_assets_are_drawn_as_a_few_and_the_others(market):
+    result, summary, decision, _ = market
+    parts = page_data(result, summary, FACTS, decision)["areas"][0]["market"]
+    assert [part["name"] for part in parts][-1] == "12 others"
+    assert len(parts) == 13
+    np.testing.assert_allclose(np.sum([part["weights"] for part in parts], axis=0), 1, atol=1e-3)
+
+
+def test_every_page_is_smaller_than_three_megabytes(path, market_path):
+    assert max(path.stat().st_size, market_path.stat().st_size) < 3_000_000
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_in_a_browser(path, width, scheme):
+@pytest.mark.parametrize("policy", ["network", "market"])
+def test_in_a_browser(path, market_path, market, policy, width, scheme):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -65,14 +114,18 @@ def test_in_a_browser(path, width, scheme):
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
-        page.goto(Path(path).as_uri())
-        for chart in CHARTS:
+        page.goto(Path(path if policy == "network" else market_path).as_uri())
+        for chart in (*CHARTS, *(OF_A_NETWORK if policy == "network" else ("frontier",))):
             page.wait_for_selector(f"#{chart} .main-svg", timeout=60_000, state="attached")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        if width >= 1280:  # also with the longest name
-            page.evaluate("document.querySelector('#summary tbody td').prepend('mean-variance-shrunk')")
-            box = "document.getElementById('summary').parentElement"
-            assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
+        page.evaluate("document.querySelector('#summary tbody td').prepend('minimum-variance-iewma')")
+        for table in ("trades", "records", "summary"):  # also with the longest name
+            box = f"document.getElementById('{table}').parentElement"
+            assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth"), table
+        page.reload()
+        page.wait_for_selector("#compare .main-svg", timeout=60_000, state="attached")
+        if policy == "market":
+            starts_with_the_decision(page, market[2])
         sorts_by_a_click(page)
         charts_respond(page)
         assert page.evaluate("document.documentElement.dataset.theme") == scheme
@@ -83,9 +136,26 @@ def test_in_a_browser(path, width, scheme):
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
+def starts_with_the_decision(page, decision):
+    tops = [page.evaluate(f"document.getElementById('{name}').getBoundingClientRect().top") for name in
+            ("trades", "verdict", "summary", "frontier", "wealth")]  # fmt: skip
+    assert tops == sorted(tops)
+    largest = sorted(decision["change"], key=lambda name: -abs(decision["change"][name]))
+    traded = [name for name in largest if abs(decision["change"][name]) > 5e-5]
+    shown = page.eval_on_selector_all("#trades tbody tr", "rows => rows.map(r => r.cells[0].textContent)")
+    assert shown == traded[:15]
+    assert page.is_hidden("#smaller") == (len(traded) <= 15)
+    assert f"{len(traded)} of 24 assets" in page.inner_text("#decided")
+    assert page.inner_text("#verdict")[:40] == decision["verdict"]["text"][:40]
+    assert page.eval_on_selector_all("#records tbody tr", "rows => rows.length") == len(decision["verdict"]["records"])
+    assert len(page.query_selector_all("#findings li")) >= 3
+    own = page.inner_text("#summary tr.own")
+    assert "market" in own
+    assert "Trading pays up to a turnover of" in page.inner_text("#stops")
+
+
 def sorts_by_a_click(page):
-    for table in ("summary", "allocation"):
-        key = {"summary": "traded", "allocation": "forecast"}[table]
+    for table, key in (("summary", "traded"), ("trades", "change")):
         column = page.evaluate(
             f"[...document.querySelectorAll('#{table} th button')].findIndex(b => b.dataset.key === '{key}')"
         )

@@ -31,19 +31,18 @@ from time2decide.simulation.engine import (
     validate_simulation_returns,
 )
 from time2decide.simulation.metrics import (
+    PairedBootstrap,
     net_returns,
     performance,
     realised_utility,
     score,
-    sharpe_ratio,
-    stationary_bootstrap,
     turnover,
     utility_path,
 )
 
 _DRAWS = 1000
 _BLOCK = 20.0  # mean length of the blocks: longer than the memory of volatility within a month
-_QUANTILES = (0.025, 0.975)
+_STILL = 1e-12  # volatility below which nothing moves
 
 
 @dataclass(frozen=True)
@@ -237,33 +236,71 @@ def _summary_rows(
 def with_intervals(result: Backtest, *, draws: int = _DRAWS, block: float = _BLOCK, seed: int = 0) -> pd.DataFrame:
     """The summary of a backtest of one series with intervals beside it.
 
-    Adds `annual_return_low/high`, `sharpe_low/high` of the net returns, and `sharpe_excess(_low/_high)`, the
-    difference in Sharpe ratio from 1/N (`uniform`) on the same draws, if that is among the strategies.
+    Adds `_low` and `_high` of `annual_return`, `annual_volatility`, `sharpe` and `net_utility`, all of net returns, and
+    `sharpe_excess(_low/_high)`, the difference in Sharpe ratio from 1/N (`uniform`) on the same draws, if that is among
+    the strategies.
     """
-    rows, periods = result.summary, result.periods_per_year
-    nets = {
-        key: group["net"].to_numpy()
-        for key, group in result.frame[result.frame["series"] == 0].groupby(["strategy", "turnover_l1"], sort=False)
-    }
-    length = len(next(iter(nets.values())))
-    places = stationary_bootstrap(length, draws, min(block, float(length)), np.random.default_rng(seed))
-    drawn = {key: _statistics(net[places], periods) for key, net in nets.items()}
+    rows, drawn = result.summary, _drawn_figures(result, draws, block, seed)
+    sharpe = {(row.strategy, row.turnover_l1): row.sharpe for row in rows.itertuples()}
     added = []
-    for name, budget in zip(rows["strategy"], rows["turnover_l1"], strict=True):
-        key, base = (name, budget), ("uniform", budget)
-        columns = dict(drawn[key])
-        extra = {}
+    for key in sharpe:
+        columns, base, extra = dict(drawn[key]), ("uniform", key[1]), {}
         if base in drawn:
             columns["sharpe_excess"] = drawn[key]["sharpe"] - drawn[base]["sharpe"]
-            extra["sharpe_excess"] = float(sharpe_ratio(nets[key], periods) - sharpe_ratio(nets[base], periods))
-        for column, values in columns.items():
-            low, high = np.quantile(values, _QUANTILES)
-            extra |= {f"{column}_low": float(low), f"{column}_high": float(high)}
-        added.append(extra)
+            extra["sharpe_excess"] = float(sharpe[key] - sharpe[base])
+        added.append(extra | _intervals(columns))
     return pd.concat([rows, pd.DataFrame(added, index=rows.index)], axis=1)
 
 
-def _statistics(sample: np.ndarray, periods_per_year: float) -> dict[str, np.ndarray]:
-    """Annual growth and Sharpe ratio of net returns (draws, time), (draws,) each."""
-    growth = np.expm1(np.log1p(np.maximum(sample, -1 + 1e-12)).mean(axis=1) * periods_per_year)
-    return {"annual_return": growth, "sharpe": sharpe_ratio(sample, periods_per_year)}
+def paired_differences(
+    result: Backtest, strategy: str, *, draws: int = _DRAWS, block: float = _BLOCK, seed: int = 0
+) -> pd.DataFrame:
+    """What a strategy had more than each other one at the same budget, with 95 % intervals on the same draws.
+
+    One row per other strategy and budget: `strategy`, `turnover_l1`, and `sharpe` and `net_utility` of the given
+    strategy minus the other's, with `_low` and `_high`.
+    """
+    known = list(dict.fromkeys(result.summary["strategy"]))
+    expect(strategy in known, "strategy", f"one of {known}", repr(strategy))
+    drawn = _drawn_figures(result, draws, block, seed)
+    figures = result.summary.set_index(["strategy", "turnover_l1"])
+    rows = []
+    for name, budget in (key for key in drawn if key[0] != strategy):
+        ours, theirs = drawn[strategy, budget], drawn[name, budget]
+        values = {key: ours[key] - theirs[key] for key in ("sharpe", "net_utility")}
+        point = {key: float(figures.loc[(strategy, budget), key] - figures.loc[(name, budget), key]) for key in values}
+        rows.append({"strategy": name, "turnover_l1": budget} | point | _intervals(values))
+    return pd.DataFrame(rows)
+
+
+def _drawn_figures(
+    result: Backtest, draws: int, block: float, seed: int
+) -> dict[tuple[str, float], dict[str, np.ndarray]]:
+    """Figures of net returns in every draw, (draws,) each, by strategy and budget."""
+    groups = result.frame[result.frame["series"] == 0].groupby(["strategy", "turnover_l1"], sort=False)["net"]
+    keys = [(str(name), float(budget)) for name, budget in groups.groups]
+    nets = np.stack([net.to_numpy() for _, net in groups])  # (keys, time)
+    risks = {one.name: one.risk_aversion for one in result.rollouts}
+    length, periods = nets.shape[1], result.periods_per_year
+    bootstrap = PairedBootstrap(length, draws=draws, block=block, seed=seed)
+    growth, _ = bootstrap.moments(np.log1p(np.maximum(nets, -1 + 1e-12)))
+    mean, variance = bootstrap.moments(nets)
+    volatility = np.sqrt(variance * length / max(length - 1, 1) * periods)
+    still = np.full(mean.shape, np.nan)
+    sharpe = np.divide(mean * periods, volatility, out=still, where=volatility > _STILL)
+    utility = mean - np.array([[risks[name]] for name, _ in keys]) * variance
+    figures = {
+        "annual_return": np.expm1(growth * periods),
+        "annual_volatility": volatility,
+        "sharpe": sharpe,
+        "net_utility": utility,
+    }
+    return {key: {name: values[k] for name, values in figures.items()} for k, key in enumerate(keys)}
+
+
+def _intervals(columns: dict[str, np.ndarray]) -> dict[str, float]:
+    """The central 95 % of drawn values, by column."""
+    ends = {name: PairedBootstrap.interval(values) for name, values in columns.items()}
+    return {
+        f"{name}_{end}": float(v) for name, pair in ends.items() for end, v in zip(("low", "high"), pair, strict=True)
+    }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from time2decide.backtesting.walk_forward import Backtest
 
+_OF_THE_ORACLE = ("regret", "MSE")  # columns that say something only beside the oracle
 DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance,mean-variance-shrunk,pto-ar1"
 #: What the columns of the table mean, for the page and for the terminal.
 COLUMNS = {
@@ -24,9 +25,10 @@ COLUMNS = {
     "return": "per year, after costs, with its 95 % interval",
     "volatility": "standard deviation of net returns, per year",
     "Sharpe": "mean over standard deviation of net returns, per year, with its 95 % interval",
+    "utility": "mean − λ · variance of net returns, per year: the certain return worth as much",
+    "turnover": "bought plus sold per step, as a share of wealth, from the drifted weights",
     "Sharpe − 1/N": "difference from equal weights on the same days, with its 95 % interval; above 0 is better",
     "drawdown": "deepest fall from a peak of wealth",
-    "traded": "turnover per step from the drifted weights, bought plus sold, as a share of wealth",
     "regret": "utility per step given up against the oracle, in basis points; lower is better",
     "MSE": "squared distance of the raw answer from the oracle's weights, ×10⁴; not money, and easier for those who "
     "read the oracle's past weights (time2decide, lag1-oracle)",
@@ -134,18 +136,30 @@ def _list_strategies(as_json: bool) -> None:
 def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
     """What the policy would do after the last row from what it held then, at the first budget; None without it.
 
-    Of the market policy if it is among the strategies, else of the decision network. None in a universe with gaps,
-    where not every asset can be bought.
+    Of the market policy, with its reasons and its frontier, if it is among the strategies, else of the decision
+    network.
+    None in a universe with gaps, where not every asset can be bought.
     """
     from time2decide.policy.decision_facts import decision_facts
+    from time2decide.simulation.engine import drifted
 
     budget = float(result.rollouts[0].turnover_l1[0])
     names = set() if table.isna().any(axis=None) else {one.name for one in result.rollouts}
     for strategy, model, cost in (("market", "market", result.cost_bps), ("time2decide", "decide", None)):
         if strategy in names:
             held = result.weights(strategy, budget).iloc[-1]
-            given = held / held.sum()
-            return decision_facts(table, given, budget, risk_aversion=risk_aversion, cost_bps=cost, model=model)
+            held[:] = drifted(held.to_numpy(), table.iloc[-1].to_numpy())
+            real = model == "market"
+            return decision_facts(
+                table,
+                held / held.sum(),
+                budget,
+                risk_aversion=risk_aversion,
+                cost_bps=cost,
+                model=model,
+                with_uncertainty=not real,  # of the market policy it takes as long as the backtest
+                with_frontier=real,
+            )
     return None
 
 
@@ -216,24 +230,40 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
-    """The table for people, and what its columns mean."""
+    """The table for people, what it says, and what its columns mean."""
     from rich.markup import escape
     from rich.table import Table
 
+    from time2decide.backtesting.findings import differences_from_own, findings
+
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
-    title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp"
-    table = Table(title=escape(title))
-    for name in ("strategy", *COLUMNS):
-        if name != "Sharpe − 1/N" or "sharpe_excess" in summary:
-            table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
+    risk = result.rollouts[0].risk_aversion
+    title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp, λ = {risk:g}"
+    table, columns = Table(title=escape(title)), _columns(result, summary)
+    for name in ("strategy", *columns):
+        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
     for budget, rows in summary.groupby("turnover_l1", sort=False):
         for row in rows.sort_values("sharpe", ascending=False).to_dict(orient="records"):
-            table.add_row(str(row["strategy"]), f"{budget:g}", *_cells(row))
+            cells = _cells(row | {"γ": f"{budget:g}"}, result.periods_per_year)
+            table.add_row(str(row["strategy"]), *(cells[name] for name in columns))
         table.add_section()
     screen = console(160)
     screen.print(table)
-    for name, meaning in (COLUMNS | strategy_meanings(result)).items():
-        screen.print(f"  {name}: {meaning}", markup=False)
+    screen.print("Columns (`backtest --strategies list` says what the strategies do):", style="dim")
+    for name in columns:
+        screen.print(f"  {name}: {COLUMNS[name]}", markup=False, style="dim")
+    for budget, lines in findings(result, summary, differences_from_own(result)).items():
+        screen.print(f"[bold]What this says at γ = {budget:g}[/] (brackets: 95 % intervals, differences paired)")
+        for line in lines:
+            screen.print(f"  {line}", markup=False)
+
+
+def _columns(result: Backtest, summary: pd.DataFrame) -> list[str]:
+    """The columns of the table that these strategies fill."""
+    missing = set() if "sharpe_excess" in summary else {"Sharpe − 1/N"}
+    if not any(one.name == "oracle" for one in result.rollouts):
+        missing |= set(_OF_THE_ORACLE)
+    return [name for name in COLUMNS if name not in missing]
 
 
 def strategy_meanings(result: Backtest) -> dict[str, str]:
@@ -243,18 +273,21 @@ def strategy_meanings(result: Backtest) -> dict[str, str]:
     return {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    excess = [_interval(row, "sharpe_excess", "+.2f")] if "sharpe_excess" in row else []
-    return [
-        _interval(row, "annual_return", ".1%"),
-        f"{row['annual_volatility']:.1%}",
-        _interval(row, "sharpe", ".2f"),
-        *excess,
-        f"{row['max_drawdown']:.1%}",
-        f"{row['traded']:.3f}",
-        f"{1e4 * row['regret']:.1f}",
-        f"{1e4 * row['mse']:.1f}",
-    ]
+def _cells(row: dict[str, Any], periods: float) -> dict[str, str]:
+    """The cells of a row by column."""
+    utility = {key: periods * row[key] for key in ("net_utility", "net_utility_low", "net_utility_high")}
+    return {
+        "γ": row["γ"],
+        "return": _interval(row, "annual_return", ".1%"),
+        "volatility": f"{row['annual_volatility']:.1%}",
+        "Sharpe": _interval(row, "sharpe", ".2f"),
+        "utility": _interval(utility, "net_utility", "+.1%"),
+        "turnover": f"{row['traded']:.2%}",
+        "Sharpe − 1/N": _interval(row, "sharpe_excess", "+.2f") if "sharpe_excess" in row else "",
+        "drawdown": f"{row['max_drawdown']:.1%}",
+        "regret": f"{1e4 * row['regret']:.1f}",
+        "MSE": f"{1e4 * row['mse']:.1f}",
+    }
 
 
 def _interval(row: dict[str, Any], key: str, form: str) -> str:

@@ -14,10 +14,12 @@ from time2decide.core.validation import expect, validate_count, validate_positiv
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SHOWN = 5  # assets named in the explanation
+_SHOWN = 5  # assets named in the explanation of a network
+_TRADED = 5e-5  # weight from which a change is a trade
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _BAR = 40  # characters of the longest bar
+_REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -> part of `reasons_bps`
 
 
 def decide(
@@ -48,6 +50,7 @@ def decide(
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
     ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Add the reasons, by derivatives.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every asset, also those without a trade.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the new weights to this CSV.")] = None,
     seed: Annotated[int, typer.Option(help="Of the perturbed histories.")] = 0,
     as_json: AsJson = False,
@@ -101,73 +104,126 @@ def decide(
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
         return
-    show_decision(facts, console(110))
+    show_decision(facts, console(110), every)
     if out is not None:
         typer.echo(f"written: {out}")
 
 
-def show_decision(facts: dict[str, Any], screen: Any) -> None:
-    """The trades, the constraints, what was asked for beyond them, and what was assumed."""
-    screen.print(trade_table(facts))
-    parts = (_verdict_lines, _summary_lines, _exact_lines, _reason_lines, _input_lines)
+def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> None:
+    """The trades, one line of verdict, the cost, then what was asked for beyond them and what was assumed."""
+    if every or _trades(facts):
+        screen.print(trade_table(facts, every))
+    else:
+        screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
+    parts = (_untraded_line, _verdict_line, _cost_lines, _forecast_lines, _frontier_lines, _reason_lines, _input_lines)
     for line in (line for part in parts for line in part(facts)):
         screen.print(line, markup=False)
 
 
-def trade_table(facts: dict[str, Any]) -> Table:
-    """Asset by asset: current and new weight, trade, forecast; with standard deviations where they were asked for."""
+def _trades(facts: dict[str, Any]) -> list[str]:
+    """The traded assets, the largest trades first."""
+    change = facts["change"]
+    return sorted((name for name in change if abs(change[name]) > _TRADED), key=lambda name: -abs(change[name]))
+
+
+def trade_table(facts: dict[str, Any], every: bool = False) -> Table:
+    """The trades, or every asset: trade, current and new weight, and what was asked for beyond them."""
     from rich.markup import escape
     from rich.table import Table
 
-    sure = facts.get("uncertainty")
-    table = Table(title=f"Rebalancing after {facts['input']['last']}, turnover at most {facts['turnover_l1']:g} (ℓ1)")
-    names = ["asset", "current", "new", "trade", "forecast return"]
-    if sure:
-        names[4:4], names[6:] = ["± s.d."], ["± s.d."]
-    for name in names:
+    names = _trades(facts)
+    if every:
+        names += sorted(set(facts["weights"]) - set(names), key=lambda name: -facts["weights"][name])
+    title = f"Trades after {facts['input']['last']}, γ = {facts['turnover_l1']:g}"
+    table = Table(title=title, title_justify="left")
+    rows = [_trade_cells(facts, asset) for asset in names]
+    for name in ("asset", *rows[0]):
         table.add_column(name, justify="left" if name == "asset" else "right")
-    for asset in sorted(facts["weights"], key=lambda name: -abs(facts["change"][name])):
-        trade = facts["change"][asset]
-        colour = "green" if trade > 5e-5 else "red" if trade < -5e-5 else "dim"
-        cells = [f"{facts['previous'][asset]:.2%}", f"{facts['weights'][asset]:.2%}", f"[{colour}]{trade:+z.2%}[/]"]
-        cells += [f"{sure['weights'][asset]:.2%}"] if sure else []
-        cells += [f"{facts['forecast'][asset]:+z.3%}"]
-        cells += [f"{sure['forecast'][asset]:.3%}"] if sure else []
-        table.add_row(escape(asset), *cells)
+    for asset, row in zip(names, rows, strict=True):
+        table.add_row(escape(asset), *row.values())
     return table
 
 
-def _verdict_lines(facts: dict[str, Any]) -> list[str]:
-    """Whether there is anything to predict, and what the forecasts change; for the market policy."""
-    if "verdict" not in facts:
+def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
+    trade, sure, why = facts["change"][asset], facts.get("uncertainty"), facts.get("reasons_bps")
+    colour = "green" if trade > _TRADED else "red" if trade < -_TRADED else "dim"
+    cells = {"trade": f"[{colour}]{trade:+z.2%}[/]", "current": f"{facts['previous'][asset]:.2%}"}
+    cells |= {"new": f"{facts['weights'][asset]:.2%}"}
+    if sure:
+        cells |= {"± s.d.": f"{sure['weights'][asset]:.2%}"}
+    if sure or "verdict" not in facts:
+        cells |= {"forecast return": f"{facts['forecast'][asset]:+z.3%}"}
+    if sure:
+        cells |= {"its ± s.d.": f"{sure['forecast'][asset]:.3%}"}
+    if why:
+        cells |= {f"why: {name}": f"{why[part][asset]:+z.2f}" for name, part in _REASONS.items()}
+    return cells
+
+
+def _untraded_line(facts: dict[str, Any]) -> list[str]:
+    rest = set(facts["weights"]) - set(_trades(facts))
+    held = [facts["weights"][name] for name in rest if facts["weights"][name] > _TRADED]
+    if not rest:
         return []
-    weights, without = facts["weights"], facts["without_forecasts"]
-    differs = sum(abs(weights[name] - without[name]) for name in weights)
-    return [
-        f"Verdict: {facts['verdict']['text']}",
-        f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). The trade costs "
-        f"{1e4 * facts['exact']['cost']:.2f} bp of the portfolio, spread over {facts['days']:.0f} days.",
-    ]
+    without = f", {len(rest) - len(held)} not held" if len(rest) > len(held) else ""
+    return [f"Not traded: {len(held)} held ({sum(held):.1%} of the portfolio){without}. --all shows every asset."]
 
 
-def _summary_lines(facts: dict[str, Any]) -> list[str]:
-    checks, used, sure = facts["constraints"], facts["turnover"], facts.get("uncertainty")
-    verdict = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
-    error = f" ± {sure['forecast_return']:.3%}" if sure else ""
-    return [
-        f"Turnover {used:.4f} of {facts['turnover_l1']:g} (‖new − current‖₁: half of it is bought, half sold).",
-        f"Forecast return {facts['forecast_return']:+.3%}{error} for the next step (current weights "
-        f"{facts['forecast_return_previous']:+.3%}); risk {facts['risk']:.3%} (current {facts['risk_previous']:.3%}), "
-        "one standard deviation per step.",
-        f"Check: sum {checks['sum']:.10f}, smallest weight {checks['smallest_weight']:.6f}, turnover "
-        f"{used:.10f} ≤ {facts['turnover_l1']:g}: {verdict}.",
+def _verdict_line(facts: dict[str, Any]) -> list[str]:
+    """Whether there is anything to predict; for the market policy."""
+    return [f"Verdict: {facts['verdict']['text']}"] if "verdict" in facts else []
+
+
+def _cost_lines(facts: dict[str, Any]) -> list[str]:
+    """What the trade costs, what it does to risk, and whether it is allowed."""
+    checks, exact = facts["constraints"], facts.get("exact")
+    cost = f"Cost {1e4 * exact['cost']:.2f} bp of the portfolio" if exact else "Trade"
+    spread = f" (weighed over {facts['days']:.0f} days)" if "days" in facts else ""
+    lines = [
+        f"{cost}{spread}: turnover {facts['turnover']:.4f} of {facts['turnover_l1']:g}, bought plus sold. "
+        f"Risk {facts['risk_previous']:.3%} before, {facts['risk']:.3%} after, one standard deviation per step."
     ]
+    held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
+    proof = f", optimal for its forecasts and risks, certified to {exact['gap']:.0e}" if exact else ""
+    cash = f", cash {facts['cash']:.1%}" if facts.get("cash", 0.0) > _TRADED else ""
+    lines.append(f"Check: {held}{proof}; sum {checks['sum']:.6f}{cash}.")
+    return lines + [f"  {name}: {value:.4f}" for name, value in facts.get("limits", {}).items()]
+
+
+def _forecast_lines(facts: dict[str, Any]) -> list[str]:
+    """The forecast of the portfolio, and what forecasts change."""
+    sure, lines = facts.get("uncertainty"), []
+    if sure or "verdict" not in facts:
+        error = f" ± {sure['forecast_return']:.3%}" if sure else ""
+        lines.append(
+            f"Forecast return {facts['forecast_return']:+.3%}{error} for the next step (current weights "
+            f"{facts['forecast_return_previous']:+.3%})."
+        )
+    if "reasons_bps" in facts:
+        weights, without = facts["weights"], facts["without_forecasts"]
+        differs = sum(abs(weights[name] - without[name]) for name in weights)
+        lines += [
+            "Why: basis points a day that one more unit of the asset brings beside the current portfolio, by its risk, "
+            "its expected mean and its forecast. Positive speaks for buying.",
+            f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
+            *(_record_line(record) for record in facts["verdict"]["records"]),
+        ]
+    return lines
+
+
+def _record_line(record: dict[str, Any]) -> str:
+    days = "the next day" if record["days"] == 1 else f"the next {record['days']} days"
+    low, high = record["interval_bps"]
+    return (
+        f"  {days}{', from all assets' if record['across'] else ''}: earned {record['worth_bps']:.1f} bp per unit "
+        f"traded (95 %: {low:.1f} to {high:.1f}), followed at {record['follow']:.0%}"
+    )
 
 
 def _reason_lines(facts: dict[str, Any]) -> list[str]:
     why = facts.get("explanation")
     if why is None:
-        return _market_reason_lines(facts) if "reasons_bps" in facts else []
+        return []
 
     def largest(numbers: dict[str, float], sign: str) -> str:
         chosen = sorted(numbers, key=lambda name: -abs(numbers[name]))[:_SHOWN]
@@ -184,19 +240,6 @@ def _reason_lines(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _market_reason_lines(facts: dict[str, Any]) -> list[str]:
-    """What speaks for and against each of the largest trades, in basis points a day."""
-    parts = facts["reasons_bps"]
-    traded = [name for name, trade in facts["change"].items() if abs(trade) > 5e-5]
-    if not traded:
-        return ["Why: no trade is worth its cost."]
-    lines = ["Why (basis points a day that one more unit of the asset brings: prior on means, forecasts, risk):"]
-    for name in sorted(traded, key=lambda one: -abs(facts["change"][one]))[:_SHOWN]:
-        prior, forecast, risk = (parts[part][name] for part in ("prior", "forecast", "risk"))
-        lines.append(f"  {name} {facts['change'][name]:+.2%}: {prior:+.2f} {forecast:+.2f} {risk:+.2f}")
-    return lines
-
-
 def _hindsight_line(facts: dict[str, Any]) -> list[str]:
     """How much rests on the oracle's past allocations, for a network that reads them."""
     if facts["input"]["history"] == "own":
@@ -208,16 +251,9 @@ def _hindsight_line(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _exact_lines(facts: dict[str, Any]) -> list[str]:
-    """What an exact portfolio rests on, and the turnover frontier as a table with bars."""
+def _frontier_lines(facts: dict[str, Any]) -> list[str]:
+    """The turnover frontier as a table with bars."""
     lines = []
-    if "exact" in facts:
-        exact = facts["exact"]
-        lines.append(
-            f"Exact for these forecasts and risks: utility {exact['utility'] * 1e4:.3f} bp after a cost of "
-            f"{exact['cost'] * 1e4:.3f} bp, certified to {exact['gap']:.0e}. Cash {facts['cash']:.1%}."
-        )
-        lines += [f"  {name}: {value:.4f}" for name, value in facts["limits"].items()]
     if "frontier" in facts:
         frontier = facts["frontier"]
         points = frontier["points"]

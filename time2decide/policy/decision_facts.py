@@ -91,7 +91,11 @@ def decision_facts(
 
 
 def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> dict[str, Any]:
-    """The verdict on forecasts, what is done without them, and what one more unit of each asset brings a day."""
+    """The verdict on forecasts, what is done without them, and the reasons.
+
+    Reasons are what one more unit of an asset brings a day beside the current portfolio w: g − wᵀg / Σw for the
+    gradient g of each part of the utility. Positive speaks for buying.
+    """
     verdict = decision.verdict
     records = [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in verdict.records]
     facts: dict[str, Any] = {
@@ -103,7 +107,8 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
     if with_reasons:
         risk = -2 * decision.risk_aversion * decision.covariance @ decision.previous
         parts = {"prior": decision.prior, "forecast": decision.signal, "risk": risk}
-        facts["reasons_bps"] = {name: _by_asset(names, 1e4 * part) for name, part in parts.items()}
+        shares = decision.previous / max(decision.previous.sum(), _TOLERANCE)
+        facts["reasons_bps"] = {name: _by_asset(names, 1e4 * (part - shares @ part)) for name, part in parts.items()}
     return facts
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import json
 import math
@@ -12,11 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from time2decide.backtesting.findings import differences_from_own, findings, own_policy
 from time2decide.backtesting.walk_forward import Backtest
 from time2decide.core.files import write_text
 
-_MOST_POINTS = 1200  # of a line; more cannot be seen
+_MOST_POINTS = 800  # of a line; more cannot be seen
 _MOST_AREAS = 160  # points of an allocation chart
+_MOST_ASSETS = 12  # of an allocation chart; the others are drawn as one
 _FOLDER = Path(__file__).parent / "backtest_assets"
 #: Distinct in both themes and for the colour-blind (Okabe and Ito, extended).
 COLOURS = (
@@ -41,7 +45,7 @@ def write_page(
     facts : dict
         `source`, `values`, `cost_bps`, `window`, and `columns`: the meaning of the columns by name.
     decision : dict, optional
-        Of `decision_facts`: adds the section on the latest decision.
+        Of `decision_facts`: the page then starts with it.
     """
     path = Path(path)
     write_text(path, page(result, summary, facts, decision))
@@ -50,16 +54,16 @@ def write_page(
 
 def page(result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None = None) -> str:
     """The page as text."""
-    from plotly.offline import get_plotlyjs
-
     data = page_data(result, summary, facts, decision)
     title = f"Walk-forward comparison: {facts['source']}"
+    if decision is not None:
+        title = f"{facts['source']}: rebalancing after {decision['input']['last']}, and its record"
     # "<" inside a script element could end it early.
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
         "title": html.escape(title),
         "css": (_FOLDER / "page.css").read_text(encoding="utf-8"),
-        "plotly": get_plotlyjs(),
+        "plotly": _packed_plotly(),
         "data": embedded,
         "script": (_FOLDER / "page.js").read_text(encoding="utf-8"),
     }
@@ -67,10 +71,17 @@ def page(result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decisio
     return re.sub(r"<!--(\w+)-->", lambda mark: parts[mark[1]], text)
 
 
+def _packed_plotly() -> str:
+    """The chart library, compressed: the page unpacks it, and is a third as large."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+
+
 def page_data(
     result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What the page shows, for JSON: paths by budget and strategy, the table, the decision."""
+    """What the page shows, for JSON: the decision, the record and what it says, paths by budget and strategy."""
     frame = result.frame[result.frame["series"] == 0]
     names = [str(name) for name in frame["strategy"].unique()]
     budgets = [float(budget) for budget in frame["turnover_l1"].unique()]
@@ -78,9 +89,11 @@ def page_data(
     lines = _places(len(times), _MOST_POINTS)
     areas = _places(len(times), _MOST_AREAS)
     groups = {key: group for key, group in frame.groupby(["strategy", "turnover_l1"], sort=False)}
+    differences = differences_from_own(result)
     return {
         "facts": {key: value for key, value in facts.items() if key != "columns"}
-        | {"assets": len(result.assets), "first": _label(times[0]), "last": _label(times[-1]), "steps": len(times)},
+        | {"assets": len(result.assets), "first": _label(times[0]), "last": _label(times[-1]), "steps": len(times)}
+        | {"risk_aversion": result.rollouts[0].risk_aversion, "periods": result.periods_per_year},
         "columns": facts["columns"],
         "names": names,
         "colours": {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)},
@@ -88,31 +101,45 @@ def page_data(
         "budgets": budgets,
         "time": [_label(times[i]) for i in lines],
         "areaTime": [_label(times[i]) for i in areas],
-        "assets": result.assets,
+        "own": own_policy(names),
         "paths": [{name: _paths(groups[name, g], lines) for name in names} for g in budgets],
         "areas": [{name: _areas(result, name, g, areas) for name in names} for g in budgets],
-        "summary": [{key: _plain(value) for key, value in row.items()} for row in summary.to_dict(orient="records")],
+        "summary": _records(summary),
+        "differences": [] if differences is None else _records(differences),
+        "findings": list(findings(result, summary, differences).values()),
         "decision": decision,
     }
 
 
 def _paths(group: pd.DataFrame, places: np.ndarray) -> dict[str, list[float]]:
-    """Wealth, rolling amount traded, and accumulated regret of one strategy at one budget."""
+    """Wealth, drawdown, rolling turnover and accumulated regret of one strategy at one budget."""
     width = max(1, len(group) // 40)
     traded = group["traded"].rolling(width, min_periods=1).mean().to_numpy()
     wealth = group["wealth"].to_numpy()
     drawdown = wealth / np.maximum.accumulate(np.maximum(wealth, 1.0)) - 1
     return {
-        "wealth": _rounded(wealth[places], 5),
-        "drawdown": _rounded(100 * drawdown[places], 3),
-        "traded": _rounded(traded[places], 5),
-        "regret": _rounded(1e2 * group["regret"].to_numpy().cumsum()[places], 4),  # per cent
+        "wealth": _rounded(wealth[places], 4),
+        "drawdown": _rounded(100 * drawdown[places], 2),
+        "traded": _rounded(traded[places], 4),
+        "regret": _rounded(1e2 * group["regret"].to_numpy().cumsum()[places], 2),  # per cent
     }
 
 
-def _areas(result: Backtest, name: str, budget: float, places: np.ndarray) -> list[list[float]]:
-    weights = result.weights(name, budget).to_numpy()[places]  # (points, m)
-    return [_rounded(column, 4) for column in weights.T]
+def _areas(result: Backtest, name: str, budget: float, places: np.ndarray) -> list[dict[str, Any]]:
+    """The weights of the assets with the largest mean weight, and of all others together."""
+    weights = result.weights(name, budget).to_numpy()  # (steps, m)
+    order = np.argsort(-weights.mean(axis=0), kind="stable")
+    single = order if len(order) <= _MOST_ASSETS + 1 else order[:_MOST_ASSETS]
+    parts = [{"name": result.assets[i], "weights": _rounded(weights[places, i], 4)} for i in single]
+    rest = order[len(single) :]
+    if len(rest):
+        together = weights[np.ix_(places, rest)].sum(axis=1)
+        parts.append({"name": f"{len(rest)} others", "weights": _rounded(together, 4)})
+    return parts
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): _plain(value) for key, value in row.items()} for row in frame.to_dict(orient="records")]
 
 
 def _places(length: int, most: int) -> np.ndarray:

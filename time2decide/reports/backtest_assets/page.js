@@ -9,9 +9,19 @@ const make = (tag, text, attributes = {}) => {
 };
 const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
 const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : number(100 * x, Math.abs(x) < 10 ? digits : 0) + " %");
-const signed = (x, digits = 2) => (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits);
-const state = { budget: 0, shown: new Set(D.names.filter((n) => n !== "oracle")), sort: ["sharpe", -1] };
+const signed = (x, digits = 2) => (x === null || x === undefined ? "–" : (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits));
 const narrow = () => window.innerWidth < 600;
+const MOST_TRADES = 15; // shown before the smaller ones are folded away
+const MOST_LINES = 6; // strategies drawn at first
+function shownFirst() {
+  const usual = D.names.filter((name) => name !== "oracle");
+  if (usual.length <= MOST_LINES) return new Set(usual);
+  const rows = D.summary.filter((row) => row.turnover_l1 === D.budgets[0] && row.strategy !== "oracle");
+  const best = rows.sort((a, b) => b.sharpe - a.sharpe).map((row) => row.strategy);
+  const first = [...new Set([D.own ?? best[0], "uniform", ...best])].filter((name) => usual.includes(name));
+  return new Set(first.slice(0, MOST_LINES));
+}
+const state = { budget: 0, shown: shownFirst(), sort: ["sharpe", -1] };
 
 /* ---------- theme ---------- */
 const dark = () => document.documentElement.dataset.theme === "dark";
@@ -30,21 +40,28 @@ function layout(extra = {}) {
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 }
+/* The chart library is packed in the page; everything but the charts is there before it is unpacked. */
+async function unpackPlotly() {
+  const packed = Uint8Array.from(atob(at("plotly").textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  document.head.append(make("script", await new Response(stream).text()));
+}
 const draw = (id, traces, extra) => Plotly.react(at(id), traces, layout(extra), { responsive: true, displayModeBar: false });
 const chosen = () => D.names.filter((name) => state.shown.has(name));
 function lines(id, key, extra) {
   const traces = chosen().map((name) => ({
-    x: D.time, y: D.paths[state.budget][name][key], name, mode: "lines", line: { width: 1.7, color: D.colours[name] },
+    x: D.time, y: D.paths[state.budget][name][key], name, mode: "lines", line: { width: name === D.own ? 2.6 : 1.3, color: D.colours[name] },
   }));
   draw(id, traces, extra);
 }
 function drawAreas() {
   const held = at("held").value, parts = D.areas[state.budget][held];
-  const traces = parts.map((y, i) => ({
-    x: D.areaTime, y, name: D.assets[i], stackgroup: "one", mode: "lines",
+  const traces = parts.map(({ name, weights }, i) => ({
+    x: D.areaTime, y: weights, name, stackgroup: "one", mode: "lines",
     line: { width: 0.4, color: D.palette[i % D.palette.length] }, hovertemplate: "%{y:.1%}",
   }));
-  draw("areas", traces, { yaxis: { range: [0, 1], tickformat: ".0%" }, hovermode: "closest" });
+  const legend = narrow() ? { orientation: "h", y: -0.15 } : {};
+  draw("areas", traces, { yaxis: { range: [0, 1], tickformat: ".0%" }, hovermode: "closest", showlegend: true, legend });
 }
 function drawComparison() {
   const traces = chosen().map((name) => {
@@ -59,93 +76,198 @@ function drawComparison() {
   });
   draw("compare", traces, { barmode: "group", hovermode: "closest" });
 }
+function drawFrontier() {
+  const points = D.decision.frontier.points, now = D.decision, x = points.map((p) => 100 * p.turnover_l1);
+  const here = { x: [100 * now.turnover], y: [1e4 * gainAt(now.turnover)] }, budget = 100 * now.turnover_l1;
+  const line = dark() ? "#9aa5b1" : "#5b6570";
+  draw("frontier", [
+    { x, y: points.map((p) => 1e4 * p.gain), mode: "lines", name: "gain", line: { color: D.colours[D.own] ?? D.palette[0], width: 2.4, shape: "spline" }, hovertemplate: "turnover %{x:.1f} %: gain %{y:.2f} bp<extra></extra>" },
+    { ...here, mode: "markers", name: "this decision", marker: { size: 12, color: "#D55E00" }, hovertemplate: "this decision: turnover %{x:.1f} %, gain %{y:.2f} bp<extra></extra>" },
+  ], {
+    hovermode: "closest", showlegend: false, xaxis: { title: { text: "turnover, % of the portfolio" }, ticksuffix: " %", rangemode: "tozero" },
+    yaxis: { title: { text: "gain net of costs, bp" }, rangemode: "tozero" },
+    shapes: budget <= x.at(-1) ? [{ type: "line", x0: budget, x1: budget, yref: "paper", y0: 0, y1: 1, line: { color: line, width: 1, dash: "dot" } }] : [],
+    annotations: [
+      ...(budget <= x.at(-1) ? [{ x: budget, yref: "paper", y: 0.06, text: "budget γ", showarrow: false, xanchor: "left", xshift: 4, font: { color: line } }] : []),
+      { x: here.x[0], y: here.y[0], text: "this decision", showarrow: false, xanchor: here.x[0] > 0.6 * x.at(-1) ? "right" : "left", xshift: here.x[0] > 0.6 * x.at(-1) ? -12 : 12, yshift: -12 },
+    ],
+  });
+}
 function drawAll() {
+  if (!window.Plotly) return;
   lines("wealth", "wealth", { yaxis: { type: "log" } });
   lines("drawdown", "drawdown", { yaxis: { ticksuffix: " %" } });
   lines("traded", "traded", { yaxis: { rangemode: "tozero" } });
-  lines("regret", "regret", { yaxis: { ticksuffix: " %" } });
+  if (D.names.includes("oracle")) {
+    at("regrets").hidden = false;
+    lines("regret", "regret", { yaxis: { ticksuffix: " %" } });
+  }
   drawAreas();
   drawComparison();
-  if (D.decision) drawDecision();
+  if (!at("worth").hidden && !at("frontier").hidden) drawFrontier();
+  if (D.decision?.explanation) drawReasons();
 }
 
 /* ---------- tables ---------- */
+const interval = (row, key, form) => (row[key + "_low"] === undefined ? "" : " [" + form(row[key + "_low"]) + ", " + form(row[key + "_high"]) + "]");
+const yearly = (x) => (x === null || x === undefined ? null : 100 * D.facts.periods * x);
+const beyond = (row, key) => (row[key + "_low"] > 0 ? "up" : row[key + "_high"] < 0 ? "down" : "");
 const COLUMNS = [
-  ["strategy", "strategy", (row) => row.strategy],
-  ["annual_return", "return", (row) => percent(row.annual_return), (row) => interval(row, "annual_return", (x) => number(100 * x, 0))],
-  ["annual_volatility", "volatility", (row) => percent(row.annual_volatility)],
-  ["sharpe", "Sharpe", (row) => number(row.sharpe), (row) => interval(row, "sharpe", number)],
-  ["sharpe_excess", "Sharpe − 1/m", (row) => signed(row.sharpe_excess), (row) => interval(row, "sharpe_excess", signed)],
-  ["max_drawdown", "drawdown", (row) => percent(row.max_drawdown)], ["traded", "traded", (row) => number(row.traded, 3)],
-  ["regret", "regret", (row) => number(1e4 * row.regret, 1)], ["mse", "MSE", (row) => number(1e4 * row.mse, 1)],
-].filter(([key]) => key in D.summary[0]);
-const interval = (row, key, form) => " [" + form(row[key + "_low"]) + ", " + form(row[key + "_high"]) + "]";
+  { key: "strategy", title: "strategy", form: (row) => row.strategy },
+  { key: "annual_return", title: "return", form: (row) => percent(row.annual_return), small: (row) => interval(row, "annual_return", (x) => number(100 * x, 0)) },
+  { key: "annual_volatility", title: "volatility", form: (row) => percent(row.annual_volatility), small: (row) => interval(row, "annual_volatility", (x) => number(100 * x, 1)) },
+  { key: "sharpe", title: "Sharpe", form: (row) => number(row.sharpe), small: (row) => interval(row, "sharpe", number) },
+  { key: "net_utility", title: "utility", form: (row) => number(yearly(row.net_utility), 1) + " %", small: (row) => interval(row, "net_utility", (x) => number(yearly(x), 1)) },
+  { key: "traded", title: "turnover", form: (row) => percent(row.traded, 2) },
+  { key: "max_drawdown", title: "drawdown", form: (row) => percent(row.max_drawdown) },
+  ...(D.differences.length ? [
+    { key: "sharpe_gain", title: D.own + " − this, Sharpe", form: (row) => signed(row.sharpe_gain), small: (row) => (row.sharpe_gain === undefined ? "" : interval(row, "sharpe_gain", signed)), tone: (row) => beyond(row, "sharpe_gain") },
+    { key: "net_utility_gain", title: D.own + " − this, utility", form: (row) => (row.net_utility_gain === undefined ? "–" : signed(yearly(row.net_utility_gain), 1) + " %"), small: (row) => (row.net_utility_gain === undefined ? "" : interval(row, "net_utility_gain", (x) => signed(yearly(x), 1))), tone: (row) => beyond(row, "net_utility_gain") },
+  ] : "sharpe_excess" in D.summary[0] ? [
+    { key: "sharpe_excess", title: "Sharpe − 1/N", form: (row) => signed(row.sharpe_excess), small: (row) => interval(row, "sharpe_excess", signed), tone: (row) => beyond(row, "sharpe_excess") },
+  ] : []),
+];
 function results() {
-  const budget = D.budgets[state.budget];
-  at("results").textContent = "Results at turnover budget γ = " + budget;
-  sortable(at("summary"), COLUMNS, D.summary.filter((row) => row.turnover_l1 === budget), state.sort);
+  const budget = D.budgets[state.budget], place = state.budget;
+  at("results").textContent = "What it would have earned at turnover budget γ = " + budget;
+  at("findings").replaceChildren(...D.findings[place].map((text) => make("li", text.replace(/(^|[^\w])-(?=\d)/g, "$1−"))));
+  const rows = D.summary.filter((row) => row.turnover_l1 === budget).map((row) => {
+    const gain = D.differences.find((one) => one.strategy === row.strategy && one.turnover_l1 === budget) ?? {};
+    const added = Object.entries(gain).filter(([key]) => /^(sharpe|net_utility)/.test(key));
+    return { ...row, ...Object.fromEntries(added.map(([key, x]) => [key.replace(/^(sharpe|net_utility)/, "$1_gain"), x])) };
+  });
+  sortable(at("summary"), COLUMNS, rows, state.sort, (row) => (row.strategy === D.own ? "own" : ""));
 }
-function sortable(table, columns, rows, order) {
+function sortable(table, columns, rows, order, kind = () => "") {
   const show = () => {
     const [key, sign] = order, value = (row) => row[key] ?? -Infinity;
     const sorted = [...rows].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * sign);
-    const head = make("tr"), body = make("tbody");
-    for (const [name, title] of columns) {
-      const cell = make("th", null, { scope: "col", "aria-sort": name === key ? (sign > 0 ? "ascending" : "descending") : "none" });
-      const button = make("button", title, { type: "button", "data-key": name, title: D.columns[title] ?? "" });
-      button.addEventListener("click", () => {
-        order[1] = order[0] === name ? -order[1] : typeof rows[0][name] === "string" ? 1 : -1;
-        order[0] = name;
-        show();
-        table.querySelector(`button[data-key="${name}"]`).focus();
-      });
-      cell.append(button);
+    const top = make("thead"), head = make("tr"), body = make("tbody");
+    for (const { key: name, title, fixed } of columns) {
+      const cell = make("th", fixed ? title : null, { scope: "col" });
+      if (!fixed) {
+        cell.setAttribute("aria-sort", name === key ? (sign > 0 ? "ascending" : "descending") : "none");
+        const button = make("button", title, { type: "button", "data-key": name, title: D.columns[title] ?? "" });
+        button.addEventListener("click", () => {
+          order[1] = order[0] === name ? -order[1] : typeof rows[0][name] === "string" ? 1 : -1;
+          order[0] = name;
+          show();
+          table.querySelector(`button[data-key="${name}"]`).focus();
+        });
+        cell.append(button);
+      }
       head.append(cell);
     }
-    for (const row of sorted) {
-      const line = make("tr");
-      for (const [, , form, small] of columns) {
-        const cell = make("td", form(row), row.tone && form === columns[3][2] ? { class: row.tone } : {});
-        if (small?.(row)) cell.append(make("span", small(row), { class: "interval" }));
-        line.append(cell);
-      }
-      body.append(line);
-    }
-    const top = make("thead");
+    for (const row of sorted) body.append(line(columns, row, kind(row)));
     top.append(head);
     table.replaceChildren(top, body);
   };
   show();
 }
-
-/* ---------- the latest decision ---------- */
-function decisionTable() {
-  const now = D.decision, assets = Object.keys(now.weights);
-  at("latest").hidden = false;
-  at("decided").textContent = `After ${now.input.last}, with at most ${now.turnover_l1} of ℓ1 turnover: ${number(now.turnover, 3)} is used; ` +
-    `forecast return ${percent(now.forecast_return, 3)} ± ${percent(now.uncertainty.forecast_return, 3)} for the next step, risk ${percent(now.risk, 2)}. ` +
-    (now.constraints.satisfied ? "All constraints hold." : "A constraint is violated.");
-  at("hindsight").textContent = now.input.history === "own" ? "" :
-    `Without knowing the best past allocations the weights would differ by ${number(now.explanation.hindsight, 3)} (ℓ1).`;
-  const rows = assets.map((asset) => ({
-    asset, previous: now.previous[asset], weight: now.weights[asset], change: now.change[asset], spread: now.uncertainty.weights[asset],
-    forecast: now.forecast[asset], error: now.uncertainty.forecast[asset], tone: now.change[asset] > 5e-5 ? "up" : now.change[asset] < -5e-5 ? "down" : "",
-  }));
-  sortable(at("allocation"), [
-    ["asset", "asset", (r) => r.asset], ["previous", "previous", (r) => percent(r.previous, 2)], ["weight", "new", (r) => percent(r.weight, 2)],
-    ["change", "change", (r) => signed(100 * r.change, 2) + " %"], ["spread", "± s.d.", (r) => percent(r.spread, 2)],
-    ["forecast", "forecast return", (r) => signed(100 * r.forecast, 3) + " %"], ["error", "± s.d. of forecast", (r) => percent(r.error, 3)],
-  ], rows, ["weight", -1]);
+function line(columns, row, kind) {
+  const made = make("tr", null, kind ? { class: kind } : {});
+  for (const { title, form, small, tone, className } of columns) {
+    const cell = make("td", null, { "data-label": title, class: [tone?.(row), className].filter(Boolean).join(" ") });
+    cell.append(make("span", form(row)));
+    if (small?.(row)) cell.append(make("span", small(row), { class: "interval" }));
+    made.append(cell);
+  }
+  return made;
 }
-function drawDecision() {
-  const now = D.decision, assets = Object.keys(now.weights);
-  const order = [...assets].sort((a, b) => now.change[b] - now.change[a]);
-  const values = (from, names) => names.map((name) => 100 * from[name]);
-  draw("change", [{
-    type: "bar", x: order, y: values(now.change, order), marker: { color: order.map((a) => (now.change[a] >= 0 ? "#009E73" : "#D55E00")) },
-    error_y: { type: "data", array: values(now.uncertainty.weights, order), thickness: 1, width: 2, color: dark() ? "#9aa5b1" : "#5b6570" },
-  }], { hovermode: "closest" });
-  const why = now.explanation, first = [...assets].sort((a, b) => Math.abs(why.pull[b]) - Math.abs(why.pull[a]));
+
+/* ---------- the decision ---------- */
+const traded = (x) => Math.abs(x) > 5e-5;
+function why(asset) {
+  const parts = D.decision.reasons_bps;
+  const words = { risk: "risk", prior: "mean", forecast: "forecast" };
+  return Object.keys(words).map((part) => [words[part], parts[part][asset]]).filter(([, x]) => Math.abs(x) >= 0.05)
+    .map(([word, x]) => word + " " + signed(x, 1)).join(", ");
+}
+function decisionTable() {
+  const now = D.decision, assets = Object.keys(now.weights), trades = assets.filter((asset) => traded(now.change[asset]));
+  at("latest").hidden = false;
+  at("decided").textContent = !trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
+    `${trades.length} of ${assets.length} assets: ${percent(now.turnover, 2)} turnover, budget ${percent(now.turnover_l1, 0)}` +
+    (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
+    (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
+    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED.");
+  const rows = trades.map((asset) => ({
+    asset, size: Math.abs(now.change[asset]), change: now.change[asset], weight: now.weights[asset], forecast: now.forecast[asset],
+    spread: now.uncertainty?.weights[asset],
+  })).sort((a, b) => b.size - a.size);
+  const columns = [
+    { key: "asset", title: "asset", form: (r) => r.asset }, { key: "change", title: "trade, %", form: (r) => signed(100 * r.change), tone: (r) => (r.change > 0 ? "up" : "down") },
+    { key: "weight", title: "weight, %", form: (r) => number(100 * now.previous[r.asset]) + " → " + number(100 * r.weight) },
+    ...(now.uncertainty ? [{ key: "spread", title: "± s.d.", form: (r) => percent(r.spread) }] : []),
+    ...(now.reasons_bps ? [{ key: "why", title: "why, bp a day", fixed: true, form: (r) => why(r.asset), className: "why" }]
+      : [{ key: "forecast", title: "forecast, bp", form: (r) => signed(1e4 * r.forecast, 1) }]),
+  ];
+  at("trades").hidden = !trades.length;
+  if (trades.length) sortable(at("trades"), columns, rows.slice(0, MOST_TRADES), ["size", -1]);
+  const small = rows.slice(MOST_TRADES);
+  if (small.length) {
+    at("smaller").hidden = false;
+    at("smaller").firstChild.textContent = `${small.length} smaller trades, ${percent(small.reduce((sum, r) => sum + r.size, 0), 2)} of turnover together`;
+    sortable(at("small"), columns, small, ["size", -1]);
+  }
+  untraded(now, assets.filter((asset) => !traded(now.change[asset])));
+  at("whyhint").textContent = now.reasons_bps && trades.length ?
+    "Why: what one more unit of the asset brings a day beside the current portfolio, by its risk, its expected mean and its forecast. Positive speaks for buying." :
+    now.uncertainty && trades.length ? "± s.d.: one standard deviation of the weight over perturbed histories." : "";
+}
+function riskWords(now) {
+  const year = Math.sqrt(D.facts.periods);
+  return `Expected volatility ${percent(year * now.risk_previous)} before, ${percent(year * now.risk)} after, a year.`;
+}
+function untraded(now, assets) {
+  if (!assets.length) return;
+  const kept = assets.filter((asset) => now.weights[asset] > 5e-5).sort((a, b) => now.weights[b] - now.weights[a]);
+  const none = assets.length - kept.length, share = kept.reduce((sum, asset) => sum + now.weights[asset], 0);
+  at("untraded").hidden = false;
+  at("untraded").open = assets.length === Object.keys(now.weights).length && kept.length <= 30;
+  at("untraded").firstChild.textContent = `Not traded: ${kept.length} held (${percent(share)} of the portfolio)` + (none ? `, ${none} not held` : "");
+  at("kept").append(...kept.flatMap((asset) => [make("span", `${asset} ${percent(now.weights[asset], 2)}`), " "]));
+}
+function verdictTable() {
+  const { verdict, cost_bps: cost, without_forecasts: without, weights } = D.decision;
+  at("judged").hidden = false;
+  at("verdict").textContent = verdict.text.replace(/-(?=\d)/g, "−");
+  const bp = (x) => number(x, 1);
+  sortable(at("records"), [
+    { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? "the next day" : `the next ${r.days} days`) + (r.across ? ", from all assets" : "") },
+    { key: "worth_bps", title: "earned per unit traded, bp", form: (r) => bp(r.worth_bps), small: (r) => ` [${bp(r.interval_bps[0])}, ${bp(r.interval_bps[1])}]`, tone: (r) => (r.interval_bps[0] > cost ? "up" : r.interval_bps[1] < cost ? "down" : "") },
+    { key: "follow", title: "followed", form: (r) => percent(r.follow, 0) },
+  ], verdict.records, ["days", 1]);
+  const differs = Object.keys(weights).reduce((sum, asset) => sum + Math.abs(weights[asset] - without[asset]), 0);
+  at("recordhint").textContent = `Out of sample so far, with 95 % intervals; trading costs ${number(cost, 0)} bp per unit (red: below that beyond the interval, green: above). ` +
+    `Without forecasts the weights would differ by ${percent(differs, 2)} (ℓ1).`;
+}
+function gainAt(turnover) {
+  const points = D.decision.frontier.points;
+  const next = points.findIndex((p) => p.turnover_l1 >= turnover);
+  if (next < 0) return points.at(-1).gain;
+  if (next === 0) return points[0].gain;
+  const [a, b] = [points[next - 1], points[next]];
+  return a.gain + ((b.gain - a.gain) * (turnover - a.turnover_l1)) / (b.turnover_l1 - a.turnover_l1);
+}
+function frontierWords() {
+  const now = D.decision, { points, stops_paying_at: stop } = now.frontier, last = points.at(-1);
+  at("worth").hidden = false;
+  if (stop < 5e-5) {
+    at("stops").textContent = "No trade pays for its cost: the best turnover is 0.";
+    at("frontier").hidden = true;
+    return;
+  }
+  const here = gainAt(now.turnover), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
+  at("stops").textContent = `Expected gain in utility over ${over}, net of costs. Trading pays up to a turnover of ${percent(stop)}: ` +
+    `${number(1e4 * last.gain, 1)} bp of the portfolio. This decision trades ${percent(now.turnover)} for ${number(1e4 * here, 1)} bp.`;
+}
+function drawReasons() {
+  const why = D.decision.explanation, values = (from, names) => names.map((name) => 100 * from[name]);
+  at("reasons").hidden = false;
+  at("hindsight").textContent = D.decision.input.history === "own" ? "" :
+    `Without knowing the best past allocations the weights would differ by ${number(why.hindsight, 3)} (ℓ1).`;
+  const first = Object.keys(why.pull).sort((a, b) => Math.abs(why.pull[b]) - Math.abs(why.pull[a])).slice(0, 20);
   draw("pull", [
     { type: "bar", name: "recent returns", x: first, y: values(why.pull, first), marker: { color: "#0072B2" } },
     { type: "bar", name: "covariance row", x: first, y: values(why.covariance, first), marker: { color: "#E69F00" } },
@@ -154,37 +276,27 @@ function drawDecision() {
     { xaxis: { title: { text: "added noise, σ" } }, yaxis: { rangemode: "tozero" }, hovermode: "closest" });
 }
 
-/* ---------- words ---------- */
-function findings() {
-  const f = D.facts, list = at("findings"), usual = D.summary.filter((row) => row.strategy !== "oracle");
-  at("lead").textContent = `${f.assets} assets, ${f.steps} steps from ${f.first} to ${f.last}; ${f.cost_bps} basis points per amount traded. ` +
-    `At every step each strategy chose weights (long-only, fully invested) from the ${f.window} steps before it.`;
-  for (const budget of D.budgets) {
-    const rows = usual.filter((row) => row.turnover_l1 === budget).sort((a, b) => b.sharpe - a.sharpe);
-    if (!rows.length) continue;
-    const best = rows[0];
-    let text = `Turnover budget ${budget}: highest Sharpe ratio after costs ${number(best.sharpe)} by ${best.strategy}`;
-    const sure = rows.filter((row) => row.sharpe_excess_low > 0).map((row) => row.strategy);
-    const worse = rows.filter((row) => row.sharpe_excess_high < 0).map((row) => row.strategy);
-    if ("sharpe_excess" in best) {
-      text += sure.length ? `; better than equal weights by the 95 % interval: ${sure.join(", ")}` : "; nobody beats equal weights by the 95 % interval";
-      if (worse.length) text += `; worse: ${worse.join(", ")}`;
-    }
-    list.append(make("li", text + "."));
-  }
+/* ---------- words and buttons ---------- */
+function lead() {
+  const f = D.facts;
+  at("lead").textContent = `${f.assets} assets. Walk-forward over ${f.steps} steps from ${f.first} to ${f.last}: each strategy chose weights from at least ${f.window} steps before it. ` +
+    `Costs ${f.cost_bps} bp of the amount traded; risk aversion λ = ${f.risk_aversion}.`;
   for (const [name, meaning] of Object.entries(D.columns)) at("meanings").append(make("dt", name), make("dd", meaning));
 }
+function chooseBudget(place) {
+  state.budget = place;
+  for (const button of document.querySelectorAll(".budgets button")) button.setAttribute("aria-pressed", Number(button.dataset.place) === place);
+  results();
+  drawAll();
+}
 function controls() {
-  D.budgets.forEach((budget, place) => {
-    const button = make("button", "γ = " + budget, { type: "button", "aria-pressed": place === state.budget });
-    button.addEventListener("click", () => {
-      state.budget = place;
-      for (const other of at("budgets").children) other.setAttribute("aria-pressed", other === button);
-      results();
-      drawAll();
+  for (const group of document.querySelectorAll(".budgets")) {
+    D.budgets.forEach((budget, place) => {
+      const button = make("button", "γ = " + budget, { type: "button", "data-place": place, "aria-pressed": place === state.budget });
+      button.addEventListener("click", () => chooseBudget(place));
+      group.append(button);
     });
-    at("budgets").append(button);
-  });
+  }
   for (const name of D.names) {
     const button = make("button", null, { type: "button", "aria-pressed": state.shown.has(name) });
     button.append(make("span", null, { class: "dot", style: "background:" + D.colours[name] }), name);
@@ -198,8 +310,10 @@ function controls() {
   }
   at("held").addEventListener("change", drawAreas);
 }
-findings();
+lead();
 controls();
 results();
 if (D.decision) decisionTable();
-drawAll();
+if (D.decision?.verdict) verdictTable();
+if (D.decision?.frontier) frontierWords();
+unpackPlotly().then(drawAll);
