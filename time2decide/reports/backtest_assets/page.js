@@ -8,8 +8,9 @@ const make = (tag, text, attributes = {}) => {
   return node;
 };
 const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
-const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : number(100 * x, Math.abs(x) < 10 ? digits : 0) + " %");
+const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : number(100 * x, Math.abs(x) < 10 ? digits : 0) + "\u00a0%");
 const signed = (x, digits = 2) => (x === null || x === undefined ? "–" : (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits));
+const typeset = (text) => text.replace(/(^|[^\w])-(?=\d)/g, "$1−").replace(/ %/g, "\u00a0%"); // minus signs, no break before %
 const narrow = () => window.innerWidth < 600;
 const MOST_TRADES = 15; // shown before the smaller ones are folded away
 const MOST_LINES = 6; // strategies drawn at first
@@ -130,7 +131,7 @@ const COLUMNS = [
 function results() {
   const budget = D.budgets[state.budget], place = state.budget;
   at("results").textContent = "What it would have earned at turnover budget γ = " + budget;
-  at("findings").replaceChildren(...D.findings[place].map((text) => make("li", text.replace(/(^|[^\w])-(?=\d)/g, "$1−"))));
+  at("findings").replaceChildren(...D.findings[place].map((text) => make("li", typeset(text))));
   const rows = D.summary.filter((row) => row.turnover_l1 === budget).map((row) => {
     const gain = D.differences.find((one) => one.strategy === row.strategy && one.turnover_l1 === budget) ?? {};
     const added = Object.entries(gain).filter(([key]) => /^(sharpe|net_utility)/.test(key));
@@ -143,8 +144,8 @@ function sortable(table, columns, rows, order, kind = () => "") {
     const [key, sign] = order, value = (row) => row[key] ?? -Infinity;
     const sorted = [...rows].sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * sign);
     const top = make("thead"), head = make("tr"), body = make("tbody");
-    for (const { key: name, title, fixed } of columns) {
-      const cell = make("th", fixed ? title : null, { scope: "col" });
+    for (const { key: name, title, fixed, className } of columns) {
+      const cell = make("th", fixed ? title : null, { scope: "col", class: className ?? "" });
       if (!fixed) {
         cell.setAttribute("aria-sort", name === key ? (sign > 0 ? "ascending" : "descending") : "none");
         const button = make("button", title, { type: "button", "data-key": name, title: D.columns[title] ?? "" });
@@ -231,7 +232,7 @@ function untraded(now, assets) {
 function verdictTable() {
   const { verdict, cost_bps: cost, without_forecasts: without, weights } = D.decision;
   at("judged").hidden = false;
-  at("verdict").textContent = verdict.text.replace(/-(?=\d)/g, "−");
+  at("verdict").textContent = typeset(verdict.text);
   const bp = (x) => number(x, 1);
   sortable(at("records"), [
     { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? "the next day" : `the next ${r.days} days`) + (r.across ? ", from all assets" : "") },
