@@ -46,7 +46,7 @@ def test_decide_says_everything_and_is_the_model(run, folder):
 
 
 def test_prices_are_recognised_and_the_table_says_so(run, folder):
-    done = run("decide", "prices.csv", "--explain", "--uncertainty", cwd=folder)
+    done = run("decide", "prices.csv", "--all", "--explain", "--uncertainty", cwd=folder)
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     for part in (

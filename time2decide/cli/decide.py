@@ -202,9 +202,12 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
     if "reasons_bps" in facts:
         weights, without = facts["weights"], facts["without_forecasts"]
         differs = sum(abs(weights[name] - without[name]) for name in weights)
-        lines += [
+        reasons = [
             "Why: basis points a day that one more unit of the asset brings beside the current portfolio, by its risk, "
-            "its expected mean and its forecast. Positive speaks for buying.",
+            "its expected mean and its forecast. Positive speaks for buying."
+        ]
+        lines += [
+            *(reasons if _trades(facts) else []),
             f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
             *(_record_line(record) for record in facts["verdict"]["records"]),
         ]
