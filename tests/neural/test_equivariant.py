@@ -222,3 +222,19 @@ def test_depth_is_free(solver: EquivariantSolver) -> None:
     assert missed[0] > missed[1] > missed[2] > closed
     with pytest.raises(InputError, match="depth: expected a whole number of at least 0, found -1"):
         solver(*data(qp), depth=-1)
+
+
+def test_gradients_of_the_data_are_right_or_refused() -> None:
+    """At κ = 1e5 the products no longer invert A, and the derivative of the answer would be wrong."""
+    model = EquivariantSolver(EquivariantConfig(width=4, hidden=8, depth=2)).double()
+    basis = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)))[0]
+    b = torch.ones(1, 5, dtype=torch.float64, requires_grad=True)
+    none = torch.zeros(1, 0, 5, dtype=torch.float64), torch.zeros(1, 0, dtype=torch.float64)
+    for kappa, right in ((1e2, True), (1e7, False)):
+        A = (basis @ torch.diag(torch.logspace(0, np.log10(kappa), 5, dtype=torch.float64)) @ basis.mT).unsqueeze(0)
+        if right:
+            model(A, b, *none)[0].sum().backward()
+            torch.testing.assert_close(b.grad, -torch.linalg.solve(A, torch.ones_like(b)), rtol=1e-6, atol=1e-9)
+            continue
+        with pytest.raises(InputError, match="A: expected a better conditioned matrix for gradients of the data"):
+            model(A, b, *none)

@@ -74,6 +74,7 @@ def draw(family: str, seed: int) -> Hard:
         fields["C"] = np.vstack([fields["C"], rng.normal(size=(1, n))])
         fields["d"] = np.append(fields["d"], far)
     if family == "float32":
+        fields["d"] = fields["d"] + 1e-5 * (1 + np.abs(fields["d"]))  # rounding must not make it infeasible
         fields = {name: array.astype(np.float32) for name, array in fields.items()}
         value = np.nan  # of the rounded problem: only its optimality conditions can be judged
     return Hard(family, fields, truth, value)

@@ -33,10 +33,11 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import validate_count, validate_fields, validate_interval
+from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 
 #: Checkpoints that come with the package, by name.
 PRETRAINED = {"qp": Path(__file__).parent / "pretrained" / "qp"}
+_INVERSE = 1e-3  # largest entry of AX − I for which derivatives with respect to the data are right
 _NUMBERS_READ = 5  # dual, slack, q, clipped slack and dual − slack of a constraint, beside its state
 
 
@@ -106,6 +107,8 @@ class EquivariantSolver(PretrainedModel):
         x (batch, n) and dual (batch, m) ≥ 0; the predicted active set is dual > 0.
         """
         problem = self.dual_problem(A, b, C, d)
+        if torch.is_grad_enabled() and any(given.requires_grad for given in (A, b, C, d)):
+            _refuse_wrong_gradients(A, problem.X)
         dual = torch.zeros_like(d).unsqueeze(-1)  # (batch, m, 1)
         if C.shape[1]:
             trace = self.iterate(problem, depth)
@@ -211,6 +214,17 @@ def _acceleration(floor: float, steps: int) -> tuple[float, list[float]]:
         scales.append(2 / (1 + low * (2 - low)))
         low = scales[-1] * low * (2 - low)
     return 2 / (1 + floor), scales
+
+
+@torch.no_grad()
+def _refuse_wrong_gradients(A: Tensor, X: Tensor) -> None:
+    """Raise where X is not the inverse of A to 1e-3: derivatives with respect to the data would be wrong."""
+    root = A.diagonal(dim1=1, dim2=2).sqrt()
+    left = (A @ X) * root.unsqueeze(1) / root.unsqueeze(2) - torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    worst = left.abs().amax((1, 2))
+    found = f"an inverse that is off by {worst.max().item():.2g} in problem {int(worst.argmax())}"
+    what = "a better conditioned matrix for gradients of the data (solve with method='exact' has them for any)"
+    expect(worst.max().item() <= _INVERSE, "A", what, found)
 
 
 def signed_log(v: Tensor) -> Tensor:

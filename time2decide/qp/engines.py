@@ -27,7 +27,7 @@ _PIQP = {
     "eps_duality_gap_rel": 1e-10,
     "max_iter": 250,
 }
-_ROUNDING = 1e-14  # of the largest term, in units of size one
+_ROUNDING = 1e-12  # of the largest term, in units of size one
 _SHIFT = 1e-8  # regularisation of singular KKT systems, in units in which their rows are of size one
 _EQUALITY = 5  # DAQP's mark of an equation
 Answer = tuple[np.ndarray, np.ndarray]  # x (k,) and the multipliers (k + r,) of a `Form`
@@ -77,6 +77,14 @@ def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
     k = len(form.g)
     x = np.where(y[:k] > 0, form.high[:k], np.where(y[:k] < 0, form.low[:k], x))  # at its bound exactly
     return x, y
+
+
+def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Answer | None:
+    """DAQP on Cx ≤ d alone."""
+    rows = len(d)
+    arrays = (np.ascontiguousarray(A), np.ascontiguousarray(b), np.ascontiguousarray(C), np.ascontiguousarray(d))
+    x, _, flag, info = daqp.solve(*arrays, np.full(rows, -_NO_BOUND), np.zeros(rows, dtype=np.int32), **_DAQP)
+    return (np.asarray(x), np.asarray(info["lam"])) if flag > 0 else None
 
 
 def by_piqp(form: Form) -> Answer | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.linalg import lapack
 from torch import Tensor
 
 from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect, validate_finite, validate_shape
@@ -79,6 +80,9 @@ class QP:
         check: bool = True,
     ) -> None:
         values = (A, b, C, d, E, f, lb, ub, l1_penalty, l1_radius)
+        if all(value is None for value in values[4:]) and _is_clean(A, b, C, d):
+            self._take_arrays(A, b, C, d)
+            return
         given_fields = {name: value for name, value in zip(_DIMS, values, strict=True) if value is not None}
         for name in ("A", "b"):
             if name not in given_fields:
@@ -126,6 +130,14 @@ class QP:
         for name in _OPTIONAL:
             setattr(self, name, batched(name) if name in tensors else None)
         self._drop_free_rows()
+
+    def _take_arrays(self, A: np.ndarray, b: np.ndarray, C: np.ndarray | None, d: np.ndarray | None) -> None:
+        """One problem from arrays that need no further check: the short way."""
+        n = len(b)
+        C, d = (np.zeros((0, n)), np.zeros(0)) if C is None or d is None else (C, d)
+        self.A, self.b, self.C, self.d = (torch.from_numpy(array[None].copy()) for array in (A, b, C, d))
+        self.E = self.f = self.lb = self.ub = self.l1_penalty = self.l1_radius = None
+        self.single = self.numpy = True
 
     E: Tensor | None
     f: Tensor | None
@@ -284,6 +296,20 @@ _SHAPES = {
     "l1_penalty": "()",
     "l1_radius": "()",
 }
+
+
+def _is_clean(A: ArrayLike, b: ArrayLike, C: ArrayLike, d: ArrayLike) -> bool:
+    """Whether one problem is given as float64 arrays that fit, with a definite A: nothing more is to be checked."""
+    given = (A, b) if C is None and d is None else (A, b, C, d)
+    if not all(type(array) is np.ndarray and array.dtype == np.float64 for array in given):
+        return False
+    n = b.shape[0] if b.ndim == 1 else 0
+    if not n or A.shape != (n, n) or (len(given) == 4 and (d.ndim != 1 or C.shape != (d.shape[0], n))):
+        return False
+    total = sum(float(np.abs(array).sum()) for array in given)  # finite only if every entry is
+    if not total < NO_BOUND or not (A == A.T).all():
+        return False
+    return int(lapack.dpotrf(A, clean=0)[1]) == 0
 
 
 def _check_trailing(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str) -> None:
