@@ -43,6 +43,9 @@ def decide(
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
     ] = False,
+    gaps: Annotated[
+        str, typer.Option(help="refuse missing returns, or keep: young, halted and delisted assets by stated rules.")
+    ] = "refuse",
     model: Annotated[str, typer.Option(help="market, decide, decide-utility, or a folder made by `train`.")] = "market",
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
@@ -75,7 +78,7 @@ def decide(
     from time2decide.policy.decision_facts import decision_facts
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
-    table, found = load_market(file, values)
+    table, found = load_market(file, values, gaps=gaps)
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
@@ -94,6 +97,7 @@ def decide(
         cost_bps=cost,
         benchmark=reference,
         with_frontier=frontier,
+        gaps=gaps,
     )
     facts["input"] |= {"source": file, "values": found, "values_guessed": values is None and file != "sp500"}
     if out is not None:
@@ -109,7 +113,7 @@ def decide(
 def show_decision(facts: dict[str, Any], screen: Any) -> None:
     """The trades, the constraints, what was asked for beyond them, and what was assumed."""
     screen.print(trade_table(facts))
-    parts = (_verdict_lines, _summary_lines, _exact_lines, _reason_lines, _input_lines)
+    parts = (_verdict_lines, _summary_lines, _exact_lines, _reason_lines, _gap_lines, _input_lines)
     for line in (line for part in parts for line in part(facts)):
         screen.print(line, markup=False)
 
@@ -135,6 +139,18 @@ def trade_table(facts: dict[str, Any]) -> Table:
         cells += [f"{sure['forecast'][asset]:.3%}"] if sure else []
         table.add_row(escape(asset), *cells)
     return table
+
+
+_GAPS = {
+    "delisted": "Sold, no return in the last 21 rows",
+    "halted": "Not traded, no return on the last row",
+    "young": "Not bought, fewer than 63 returns",
+}
+
+
+def _gap_lines(facts: dict[str, Any]) -> list[str]:
+    """What was done with assets that miss returns."""
+    return [f"{_GAPS[kind]}: {', '.join(names)}." for kind, names in facts.get("gaps", {}).items() if names]
 
 
 def _verdict_lines(facts: dict[str, Any]) -> list[str]:

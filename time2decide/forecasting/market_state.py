@@ -15,7 +15,7 @@ A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,16 @@ class MarketTokens:
     score: np.ndarray
     age: np.ndarray
     rows: int
+
+    def of_assets(self, chosen: np.ndarray) -> MarketTokens:
+        """The tokens of some assets, (m,) bool; records stay those of all."""
+        return replace(
+            self,
+            volatility=self.volatility[:, chosen],
+            correlation=self.correlation[:, chosen][:, :, chosen],
+            forecast=self.forecast[:, chosen],
+            age=self.age[chosen],
+        )
 
 
 class RunningSums:
