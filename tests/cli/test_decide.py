@@ -225,3 +225,16 @@ def test_bad_constraints_are_one_line_and_exit_code_2(command, text, named, run,
     assert done.returncode == 2
     assert named in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_gaps_are_told_by_name(run, folder):
+    table = load_returns(folder / "returns.csv")
+    table.iloc[-1, 0] = np.nan
+    table.iloc[:-30, 1] = np.nan
+    table.to_csv(folder / "gaps.csv", index_label="date")
+    refused = run("decide", "gaps.csv", cwd=folder)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    done = run("decide", "gaps.csv", "--gaps", "keep", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Not traded, no return on the last row: A." in done.stdout
+    assert "Not bought, fewer than 63 returns: B." in done.stdout

@@ -131,7 +131,10 @@ def test_missing_cells_of_a_frame_are_not_filled(table):
         (lambda t: t.set_axis(["A", "B", "A"], axis=1), "column 'A': expected distinct names"),
         (lambda t: t.set_axis(["A", "B", " "], axis=1), "column 3: expected the name of an asset, found none"),
         (lambda t: t.set_axis(["A", None, "C"], axis=1), "column 2: expected the name of an asset, found none"),
-        (lambda t: t.astype(object).assign(B=[10**400] * 30), "column 'B': expected numbers, found one of more digits"),
+        (
+            lambda t: t.assign(B=pd.Series([10**400] * 30, index=t.index, dtype=object)),
+            "column 'B': expected numbers, found one of more digits",
+        ),
         (lambda t: t.assign(C=t["C"].where(t.index != DAYS[5], -1.5)), r"column 'C', row 6 .* at least -1"),
         (lambda t: t + 100, "say that these are prices"),
         (lambda t: t.iloc[:1], "at least 2 rows"),

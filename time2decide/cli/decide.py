@@ -19,6 +19,11 @@ _TRADED = 5e-5  # weight from which a change is a trade
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _BAR = 40  # characters of the longest bar
+_GAPS = {
+    "delisted": "Sold, no return in the last 21 rows",
+    "halted": "Not traded, no return on the last row",
+    "young": "Not bought, fewer than 63 returns",
+}
 _REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -> part of `reasons_bps`
 
 
@@ -45,6 +50,9 @@ def decide(
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
     ] = False,
+    gaps: Annotated[
+        str, typer.Option(help="refuse missing returns, or keep: young, halted and delisted assets by stated rules.")
+    ] = "refuse",
     model: Annotated[str, typer.Option(help="market, decide, decide-utility, or a folder made by `train`.")] = "market",
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
@@ -78,7 +86,7 @@ def decide(
     from time2decide.policy.decision_facts import decision_facts
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
-    table, found = load_market(file, values)
+    table, found = load_market(file, values, gaps=gaps)
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
@@ -97,6 +105,7 @@ def decide(
         cost_bps=cost,
         benchmark=reference,
         with_frontier=frontier,
+        gaps=gaps,
     )
     facts["input"] |= {"source": file, "values": found, "values_guessed": values is None and file != "sp500"}
     if out is not None:
@@ -115,7 +124,10 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (_untraded_line, _verdict_line, _cost_lines, _forecast_lines, _frontier_lines, _reason_lines, _input_lines)
+    parts = (
+        *(_untraded_line, _gap_lines, _verdict_line, _cost_lines),
+        *(_forecast_lines, _frontier_lines, _reason_lines, _input_lines),
+    )
     for line in (line for part in parts for line in part(facts)):
         screen.print(line, markup=False)
 
@@ -142,6 +154,11 @@ def trade_table(facts: dict[str, Any], every: bool = False) -> Table:
     for asset, row in zip(names, rows, strict=True):
         table.add_row(escape(asset), *row.values())
     return table
+
+
+def _gap_lines(facts: dict[str, Any]) -> list[str]:
+    """What was done with assets that miss returns."""
+    return [f"{_GAPS[kind]}: {', '.join(names)}." for kind, names in facts.get("gaps", {}).items() if names]
 
 
 def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:

@@ -14,8 +14,7 @@ A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ _CLIP = 6.0  # standard deviations: a crash counts, but not for all days that fo
 _RESIDUAL = 2  # index of the correlation half-life that residuals are made with
 _PENALTY = 200.0  # of the pooled regressions, in observations
 _CROSS_PENALTY = 400.0  # of the regression on all assets: coefficients have a prior standard deviation of 0.05
+_MOST_CROSS = 200  # assets; beyond, a coefficient for every pair is too many and too dear, and that forecast is 0
 _FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE, _FORGET_CROSS = 750.0, 500.0, 250.0, 500.0  # half-lives
 _FEW = 20.0  # days of a pair at which its correlation counts half, if there are gaps
 _TINY = 1e-12
@@ -52,6 +52,14 @@ def record_rows(rows: Any) -> Any:
     """Weight of all rows in the record of a forecast."""
     keep = float(decay(_FORGET_RECORD))
     return (1 - keep**rows) / (1 - keep)
+
+
+_DAYS = np.array(EXPERTS)
+_LAG_DAYS, _TREND_DAYS = np.array(LAGS).T, np.array(TRENDS).T
+_SPANS = np.sqrt([first - last for first, last in LAGS + TRENDS])[:, None]
+_RIDGE = _PENALTY * np.eye(len(LAGS) + len(TRENDS))
+_KEEP_VOLATILITY = decay(np.array(VOLATILITY_HALF_LIVES))[:, None]
+_KEEP_FIT, _KEEP_RECORD, _KEEP_SCORE = (float(decay(h)) for h in (_FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE))
 
 
 @dataclass(frozen=True)
@@ -89,26 +97,51 @@ class MarketTokens:
     age: np.ndarray
     rows: int
 
+    def of_assets(self, chosen: np.ndarray) -> MarketTokens:
+        """The tokens of some assets, (m,) bool; records stay those of all."""
+        return replace(
+            self,
+            volatility=self.volatility[:, chosen],
+            correlation=self.correlation[:, chosen][:, :, chosen],
+            forecast=self.forecast[:, chosen],
+            age=self.age[chosen],
+        )
 
-class RunningSums:
+
+class Recent:
+    """The last arrays of a sequence, one a day; zeros before the first."""
+
+    def __init__(self, length: int, *shape: int) -> None:
+        self._rows, self._end, self._length = np.zeros((3 * length, *shape)), length, length
+
+    def add(self, row: np.ndarray) -> None:
+        if self._end == len(self._rows):
+            self._rows[: self._length] = self._rows[-self._length :]
+            self._end = self._length
+        self._rows[self._end] = row
+        self._end += 1
+
+    def back(self, days: int | np.ndarray) -> np.ndarray:
+        """The array of so many days ago, 1 for the latest; several for several."""
+        return np.asarray(self._rows[self._end - days])
+
+    def of_each(self, days: np.ndarray) -> np.ndarray:
+        """Row e of the array of days[e] ago, for every e."""
+        return np.asarray(self._rows[self._end - days, np.arange(len(days))])
+
+
+class RunningSums(Recent):
     """Sums over any of the last days of m series, zero before the first day."""
 
     def __init__(self, width: int) -> None:
-        self._sums, self._end = (
-            np.zeros((3 * _MEMORY, width)),
-            _MEMORY,
-        )  # rows up to `_end` count, the last is the latest
+        super().__init__(_MEMORY, width)
 
     def add(self, row: np.ndarray) -> None:
-        if self._end == len(self._sums):
-            self._sums[:_MEMORY] = self._sums[-_MEMORY:]
-            self._end = _MEMORY
-        np.add(self._sums[self._end - 1], row, out=self._sums[self._end])
-        self._end += 1
+        super().add(self.back(1) + row)
 
-    def sum(self, first: int, last: int = 0) -> np.ndarray:
+    def sum(self, first: int | np.ndarray, last: int | np.ndarray = 0) -> np.ndarray:
         """Sum over the days t − first … t − last − 1, with t the day after the latest."""
-        return np.asarray(self._sums[self._end - 1 - last] - self._sums[self._end - 1 - first])
+        return self.back(1 + last) - self.back(1 + first)
 
 
 class MarketState:
@@ -119,6 +152,7 @@ class MarketState:
         self.rows = 0
         self.age = np.zeros(m, dtype=int)
         self._squares, self._weights = np.zeros((vols, m)), np.zeros((vols, m))
+        self._variance, self._unit = np.full((vols, m), _TINY), np.full(m, np.sqrt(_TINY))  # unit of z, per day
         self._moments, self._pairs = np.zeros((corrs, m, m)), np.zeros((corrs, 1, 1))  # (corrs, m, m) with gaps
         self._cross, self._cross_weight = np.zeros((m, m)), 0.0  # of one day on the day before
         self._block: list[tuple[np.ndarray, np.ndarray]] = []  # z and mask of the rows not yet in the moments
@@ -127,9 +161,10 @@ class MarketState:
         self._residuals, self._returns = RunningSums(m), RunningSums(m)
         size = len(LAGS) + len(TRENDS)
         self._gram, self._target = np.zeros((experts - 1, size, size)), np.zeros((experts - 1, size))
-        self._features: deque[np.ndarray] = deque(maxlen=max(EXPERTS) + 1)  # of the last days, latest last
-        self._forecasts: deque[np.ndarray] = deque(maxlen=max(EXPERTS) + 1)
-        self._papers: deque[np.ndarray] = deque(maxlen=max(EXPERTS) + 1)  # long-short weights along the forecasts
+        recent = int(_DAYS.max()) + 1
+        self._features = Recent(recent, m, size)
+        self._forecasts = Recent(recent, experts, m)
+        self._papers = Recent(recent, experts, m)  # long-short weights along the forecasts
         self._gross = RunningSums(m)  # of the returns themselves
         self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
         self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
@@ -150,16 +185,19 @@ class MarketState:
         seen = np.isfinite(row)
         known = seen & (self.age >= YOUNG)
         r = np.where(seen, row, 0.0)
-        z = np.where(known, np.clip(r / self._unit(), -_CLIP, _CLIP), 0.0)
-        self._score_volatilities(r, known)
-        keep = decay(np.array(VOLATILITY_HALF_LIVES))[:, None]
-        self._squares = np.where(seen, keep * self._squares + r**2, self._squares)
-        self._weights = np.where(seen, keep * self._weights + 1.0, self._weights)
+        any_known = bool(known.any())
+        z = np.where(known, np.clip(r / self._unit, -_CLIP, _CLIP), 0.0)
+        if any_known:
+            self._score_volatilities(r, known)
+        self._squares = np.where(seen, _KEEP_VOLATILITY * self._squares + r**2, self._squares)
+        self._weights = np.where(seen, _KEEP_VOLATILITY * self._weights + 1.0, self._weights)
+        self._variance = np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY)
+        self._unit = np.sqrt(_STANDARDISE @ self._variance[:3])
         self.age = self.age + seen
         self.rows += 1
         self._gross.add(r)
-        self._learn(z, known)
-        if known.any():
+        self._learn(z, known, any_known)
+        if any_known:
             self._block.append((z, known))
         if len(self._block) >= self._refresh:
             self._fold()
@@ -169,74 +207,50 @@ class MarketState:
         """Rows between two inversions: a month, a quarter where an inversion is dear."""
         return 21 if self.assets <= 200 else 63
 
-    def _unit(self) -> np.ndarray:
-        """Standard deviation per day by which returns are standardised, (m,)."""
-        variance = self._squares[:3] / np.maximum(self._weights[:3], _TINY)
-        return np.sqrt(np.maximum(_STANDARDISE @ variance, _TINY))
-
     def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
-        if known.any():
-            variance = np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY)[:, known]
-            loss = np.log(variance) + r[known] ** 2 / variance
-            forget = float(decay(_FORGET_SCORE))
-            self._score = forget * self._score + loss.mean(1)
-            self._score_weight = forget * self._score_weight + 1.0
+        variance = self._variance[:, known]
+        loss = np.log(variance) + r[known] ** 2 / variance
+        self._score = _KEEP_SCORE * self._score + loss.mean(1)
+        self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
 
-    def _learn(self, z: np.ndarray, known: np.ndarray) -> None:
+    def _learn(self, z: np.ndarray, known: np.ndarray, any_known: bool) -> None:
         """Compare what was forecast with what came, refit the regressions, and make today's forecasts."""
-        relative = np.where(known, z - z[known].mean() if known.any() else 0.0, 0.0)
-        residual = np.where(known, self._precision @ z, 0.0)
-        self._returns.add(relative)
-        self._residuals.add(residual)
-        self._judge()
-        self._fit()
+        self._returns.add(np.where(known, z - z[known].mean(), 0.0) if any_known else z)
+        self._residuals.add(np.where(known, self._precision @ z, 0.0))
+        came = self._returns.sum(_DAYS) / _DAYS[:, None]  # mean of the last days relative to the other assets, (E, m)
+        self._judge(came)
+        x = self._features.back(_DAYS[:-1])  # (E − 1, m, features)
+        self._gram = _KEEP_FIT * self._gram + x.swapaxes(1, 2) @ x
+        self._target = _KEEP_FIT * self._target + (x * came[:-1, :, None]).sum(1)
         features = self._describe()
-        self._features.append(features)
-        forecast = np.empty((len(EXPERTS), self.assets))
-        forecast[:-1] = self._coefficients() @ features.T
-        forecast[-1] = self._cross_fit @ z
-        if known.any():
+        self._features.add(features)
+        across = self._cross_fit @ z if self.assets <= _MOST_CROSS else np.zeros(self.assets)
+        forecast = np.vstack([self._coefficients() @ features.T, across])
+        if any_known:
             forecast -= forecast[:, known].mean(1, keepdims=True)
         forecast[:, ~known] = 0.0
-        self._forecasts.append(forecast)
-        paper = forecast / self._unit()
-        self._papers.append(paper / np.maximum(np.abs(paper).sum(1, keepdims=True), _TINY))
+        self._forecasts.add(forecast)
+        paper = forecast / self._unit
+        self._papers.add(paper / np.maximum(np.abs(paper).sum(1, keepdims=True), _TINY))
 
     def _describe(self) -> np.ndarray:
         """Features of the regressions at the end of the day, (m, features), each of variance about 1."""
-        parts = [self._residuals.sum(first, last) / np.sqrt(first - last) for first, last in LAGS]
-        parts += [self._returns.sum(first, last) / np.sqrt(first - last) for first, last in TRENDS]
-        return np.stack(parts, axis=1)
+        parts = [self._residuals.sum(*_LAG_DAYS), self._returns.sum(*_TREND_DAYS)]
+        return np.asarray((np.vstack(parts) / _SPANS).T)
 
-    def _came(self, days: int) -> np.ndarray:
-        """Mean standardised return of the last `days` days relative to the other assets, (m,)."""
-        return self._returns.sum(days) / days
-
-    def _judge(self) -> None:
-        forget = decay(_FORGET_RECORD)
-        for e, days in enumerate(EXPERTS):
-            if len(self._forecasts) >= days:
-                said, came = self._forecasts[-days][e], self._came(days)
-                if said.any():
-                    count = np.count_nonzero(said)
-                    self._record[:, e] = forget * self._record[:, e] + (said @ came, said @ said, came @ came, count)
-                if len(self._papers) > days:
-                    gain = float(self._papers[-days][e] @ self._gross.sum(days))
-                    traded = np.abs(self._papers[-1][e] - self._papers[-1 - days][e]).sum()
-                    self._worth[:, e] = forget * self._worth[:, e] + (gain, gain**2, traded, 1.0)
-
-    def _fit(self) -> None:
-        keep = decay(_FORGET_FIT)
-        for e, days in enumerate(EXPERTS[:-1]):
-            if len(self._features) >= days:
-                x = self._features[-days]
-                self._gram[e] = keep * self._gram[e] + x.T @ x
-                self._target[e] = keep * self._target[e] + x.T @ self._came(days)
+    def _judge(self, came: np.ndarray) -> None:
+        """Keep the record of the forecasts whose days have passed, and of what trading along them earned."""
+        said, before = self._forecasts.of_each(_DAYS), self.rows - 1  # forecasts made so far
+        new = ((said * came).sum(1), (said * said).sum(1), (came * came).sum(1), (said != 0).sum(1))
+        self._record = np.where(said.any(1), _KEEP_RECORD * self._record + new, self._record)
+        gain = (self._papers.of_each(_DAYS) * self._gross.sum(_DAYS)).sum(1)
+        traded = np.abs(self._papers.back(1) - self._papers.of_each(1 + _DAYS)).sum(1)
+        worth = (gain, gain**2, traded, np.ones(len(EXPERTS)))
+        self._worth = np.where(before > _DAYS, _KEEP_RECORD * self._worth + worth, self._worth)
 
     def _coefficients(self) -> np.ndarray:
         """Of the pooled regressions, (E − 1, features)."""
-        penalty = _PENALTY * np.eye(self._gram.shape[-1])
-        return np.linalg.solve(self._gram + penalty, self._target[..., None])[..., 0]
+        return np.linalg.solve(self._gram + _RIDGE, self._target[..., None])[..., 0]
 
     def _fold(self) -> None:
         """Put the rows of the block into the moments, and invert."""
@@ -250,7 +264,7 @@ class MarketState:
         shrink = min(0.9, 0.2 + m / (m + rows[_RESIDUAL]))
         precision = np.linalg.inv((1 - shrink) * near + shrink * _constant(near))
         self._precision = precision / np.sqrt(np.diag(precision))[:, None]
-        if self._cross_weight > 1:
+        if self._cross_weight > 1 and m <= _MOST_CROSS:
             penalty = _CROSS_PENALTY / self._cross_weight
             same = slow + penalty * np.eye(m)
             self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
@@ -293,18 +307,16 @@ class MarketState:
     def tokens(self) -> MarketTokens:
         """What is known after the last row."""
         moments, pairs, _, _ = self._folded()
-        volatility = np.sqrt(np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY))
         products, squares, came, count = self._record
         slope = products / np.maximum(squares, _TINY)
         variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
         t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
         worth, worth_error = self._gain_per_unit_traded()
         score = self._score / max(self._score_weight, _TINY)
-        forecast = self._forecasts[-1] if self._forecasts else np.zeros((len(EXPERTS), self.assets))
         return MarketTokens(
-            volatility=volatility,
+            volatility=np.sqrt(self._variance),
             correlation=self._correlations(moments, pairs),
-            forecast=forecast * self._unit(),
+            forecast=self._forecasts.back(1) * self._unit,
             slope=slope,
             t_value=t_value,
             worth=worth,

@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -222,8 +223,10 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
     if all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in texts) and not all(len(text) == 8 for text in texts):
         return pd.Index([int(text) for text in texts])
     try:
-        dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
-    except ValueError:  # several time zones, as those of summer and winter
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # of pandas 2 where pandas 3 raises
+            dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
+    except (ValueError, FutureWarning):  # several time zones, as those of summer and winter
         dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
     refuse(
         f"{name}: row {row + 1}: expected a date like 2024-01-31 in the first column, found {texts[row]!r}"

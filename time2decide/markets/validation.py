@@ -21,13 +21,19 @@ def looks_like_prices(array: np.ndarray) -> bool:
     return bool((array > 0).all() and np.median(array) > _PRICE_LIKE)
 
 
-def validate_returns(returns: ArrayLike | pd.DataFrame, least_rows: int, window: int) -> np.ndarray:
-    """Past returns as an array (time, assets) with at least 2 assets, at least one of which moves in the window."""
+def validate_returns(
+    returns: ArrayLike | pd.DataFrame, least_rows: int, window: int, gaps: str = "refuse"
+) -> np.ndarray:
+    """Past returns as an array (time, assets) with at least 2 assets, at least one of which moves in the window.
+
+    With gaps kept, returns may be missing (NaN).
+    """
     if hasattr(returns, "columns"):
         from time2decide.markets.tables import load_returns
 
-        returns = load_returns(returns).to_numpy()
-    array = validate_real_returns(returns)
+        returns = load_returns(returns, gaps=gaps).to_numpy()
+    missing = None if gaps == "refuse" else np.isnan(np.asarray(returns, dtype=float))
+    array = validate_real_returns(returns if missing is None else np.where(missing, 0.0, returns))
     expect(array.ndim == 2, "returns", "shape (time, assets)", array.shape)
     rows, assets = array.shape
     expected = f"at least {least_rows} rows and 2 assets"
@@ -35,7 +41,7 @@ def validate_returns(returns: ArrayLike | pd.DataFrame, least_rows: int, window:
     expect(array.max() <= _LARGEST, "returns", f"returns of at most {_LARGEST:g}", f"{array.max():g}")
     moves = (array != array[0]).any() and array[-window:].std(axis=0).max() >= _STILL
     expect(moves, "returns", f"an asset that moves in the last {window} rows", "none")
-    return array
+    return array if missing is None else np.where(missing, np.nan, array)
 
 
 def validate_real_returns(returns: ArrayLike) -> np.ndarray:

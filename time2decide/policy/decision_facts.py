@@ -36,6 +36,7 @@ def decision_facts(
     cost_bps: float | None = None,
     benchmark: pd.Series | None = None,
     with_frontier: bool = False,
+    gaps: str = "refuse",
 ) -> dict[str, Any]:
     """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
 
@@ -57,10 +58,14 @@ def decision_facts(
         network alone, so not with these.
     with_frontier : bool
         Whether to add the turnover frontier.
+    gaps : {"refuse", "keep"}
+        As in `Time2Decide.decide`; with missing returns there is neither uncertainty nor a frontier.
     """
     network = Time2Decide.from_pretrained(model)
     cost = network.cost_bps if cost_bps is None else cost_bps
-    terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost, "benchmark": benchmark}
+    holes = bool(table.isna().to_numpy().any())
+    expect(not (holes and (with_uncertainty or with_frontier)), "gaps", "neither uncertainty nor frontier", "one")
+    terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost, "benchmark": benchmark, "gaps": gaps}
     decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     names = [str(column) for column in table.columns]
     facts = _trade(decision, names)
@@ -104,6 +109,9 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
         "without_forecasts": _by_asset(names, decision.without_forecasts),
         "verdict": {"text": verdict.text, "probability": verdict.probability, "records": records},
     }
+    if decision.availability is not None:
+        groups = asdict(decision.availability)
+        facts["gaps"] = {kind: [names[i] for i in np.flatnonzero(mask)] for kind, mask in groups.items()}
     if with_reasons:
         risk = -2 * decision.risk_aversion * decision.covariance @ decision.previous
         parts = {"prior": decision.prior, "forecast": decision.signal, "risk": risk}
@@ -114,7 +122,8 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
 
 def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
     """What is traded, what it promises, and whether it is allowed."""
-    weights, before, excess = decision.weights, decision.previous, decision.turnover - decision.turnover_l1
+    weights, before = decision.weights, decision.previous
+    excess = decision.turnover - decision.turnover_l1 - _forced(decision)
     return {
         "weights": _by_asset(names, weights),
         "previous": _by_asset(names, before),
@@ -140,14 +149,15 @@ def _exact(decision: Decision | MarketDecision, constraints: Constraints, cost_b
     """What certifies an exact portfolio, and whether it meets its constraints."""
     solution, weights = decision.solution, decision.weights
     assert solution is not None
-    excess = constraints.excess(weights, decision.previous, decision.turnover_l1)
+    allowed = decision.turnover_l1 + _forced(decision)
+    excess = constraints.excess(weights, decision.previous, allowed)
     return {
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
-            "turnover_within_budget": bool(decision.turnover <= decision.turnover_l1 + _TOLERANCE),
+            "turnover_within_budget": bool(decision.turnover <= allowed + _TOLERANCE),
             "satisfied": bool(excess <= _TOLERANCE),
         },
         "exact": {
@@ -227,6 +237,11 @@ def _explanation(network: Time2Decide, decision: Decision, names: list[str], see
         "hindsight": why.hindsight,
         "noise": noise_curve(network, decision, seed=seed),
     }
+
+
+def _forced(decision: Decision | MarketDecision) -> float:
+    """Turnover outside the budget."""
+    return decision.forced if isinstance(decision, MarketDecision) else 0.0
 
 
 def _by_asset(names: list[str], numbers: Any) -> dict[str, float]:

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
-from time2decide.core.validation import ArrayLike, expect
+from time2decide.core.validation import ArrayLike, expect, validate_choice
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.allocation import best_allocations
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.tables import GAPS
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_returns,
@@ -31,7 +32,13 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.market_decision import COST_BPS, MarketDecision, MarketStrategy, market_decision
+from time2decide.policy.market_decision import (
+    COST_BPS,
+    MarketDecision,
+    MarketStrategy,
+    market_decision,
+    market_decision_with_gaps,
+)
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.network import HISTORY, Policy, PolicyInput, PolicyOutput
@@ -208,6 +215,7 @@ class Time2Decide:
         constraints: Constraints | None = None,
         cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
+        gaps: str = "refuse",
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
 
@@ -229,12 +237,16 @@ class Time2Decide:
             The market policy's weights are the exact maximum of μᵀs − λ (s−b)ᵀΣ(s−b) − c ‖s − previous‖₁ under the
             constraints. So are those of the other networks where constraints, costs or a benchmark are given, with
             their forecasts as μ and the covariance of the window.
+        gaps : {"refuse", "keep"}
+            Whether returns may be missing (NaN); for the market policy, long-only and fully invested. Nothing is filled
+            in. An asset with fewer than 63 returns is not bought, one without a return on the last row is not traded,
+            one without any in the last 21 rows is sold. Without current weights those that can be held are equal.
 
         Returns
         -------
         (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
         """
-        terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark}
+        terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
         result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
         if isinstance(returns, pd.DataFrame):
             return pd.Series(result.weights, index=returns.columns, name="weight")
@@ -250,9 +262,11 @@ class Time2Decide:
         constraints: Constraints | None = None,
         cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
+        gaps: str = "refuse",
     ) -> Decision | MarketDecision:
         """`decide` with everything that led to the answer."""
-        array = validate_returns(returns, LEAST_WINDOW, WINDOW)
+        validate_choice("gaps", gaps, GAPS)
+        array = validate_returns(returns, LEAST_WINDOW, WINDOW, gaps)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
         if constraints is None:
             previous = validate_weights(previous_weights, array.shape[1], names)
@@ -262,7 +276,13 @@ class Time2Decide:
         risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
-        terms = {"constraints": constraints, "benchmark": b}
+        terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
+        if np.isnan(array).any():
+            plain = isinstance(self.policy, MarketPolicy) and constraints is None and benchmark is None
+            expect(plain, "gaps", "the market policy, no constraints and no benchmark with missing returns", "other")
+            assert isinstance(self.policy, MarketPolicy)
+            held = None if previous_weights is None else previous
+            return market_decision_with_gaps(self.policy, array, held, gamma, risk, cost)
         if isinstance(self.policy, MarketPolicy):
             state = MarketState(array.shape[1]).extend(array)
             return market_decision(self.policy, state, previous, gamma, risk, cost, **terms)
