@@ -31,7 +31,7 @@ ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 _RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
 _PTO = "pto:"
 #: Strategy -> bundled model of the paper's architecture.
-PAPER_MODELS = {"paper-repaired": "repaired"}
+PAPER_MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
 _COVARIANCES = {
     "lw": "Ledoit–Wolf covariance",

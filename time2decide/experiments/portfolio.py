@@ -194,6 +194,7 @@ MAKERS: dict[str, Maker] = {
         TEMPERATURES,
     ),
     REPAIRED: Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED), "repaired"),
+    REPAIRED_SFT: Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED_SFT), "repaired-sft"),
 }
 
 

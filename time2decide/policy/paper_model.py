@@ -30,8 +30,8 @@ from time2decide.policy.backbone_model import BackboneModel
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
 from time2decide.simulation.engine import Observation
 
-#: Bundled checkpoints: the repaired model.
-PRETRAINED = {name: Path(__file__).parent / "pretrained" / name for name in ("repaired",)}
+#: Bundled checkpoints: the repaired model, and its twin without covariance tokens.
+PRETRAINED = {name: Path(__file__).parent / "pretrained" / name for name in ("repaired", "repaired-sft")}
 
 
 @dataclass(frozen=True)
