@@ -16,7 +16,7 @@ from time2decide.markets.tables import load_returns
 from time2decide.policy.decision_facts import decision_facts
 from time2decide.reports.backtest_page import write_page
 
-ROWS = 2500
+ROWS = 2000
 WINDOW = 520  # the market policy wants years
 BUDGETS = (0.1, 0.5)
 COST_BPS = 10.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 
 from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
-from time2decide.markets.frontier import turnover_frontier
+from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.episodes import SEEN_RISKS
 from time2decide.policy.explanation import explain, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
@@ -19,6 +20,7 @@ from time2decide.simulation.metrics import stationary_bootstrap
 
 _TOLERANCE = 1e-9  # of the constraints
 _FRONTIER_ROWS = 13
+_MOST_TURNOVER = 2.0  # everything sold and bought anew
 _MEMBERS, _RESAMPLED, _BLOCK = 24, 1000, 63.0  # of the ensemble of the market policy: size, rows, mean block
 
 
@@ -177,16 +179,30 @@ def _frontier(decision: Decision | MarketDecision, constraints: Constraints | No
     """
     days = decision.days if isinstance(decision, MarketDecision) else 1.0
     benchmark = None if decision.solution is None else decision.solution.problem.benchmark
-    frontier = turnover_frontier(
-        decision.forecast, decision.covariance, decision.previous, risk_aversion=decision.risk_aversion,
-        cost=cost_bps / 1e4 / days, benchmark=None if benchmark is None else benchmark[0], constraints=constraints,
+    m = len(decision.previous)
+    fewest = 0.0  # trades that meet the constraints
+    if constraints is not None:
+        nothing: dict[str, Any] = {
+            "risk_aversion": 0.0,
+            "turnover_l1": _MOST_TURNOVER,
+            "cost": 1.0,
+            "constraints": constraints,
+        }
+        fewest = float(solve_portfolio(np.zeros(m), np.zeros((m, m)), decision.previous, **nothing).turnover)
+    solve = partial(
+        solve_portfolio, decision.forecast, decision.covariance, decision.previous,
+        risk_aversion=decision.risk_aversion, cost=cost_bps / 1e4 / days,
+        benchmark=None if benchmark is None else benchmark[0], constraints=constraints,
     )  # fmt: skip
-    budgets = np.linspace(frontier.turnover[0], frontier.stops_paying_at, _FRONTIER_ROWS)
-    points = zip(budgets, frontier.utility_at(budgets) - frontier.utility[0], frontier.price_at(budgets), strict=True)
+    # A few exact solutions, not the whole path: that takes minutes where hundreds of assets make it degenerate.
+    stop = float(solve(turnover_l1=_MOST_TURNOVER).turnover)
+    budgets = np.maximum(np.linspace(fewest, max(stop, fewest), _FRONTIER_ROWS), fewest * (1 + 1e-12) + 1e-13)
+    solved = solve(turnover_l1=budgets)
+    gains = np.maximum.accumulate(solved.utility - solved.utility[0])  # rounding apart, they grow
+    points = zip(budgets, gains, solved.turnover_price, strict=True)
     return {
-        "stops_paying_at": frontier.stops_paying_at,
-        "breakpoints": len(frontier.turnover),
-        "largest_gap": float(frontier.gap.max()),
+        "stops_paying_at": stop,
+        "largest_gap": float(solved.gap.max()),
         "points": [{"turnover_l1": float(t), "gain": days * float(u), "price": days * float(q)} for t, u, q in points],
     }
 
