@@ -96,3 +96,12 @@ def test_outlook_of_a_motionless_asset_is_that_it_stays(windows: np.ndarray) -> 
 def test_a_window_that_is_too_short_is_refused() -> None:
     with pytest.raises(InputError, match=f"at least {LEAST_WINDOW} steps"):
         window_features(np.zeros((1, LEAST_WINDOW - 1, 3)))
+
+
+def test_a_bank_made_in_inference_mode_can_be_differentiated_through() -> None:
+    with torch.inference_mode():
+        bank = KernelBank(WINDOW, members=2, seed=5)
+    z = torch.randn(3, WINDOW, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    bank.forecast(z)[0].sum().backward()
+    assert z.grad is not None
+    assert z.grad.abs().max() > 0

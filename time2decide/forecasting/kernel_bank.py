@@ -52,7 +52,8 @@ class KernelBank:
         validate_count("window", window, least=3)
         validate_count("members", members)
         key = {"kind": "kernel-bank", "version": _VERSION, "window": window, "members": members, "seed": seed}
-        parts = cached_tensors(key, lambda: _weights(window, members, seed))
+        with torch.inference_mode(False):  # the bank outlives its first caller, and others differentiate through it
+            parts = cached_tensors(key, lambda: _weights(window, members, seed))
         self.window, self.members = window, members
         self.weights, self.later = parts["weights"], parts["later"]  # (T, N) each
         self.directions, self.ranks = parts["directions"], parts["ranks"]  # (Σ ranks, T) and (N,)
