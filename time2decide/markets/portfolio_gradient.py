@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike
+from time2decide.core.validation import ArrayLike, InputError
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, kernels, solve_portfolio
 
@@ -38,7 +38,7 @@ def portfolio_layer(
     Linear limits are not differentiated: constraints may have bounds, cash and an exposure, no limits.
     """
     if constraints is not None and constraints.limits:
-        raise NotImplementedError("portfolio_layer: linear limits have no derivatives; bounds, cash and costs have")
+        raise InputError("constraints: expected none with limits (they have no derivatives), found limits")
     like = mean
     tensors = [torch.as_tensor(value, dtype=like.dtype) for value in (mean, previous, risk_aversion, turnover_l1, cost)]
     factors = (covariance.loadings, covariance.specific) if isinstance(covariance, FactorCovariance) else (covariance,)
