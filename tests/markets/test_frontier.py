@@ -1,8 +1,16 @@
+import time
+
 import numpy as np
 import pytest
 
 from time2decide.core.validation import InputError
-from time2decide.markets import Constraints, FactorCovariance, solve_portfolio, turnover_frontier
+from time2decide.markets import (
+    Constraints,
+    FactorCovariance,
+    solve_portfolio,
+    turnover_frontier,
+    turnover_kernels,  # noqa: F401  (hundreds of assets: the compiled form)
+)
 
 
 def example(seed=0, m=25):
@@ -56,6 +64,57 @@ def test_singular_covariances_and_no_reason_to_trade():
     flat = turnover_frontier(np.ones(4), np.zeros((4, 4)), np.full(4, 0.25), risk_aversion=1.0)
     assert flat.stops_paying_at == 0
     np.testing.assert_array_equal(flat.at([0.0, 1.0]), np.full((2, 4), 0.25))
+
+
+def degenerate(kind, m, rng):
+    """A decision from equal weights whose solution is not unique, or whose Σ is rounded; λ and constraints with it."""
+    mean, model, _ = example(int(rng.integers(100)), m)
+    S, p = model.dense(), np.full(m, 1 / m)
+    twins = np.arange(m) % (m // 5)
+    few = rng.standard_normal((m // 4, m)) * 0.01
+    return {
+        "equal weights": (mean, S, p, 5.0, None),
+        "duplicates": (mean[twins], S[np.ix_(twins, twins)], p, 5.0, None),
+        "duplicates, capped": (mean[twins], S[np.ix_(twins, twins)], p, 50.0, Constraints(upper=3 / m)),
+        "duplicates, cash": (mean[twins], S[np.ix_(twins, twins)], p, 5.0, Constraints(cash=(0.0, 0.3))),
+        "fewer rows than assets": (mean, np.cov(few.T), p, 1e3, None),
+        "no means": (np.zeros(m), np.cov(few.T), p, 5.0, None),
+        "no risk": (np.round(1e3 * mean) / 1e3, S, p, 0.0, None),
+        "single precision": (mean, _rounded(S, rng), p, 5.0, None),
+        "vertex": (mean, S, np.eye(m)[3], 5.0, None),
+    }[kind]
+
+
+def _rounded(S, rng):
+    """float32 of a product in another order: not symmetric in its last digits."""
+    return S.astype(np.float32).astype(float) * (1 + 1e-7 * rng.standard_normal(S.shape))
+
+
+KINDS = (
+    "equal weights", "duplicates", "duplicates, capped", "duplicates, cash", "fewer rows than assets", "no means",
+    "no risk", "single precision", "vertex",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("m", [50, 200, 500])
+def test_degenerate_decisions_have_an_exact_path_within_a_second(kind, m):
+    rng = np.random.default_rng(m)
+    mean, S, p, risk, constraints = degenerate(kind, m, rng)
+    options = {"risk_aversion": risk, "constraints": constraints}
+    turnover_frontier(mean[:20], S[:20, :20], np.full(20, 0.05), risk_aversion=risk)  # compiles, once on a machine
+    start = time.process_time()
+    frontier = turnover_frontier(mean, S, p, **options)
+    assert time.process_time() - start < 1.0
+    assert frontier.exact
+    assert frontier.gap.max() < 1e-12
+    assert (np.diff(frontier.turnover) >= 0).all()
+    assert (np.diff(frontier.price) <= 1e-14).all()
+    budgets = np.linspace(0, 2, 12 if m < 500 else 3)
+    apart = solve_portfolio(mean, S, p, turnover_l1=budgets, **options)
+    size = max(np.ptp(mean), 2 * risk * np.diagonal(S).max())
+    np.testing.assert_allclose(apart.problem.utility(frontier.at(budgets)), apart.utility, rtol=0, atol=1e-12 * size)
+    np.testing.assert_allclose(frontier.utility_at(budgets), apart.utility, rtol=0, atol=1e-12 * size)
 
 
 def test_bad_budgets_and_batches_are_refused():

@@ -32,12 +32,12 @@ def test_random_problems_are_feasible_certified_and_equal_to_a_second_family(par
 
 
 def test_compiled_and_numpy_forms_agree(monkeypatch):
-    from time2decide.markets import turnover_kernels, turnover_path
+    from time2decide.markets import turnover_decision, turnover_kernels
 
     for seed in range(150):
         arguments = random_problem(1000 + seed)
         answers = []
-        for module in (turnover_path, turnover_kernels):
+        for module in (turnover_decision, turnover_kernels):
             monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m, module=module: module)
             answers.append(solve_portfolio(**arguments))
         size = max(np.ptp(arguments["mean"]), 1e-12)
@@ -249,12 +249,12 @@ def test_a_conflict_is_named():
 @pytest.mark.parametrize("form", ["numpy", "compiled"])
 def test_the_path_alone_solves_what_is_not_degenerate(form, monkeypatch):
     """The second family repairs what the path gives up; here it may not."""
-    from time2decide.markets import portfolio_general, turnover_kernels, turnover_path
+    from time2decide.markets import portfolio_general, turnover_decision, turnover_kernels
 
     def refuse(*_):
         raise AssertionError("the path gave up")
 
-    module = turnover_path if form == "numpy" else turnover_kernels
+    module = turnover_decision if form == "numpy" else turnover_kernels
     monkeypatch.setattr(portfolio_general, "repair", refuse)
     monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: module)
     monkeypatch.setattr(portfolio_file, "_solve_single", lambda *arguments: None)

@@ -18,6 +18,7 @@ from time2decide.markets.portfolio_general import scaled_row, solve_row
 
 KINDS = ("definite", "singular", "duplicates", "ties", "zero", "factors")
 _CHUNK = 500
+_SLOPES = 10  # assets whose slopes are tried as the price of the net exposure
 
 
 def random_covariance(rng: np.random.Generator, m: int, kind: str) -> np.ndarray:
@@ -91,8 +92,12 @@ def check(problem: dict[str, Any]) -> dict[str, float]:
     ours = solve_portfolio(**problem)
     constraints = problem.get("constraints", LONG_ONLY)
     violation = constraints.excess(ours.weights, ours.problem.previous[0], problem["turnover_l1"])
-    theirs = solve_row(scaled_row(ours.problem, 0)[0])
-    difference = float(ours.problem.utility(theirs.s[None])[0] - ours.utility)
+    theirs = solve_row(scaled_row(ours.problem, 0)[0]).s
+    cash = constraints.exposure - theirs.sum()
+    excess = np.clip(cash, *constraints.cash) - cash  # what it gains by breaking constraints is charged at their prices
+    beyond = max(np.abs(theirs - ours.problem.previous[0]).sum() - problem["turnover_l1"], 0.0)
+    charged = float(ours.budget_price) * excess + float(ours.turnover_price) * beyond
+    difference = float(ours.problem.utility(theirs[None])[0] - charged - ours.utility)
     return {
         "violation": max(violation, 0.0),
         "gap": independent_gap(problem, ours),
@@ -111,24 +116,31 @@ def data_size(problem: dict[str, Any]) -> float:
 
 
 def independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> float:
-    """The bound of weak duality from the data, the weights and the two prices alone."""
+    """The bound of weak duality from the data, the weights and the two prices alone.
+
+    Every ν gives a bound. Where means are large beside their differences the price itself has lost digits, so the
+    bound is also taken at the slopes of the traded assets.
+    """
     mean, p, s = problem["mean"], solution.problem.previous[0], solution.weights
     level, theta = mean.max(), float(solution.turnover_price)
-    nu = float(solution.budget_price) - level
-    a = (mean - level) - 2 * problem["risk_aversion"] * problem["covariance"] @ s - nu
+    slope = (mean - level) - 2 * problem["risk_aversion"] * problem["covariance"] @ s
     price = problem["cost"] + theta
-    ends = (
-        solution.problem.lower[0],
-        np.clip(p, solution.problem.lower[0], solution.problem.upper[0]),
-        solution.problem.upper[0],
-    )
-    gains = [a * (v - s) - price * (np.abs(v - p) - np.abs(s - p)) for v in ends]
-    slack = theta * max(problem["turnover_l1"] - np.abs(s - p).sum(), 0.0)
+    low, high = solution.problem.lower[0], solution.problem.upper[0]
     constraints = problem.get("constraints", LONG_ONLY)
-    cash, rate = constraints.exposure - s.sum(), constraints.cash_return - level - nu
-    low, high = constraints.cash
-    free = max(rate * (low - cash), rate * (high - cash)) if high > low else 0.0
-    return float((np.maximum.reduce([*gains, np.zeros_like(s)]).sum() + slack + free) / data_size(problem))
+    cash, (least, most) = constraints.exposure - s.sum(), constraints.cash
+
+    def bound(nu: float) -> float:
+        gains = [
+            (slope - nu) * (v - s) - price * (np.abs(v - p) - np.abs(s - p)) for v in (low, np.clip(p, low, high), high)
+        ]
+        slack = theta * max(problem["turnover_l1"] - np.abs(s - p).sum(), 0.0)
+        rate = constraints.cash_return - level - nu
+        free = max(rate * (least - cash), rate * (most - cash)) if most > least else 0.0
+        return float(np.maximum.reduce([*gains, np.zeros_like(s)]).sum() + slack + free)
+
+    traded = np.flatnonzero(s != p)[:_SLOPES]
+    others = (slope - np.sign(s - p) * price)[traded]
+    return min(bound(nu) for nu in (float(solution.budget_price) - level, *others)) / data_size(problem)
 
 
 def frontier_error(problem: dict[str, Any]) -> float:

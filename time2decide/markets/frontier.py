@@ -9,9 +9,9 @@ budget γ. Between two breakpoints weights and shadow price are linear in γ, so
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from time2decide.markets.portfolio import (
     kernels,
     solve_portfolio,
 )
-from time2decide.markets.turnover_path import Box, Cash, Curvature, duality_gap
+from time2decide.markets.turnover_path import Box, Cash, Curvature
 
 _ROUNDS = 10  # of bisection, for singular covariances
 _GRID = 201  # budgets that are solved one by one where there is no path: with linear limits
@@ -113,30 +113,48 @@ def turnover_frontier(
         mean, covariance, previous, risk_aversion, most, cost, benchmark, constraints or LONG_ONLY
     )
     expect(lead == (), "mean", "one decision", f"a batch of shape {lead}")
-    found = None if problem.limits else _path(problem)
-    if found is not None:
-        points, weights = found
-        frontier = _measure(problem, weights, points[:, 1], points[:, 2])
-        if frontier.gap.max() <= CERTIFIED:
-            return frontier
-        budgets = np.unique(frontier.turnover)  # singular covariances: the path has a ridge, its points are solved anew
+    options: dict[str, Any] = {"cost": cost, "benchmark": benchmark, "constraints": constraints}
+    solve = partial(solve_portfolio, mean, covariance, previous, risk_aversion=risk_aversion, **options)
+    path = None if problem.limits else _path(problem)
+    if path is not None and path.exact:
+        return _repaired(_measure(problem, path), solve)
+    if path is not None:  # it has a ridge: its points are solved anew
+        solved = _refined(solve, np.unique(_measure(problem, path).turnover))
     else:
         least = solve_portfolio(  # the fewest trades that meet the constraints
             np.zeros(problem.mean.shape[1]), np.zeros(problem.mean.shape[1:] * 2), previous, risk_aversion=0.0,
             turnover_l1=most, cost=1.0, constraints=constraints,
         )  # fmt: skip
-        budgets = np.linspace(float(least.turnover) * (1 + 1e-12) + 1e-13, most, _GRID)
-    options: dict[str, Any] = {"cost": cost, "benchmark": benchmark, "constraints": constraints}
-    solve = partial(solve_portfolio, mean, covariance, previous, risk_aversion=risk_aversion, **options)
-    solved = solve(turnover_l1=budgets) if found is None else _refined(solve, budgets)
+        solved = solve(turnover_l1=np.linspace(float(least.turnover) * (1 + 1e-12) + 1e-13, most, _GRID))
     free = solved.turnover_price <= 1e-15
     kept = slice(0, int(np.argmax(free)) + 1 if free.any() else len(free))
     risk = _risk(problem, solved.weights[kept])
     income = solved.weights[kept] @ problem.mean[0]
     return TurnoverFrontier(
         solved.turnover[kept], solved.turnover_price[kept], solved.utility[kept], income, risk, solved.weights[kept],
-        solved.gap[kept], found is not None,
+        solved.gap[kept], path is not None,
     )  # fmt: skip
+
+
+def _repaired(frontier: TurnoverFrontier, solve: Callable[..., PortfolioSolution]) -> TurnoverFrontier:
+    """The frontier with points whose rounding shows solved afresh."""
+    bad = np.flatnonzero(frontier.gap > CERTIFIED)
+    if not bad.size:
+        return frontier
+    solved = solve(turnover_l1=frontier.turnover[bad])
+    problem = replace(solved.problem, mean=solved.problem.mean[:1])
+    changed = {
+        "turnover": solved.turnover,
+        "price": solved.turnover_price,
+        "utility": solved.utility,
+        "gap": solved.gap,
+    }
+    changed |= {"weights": solved.weights, "risk": _risk(problem, solved.weights)}
+    changed["expected_return"] = solved.weights @ problem.mean[0]
+    whole = {name: getattr(frontier, name).copy() for name in changed}
+    for name, values in changed.items():
+        whole[name][bad] = values
+    return replace(frontier, **whole)
 
 
 def _refined(solve: Callable[..., PortfolioSolution], budgets: np.ndarray) -> PortfolioSolution:
@@ -154,36 +172,42 @@ def _refined(solve: Callable[..., PortfolioSolution], budgets: np.ndarray) -> Po
     return solved
 
 
-def _path(problem: PortfolioProblem) -> tuple[np.ndarray, np.ndarray] | None:
-    """Breakpoints (turnover, θ, ν) and weights of the path of one row, or None where it cannot be followed."""
+class _Path(NamedTuple):
+    """Breakpoints of the path of one decision: θ and ν (points,), weights (points, m); exact if it has no ridge."""
+
+    theta: np.ndarray
+    nu: np.ndarray
+    weights: np.ndarray
+    scale: float
+    exact: bool
+
+
+def _path(problem: PortfolioProblem) -> _Path | None:
+    """The path of one row, or None where it cannot be followed."""
     m = problem.mean.shape[1]
     p, budget, which = problem.start[0][0], float(problem.start[1][0]), problem.which[0]
     factor, money = 2 * problem.risk_aversion[0], problem.relative_cash[0]
-    slope = problem.linear[0] - 2 * problem.risk_aversion[0] * problem.covariance_times(p[None])[0]
+    slope = problem.linear[0] - factor * problem.covariance_times(p[None])[0]
     now = float(problem.exposure[0] - p.sum())
     flexible = money[1] > money[0]
     if not (money[0] - 1e-12 <= now <= money[1] + 1e-12):
         return None
     shift = slope.max()
     variances = problem.dense[which].diagonal() if problem.dense.size else _diagonal(problem)
-    scale = max(
-        np.ptp(slope), factor * variances.max(), problem.cost[0].max(), abs(money[2] - shift) * flexible, 1e-300
-    )
+    top = factor * variances.max()
+    scale = max(np.ptp(slope), top, problem.cost[0].max(), abs(money[2] - shift) * flexible, 1e-300)
     Q = Curvature(problem.dense[which], problem.loadings[which], problem.specific[which], factor / scale)
     box = Box(problem.lower[0] - p, problem.upper[0] - p, problem.cost[0] / scale, budget)
     cash = Cash(now, money[0], money[1], (money[2] - shift) / scale) if flexible else Cash(0.0, 0.0, 0.0, 0.0)
-    most = 30 * m + 200
-    for ridge in (weight * max(factor * variances.max() / scale, 1e-2) for weight in (0.0, 1e-9, 1e-6)):
+    for ridge in (weight * max(top / scale, 1e-2) for weight in (0.0, 1e-9, 1e-6)):
         with np.errstate(all="ignore"):
             *_, count, points, trades = kernels(1, m).follow(
-                Q, (slope - shift) / scale, box, cash, ridge, most, 8 * m + 50
+                Q, (slope - shift) / scale, box, cash, ridge, 30 * m + 200, 8 * m + 50
             )
         if 0 < count <= len(points):
-            spent = np.abs(problem.previous[0] - p).sum()
-            prices = np.column_stack(
-                [points[:count, 0] + spent, points[:count, 1] * scale, points[:count, 2] * scale + shift]
-            )
-            return prices, np.clip(p + trades[:count], problem.lower[0], problem.upper[0])
+            weights = np.clip(p + trades[:count], problem.lower[0], problem.upper[0])
+            theta, nu = points[:count, 1] * scale, points[:count, 2] * scale + shift
+            return _Path(theta, nu, weights, scale, ridge == 0)
     return None
 
 
@@ -192,27 +216,21 @@ def _diagonal(problem: PortfolioProblem) -> np.ndarray:
     return np.asarray((problem.loadings[which] ** 2).sum(-1) + problem.specific[which])
 
 
-def _measure(problem: PortfolioProblem, weights: np.ndarray, theta: np.ndarray, nu: np.ndarray) -> TurnoverFrontier:
+def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
     """Utilities and certificates of the points of a path."""
-    product = _covariance_times(problem, weights)
-    risk_aversion = problem.risk_aversion[0]
-    gradient = problem.linear[0] - 2 * risk_aversion * product
+    theta, weights, risk_aversion = path.theta, path.weights, problem.risk_aversion[0]
+    gradient = problem.linear[0] - 2 * risk_aversion * _covariance_times(problem, weights)
     p, spent = problem.start[0][0], np.abs(problem.previous[0] - problem.start[0][0]).sum()
     used = np.abs(weights - p).sum(-1)
-    scale = max(float(np.ptp(gradient[0])), 2 * risk_aversion * np.abs(product).max(), problem.cost[0].max(), 1e-300)
     box = p, problem.lower[0], problem.upper[0], problem.cost[0]
-    money = problem.relative_cash[0], problem.exposure[0]
-    gap = np.array(
-        [
-            duality_gap(gradient[i], *box, used[i], *money, weights[i], theta[i], nu[i])  # type: ignore[no-untyped-call]
-            for i in range(len(weights))
-        ]
-    )
+    money = problem.relative_cash[0], float(problem.exposure[0])
+    gap = kernels(len(weights), len(p)).duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)
     risk, income = _risk(problem, weights), weights @ problem.mean[0]
     traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
     earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))
     utility = income - risk_aversion * risk - traded + earned
-    return TurnoverFrontier(used + spent, theta, utility, income, risk, weights, gap / scale)
+    turnover = np.maximum.accumulate(used + spent)  # rounding may step back
+    return TurnoverFrontier(turnover, theta, utility, income, risk, weights, gap / path.scale)
 
 
 def _covariance_times(problem: PortfolioProblem, weights: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from time2decide.core.validation import ArrayLike, InputError
-from time2decide.markets import turnover_path
+from time2decide.markets import turnover_decision
 from time2decide.markets.constraints import LONG_ONLY, Constraints, Limit
 
 CERTIFIED = 1e-12  # gap relative to the data (differences of slopes, curvature, costs) that counts as exact
@@ -354,7 +354,7 @@ def kernels(rows: int, m: int) -> Any:
     _done += rows * m
     if "time2decide.markets.turnover_kernels" in sys.modules or _done >= _COMPILE_FROM:
         return import_module("time2decide.markets.turnover_kernels")
-    return turnover_path
+    return turnover_decision
 
 
 def _in_threads(run: Callable[[slice], None], rows: int, m: int, threads: int | None) -> None:
@@ -469,6 +469,7 @@ def _covariances(
     matrices = _own(S.reshape(count, m, m))
     if not _valid_in_bulk(matrices):
         validate_semidefinite(S)
+        matrices = (matrices + matrices.swapaxes(-1, -2)) / 2  # xᵀΣx is that of the symmetric part: rounding goes
     return matrices, np.zeros((count, 0, 0)), np.zeros((count, 0)), S.shape[:-2]
 
 

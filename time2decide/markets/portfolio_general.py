@@ -16,7 +16,8 @@ from time2decide.core.validation import InputError
 from time2decide.markets.constraint_files import refuse_contradictions
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import PortfolioProblem
-from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED, duality_gap
+from time2decide.markets.turnover_decision import duality_gap
+from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
 
 _SETTINGS = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13, "verbose": False}
 _ACTIVE = (1e-6, 1e-8, 1e-4)  # distances at which something counts as active, tried in turn

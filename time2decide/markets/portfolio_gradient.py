@@ -1,7 +1,7 @@
 """The portfolio problem as a differentiable layer: policies train through the exact decision.
 
 Between two changes of the active set the solution is smooth. With T the bought and sold assets and K the matrix of
-their equations (`turnover_path.class_equations`), a loss with gradient v in s has by the implicit function theorem
+their equations (`turnover_decision.class_equations`), a loss with gradient v in s has by the implicit function theorem
 
     K (y, y_ν, y_θ) = (v_T, 0, 0),   ∂μ = y,   ∂c = −σ ∘ y,   ∂γ = y_θ,   ∂λ = −2 yᵀΣ(s−b),
     ∂Σ = −λ (y(s−b)ᵀ + (s−b)yᵀ),

@@ -1,4 +1,4 @@
-"""`turnover_path.py` compiled by numba, with loops in place of the functions that take the time.
+"""`turnover_path.py` and `turnover_decision.py` compiled by numba, with loops in place of what takes the time.
 
 Imported when many or large decisions are solved: the import takes half a second, and the first use on a machine
 compiles (the result is cached on disk). The functions release the GIL, so that threads use all cores.
@@ -15,7 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from time2decide.markets import turnover_path
+from time2decide.markets import turnover_decision, turnover_path
 from time2decide.markets.turnover_path import BUY, END, LEAVE, SELL
 
 
@@ -72,7 +72,7 @@ def curvature_diagonal(Q, m):
     return diagonal
 
 
-def enter(inverse, k, column, pivot):
+def enter(inverse, k, column, pivot, least):
     b = np.zeros(k)
     for i in range(k):
         for j in range(k):
@@ -80,6 +80,8 @@ def enter(inverse, k, column, pivot):
     d = pivot
     for i in range(k):
         d -= column[i] * b[i]
+    if not d > least:
+        return d
     for i in range(k):
         scaled = b[i] / d
         for j in range(k):
@@ -163,19 +165,25 @@ def advance(d, g, ds, da, dnu, members, k, h):
 _LOOPS = (
     curvature_row, curvature_product, curvature_diagonal, enter, leave, direction, next_entry, next_exit, advance
 )  # fmt: skip
-_SHARED = (
-    "refactor first_trade next_cash_event settle follow class_equations reclassify release polish duality_gap "
-    "solve_one solve_rows adjoint_rows prepare validate_matrices"
+_PATH = "refactor exchange correct first_trade next_cash_event settle drop wait_again record follow"
+_DECISION = (
+    "class_equations reclassify release polish duality_gap duality_gaps solve_one solve_rows adjoint_rows prepare "
+    "validate_matrices"
 )
 _ONE_CALLER = {"solve_one"}
 
 
 def _compile() -> dict[str, Any]:
-    """Every function of the two files, compiled to call the compiled ones."""
-    names = dict(vars(turnover_path))
-    sources = [Path(str(file)).read_bytes() for file in (turnover_path.__file__, __file__)]
+    """Every function of the three files, compiled to call the compiled ones."""
+    names = {**vars(turnover_path), **vars(turnover_decision)}
+    files = (turnover_path.__file__, turnover_decision.__file__, __file__)
+    sources = [Path(str(file)).read_bytes() for file in files]
     digest = f"{zlib.crc32(b''.join(sources)):08x}"  # the cache of numba sees changes of one file only
-    for function in (*_LOOPS, *(getattr(turnover_path, name) for name in _SHARED.split())):
+    path, decision = (
+        [getattr(module, name) for name in text.split()]
+        for module, text in ((turnover_path, _PATH), (turnover_decision, _DECISION))
+    )
+    for function in (*_LOOPS, *path, *decision):
         copy = FunctionType(function.__code__, names, function.__name__)
         copy.__qualname__, copy.__module__ = f"{function.__name__}_{digest}", function.__module__
         inline: Any = "always" if function.__name__ in _ONE_CALLER else "never"
@@ -186,6 +194,7 @@ def _compile() -> dict[str, Any]:
 _COMPILED = _compile()
 solve_rows = _COMPILED["solve_rows"]
 follow = _COMPILED["follow"]
+duality_gaps = _COMPILED["duality_gaps"]
 adjoint_rows = _COMPILED["adjoint_rows"]
 prepare = _COMPILED["prepare"]
 validate_matrices = _COMPILED["validate_matrices"]
