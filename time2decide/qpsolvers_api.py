@@ -160,7 +160,7 @@ def solve_problem(
 
 
 def _fill(result: Any, problem: Problem, answer: Solution) -> None:
-    result.extras = {"status": str(answer.status), "kkt_residual": answer.kkt_residual}
+    result.extras = {"status": str(answer.status)}
     result.found = answer.status == Status.OPTIMAL
     if not result.found:
         return
@@ -227,6 +227,8 @@ def _unpacked(problem: Any) -> tuple[ArrayLike, ...]:
 
 
 def _dense(name: str, value: ArrayLike) -> np.ndarray:
+    if type(value) is np.ndarray and value.dtype == np.float64:
+        return value
     if hasattr(value, "toarray"):
         if np.prod(value.shape) > MOST_ENTRIES:
             raise ProblemError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.validation import expect, validate_count, validate_positive
-from time2decide.qp.certificate import Arrays, Point, is_optimal
+from time2decide.qp.certificate import Arrays, Point, Rule
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Status, kkt
 
@@ -156,11 +156,12 @@ class Judge:
 
     def _holds(self, index: slice | np.ndarray, point: Point) -> np.ndarray:
         p = self.arrays.at(index)
-        solved = is_optimal(p, point, self.tol)
+        residual = Rule(p).residual(point)
+        solved = residual <= self.tol
         if solved.any() and self.sharp < self.tol:
             qp = self.qp if isinstance(index, slice) else self.qp[torch.from_numpy(index)]
             small = (kkt(qp, point.x, point.rows).worst <= self.tol).numpy()
-            solved &= small | is_optimal(p, point, self.sharp)
+            solved &= small | (residual <= self.sharp)
         return solved
 
 

@@ -106,49 +106,75 @@ def transposed_times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 def is_optimal(p: Arrays, point: Point, tol: float, floor: Floor | None = None) -> np.ndarray:
     """Whether each point is optimal by the rule above, (batch,) of bool."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return _is_optimal(p, point, tol, Floor(0.0, 0.0, 0.0) if floor is None else floor)  # type: ignore[arg-type]
+    return np.asarray(Rule(p).residual(point, floor) <= tol)
 
 
-def _is_optimal(p: Arrays, point: Point, tol: float, floor: Floor) -> np.ndarray:
-    x, rows, equal, box = point
-    size = np.abs(x)
-    product = times(p.A, x)
-    gradient, terms = product + p.b + box, times(np.abs(p.A), size) + np.abs(p.b)
-    worth = size * (np.abs(product) + np.abs(p.b))  # what the objective is summed from
-    pulls = np.zeros_like(x)  # the terms of the multipliers, which must not excuse what is left when they cancel
-    low, high = np.isfinite(p.lb), np.isfinite(p.ub)
-    good = (p.lb - x <= tol * (np.where(low, np.abs(p.lb), 0.0) + size)).all(-1)
-    good &= (x - p.ub <= tol * (np.where(high, np.abs(p.ub), 0.0) + size)).all(-1)
-    slack = np.where(box > 0, p.ub - x, np.where(box < 0, x - p.lb, 0.0))
-    held = np.abs(slack) <= _EPS * (100 + x.shape[1]) * size  # at its bound but for rounding, (batch, constraints)
-    held = [held | (box == 0)]
-    gap = np.where(box != 0, np.abs(box * slack), 0.0).sum(-1)
-    for matrix, bound, dual, equation in ((p.C, p.d, rows, False), (p.E, p.f, equal, True)):
-        if not bound.shape[1]:
-            continue
-        gradient = gradient + transposed_times(matrix, dual)
-        pulls = pulls + transposed_times(np.abs(matrix), np.abs(dual))
-        slack, reach = bound - times(matrix, x), np.abs(bound) + times(np.abs(matrix), size)
-        miss = np.abs(slack) if equation else -slack
-        good &= (miss <= tol * reach + (floor.equal if equation else floor.rows)).all(-1)
-        good &= True if equation else (dual >= 0).all(-1)
-        held.append((np.abs(slack) <= _EPS * (100 + x.shape[1]) * reach) | (dual == 0))
-        gap = gap + np.where(dual != 0, np.abs(dual * slack), 0.0).sum(-1)
-    if p.sparse:
-        level, total = _l1_level(p, x, gradient), size.sum(-1)
-        gradient = _l1_residual(x, gradient, level)
-        terms, worth = terms + level[:, None], worth + level[:, None] * size
-        good &= total - p.radius <= tol * (np.where(p.radius < np.inf, p.radius, 0.0) + total)
-        gap = gap + np.where(level > p.penalty, (level - p.penalty) * np.abs(p.radius - total), 0.0)
-    left = np.abs(gradient)
-    gap = gap + (size * left).sum(-1)
-    exact = (left <= _EPS * (100 + x.shape[1]) * terms).all(-1)
-    for at_bound in held:
-        exact &= at_bound.all(-1)
-    good &= (left <= tol * (terms + np.abs(box)) + _CANCEL * tol * pulls + floor.gradient).all(-1)
-    good &= (gap <= tol * worth.sum(-1)) | exact
-    return np.asarray(good & np.isfinite(x).all(-1))
+class Rule:
+    """The rule above for the problems `p`: what does not depend on the point is formed once."""
+
+    def __init__(self, p: Arrays) -> None:
+        self.p = p
+        self.A, self.b, self.C, self.E = np.abs(p.A), np.abs(p.b), np.abs(p.C), np.abs(p.E)
+        self.bounded = bool((p.lb > -np.inf).any() or (p.ub < np.inf).any())
+        self.lb, self.ub = (np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (p.lb, p.ub))
+
+    def residual(self, point: Point, floor: Floor | None = None) -> np.ndarray:
+        """The smallest `tol` at which each point is optimal, (batch,); infinite where there is none."""
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            found = self._residual(point, Floor(0.0, 0.0, 0.0) if floor is None else floor)  # type: ignore[arg-type]
+        return np.where(np.isfinite(point.x).all(-1) & (found >= 0), found, np.inf)
+
+    def _residual(self, point: Point, floor: Floor) -> np.ndarray:
+        p = self.p
+        x, rows, equal, box = point
+        size, rounding = np.abs(x), _EPS * (100 + x.shape[1])
+        product = times(p.A, x)
+        gradient, terms = product + p.b, times(self.A, size) + self.b
+        worth = size * (np.abs(product) + self.b)  # what the objective is summed from
+        excuse = terms  # what the gradient is compared with
+        worst, gap, held = np.zeros(len(x)), np.zeros(len(x)), np.ones(len(x), dtype=bool)
+        if self.bounded:
+            worst = np.maximum(_share(p.lb - x, self.lb + size), _share(x - p.ub, self.ub + size))
+            slack = np.where(box > 0, p.ub - x, np.where(box < 0, x - p.lb, 0.0))
+            held, gap = _pulled(box, slack, rounding * size)
+            gradient, excuse = gradient + box, excuse + np.abs(box)
+        for matrix, sizes, bound, dual, equation, least in (
+            (p.C, self.C, p.d, rows, False, floor.rows),
+            (p.E, self.E, p.f, equal, True, floor.equal),
+        ):
+            if not bound.shape[1]:
+                continue
+            gradient = gradient + transposed_times(matrix, dual)
+            excuse = excuse + _CANCEL * transposed_times(sizes, np.abs(dual))
+            slack, reach = bound - times(matrix, x), np.abs(bound) + times(sizes, size)
+            worst = np.maximum(worst, _share((np.abs(slack) if equation else -slack) - least, reach))
+            worst = worst if equation else np.where((dual >= 0).all(-1), worst, np.inf)
+            at, more = _pulled(dual, slack, rounding * reach)
+            held, gap = held & at, gap + more
+        if p.sparse:
+            level, total = _l1_level(p, x, gradient), size.sum(-1)
+            gradient = _l1_residual(x, gradient, level)
+            terms, excuse, worth = (v + level[:, None] * by for v, by in ((terms, 1), (excuse, 1), (worth, size)))
+            reach = total + np.where(p.radius < np.inf, p.radius, 0.0)
+            worst = np.maximum(worst, _share((total - p.radius)[:, None], reach[:, None]))
+            gap = gap + np.where(level > p.penalty, (level - p.penalty) * np.abs(p.radius - total), 0.0)
+        left = np.abs(gradient)
+        worst = np.maximum(worst, _share(left - floor.gradient, excuse))
+        exact = held & (left <= rounding * terms).all(-1)
+        gap = _share((gap + (size * left).sum(-1))[:, None], worth.sum(-1)[:, None])
+        return np.where(exact, worst, np.maximum(worst, gap))
+
+
+def _pulled(dual: np.ndarray, slack: np.ndarray, rounding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether every constraint with a multiplier holds with equality but for rounding, and Σ|dual·slack|, (batch,)."""
+    pulls = dual != 0
+    slack = np.where(pulls, np.abs(slack), 0.0)
+    return (slack <= rounding).all(-1), (np.abs(dual) * slack).sum(-1)
+
+
+def _share(miss: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """The largest miss beside its terms, (batch,) from (batch, k): none where nothing is missed."""
+    return np.asarray(np.where(miss > 0, miss / terms, np.where(miss <= 0, 0.0, np.inf)).max(-1, initial=0.0))
 
 
 def _l1_level(p: Arrays, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ infeasible or unbounded. None is believed: `certificate` judges what they return
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import daqp
@@ -15,22 +16,34 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import lapack
 from scipy.sparse import csgraph
+from scipy.sparse.linalg import splu
 
 from time2decide.qp.certificate import Arrays, Floor, Form, Point
 
 _NO_BOUND = 1e30  # DAQP's infinity
 _DAQP = {"primal_tol": 1e-11, "dual_tol": 1e-12, "iter_limit": 10_000}
+_LOOSE = {"primal_tol": 1e-8, "dual_tol": 1e-10, "iter_limit": 1_000}  # where the rounding of DAQP is larger
 _PIQP = {
     "eps_abs": 1e-10,
-    "eps_rel": 1e-10,
+    "eps_rel": 1e-12,
     "eps_duality_gap_abs": 1e-10,
-    "eps_duality_gap_rel": 1e-10,
+    "eps_duality_gap_rel": 1e-13,
     "max_iter": 250,
 }
 _ROUNDING = 1e-12  # of the largest term, in units of size one
 _SHIFT = 1e-8  # regularisation of singular KKT systems, in units in which their rows are of size one
+_THIN = 0.1  # share of entries in use below which a sparse factorisation pays, if there are many
+_MANY, _MANY_LU = 10_000, 100_000  # entries from which on PIQP's sparse solver and a sparse LU pay
+_PROXIMAL = (1e-4, 1e-6)  # weights of the rounds from an interior point to an active set
 _EQUALITY = 5  # DAQP's mark of an equation
-Answer = tuple[np.ndarray, np.ndarray]  # x (k,) and the multipliers (k + r,) of a `Form`
+
+
+class Answer(NamedTuple):
+    """What an engine says of a `Form`."""
+
+    x: np.ndarray  # (k,)
+    y: np.ndarray  # (k + r,), the multipliers
+    sure: bool = True  # whether the engine takes it for the answer, or gave up there
 
 
 def lift(p: Arrays, i: int) -> Form:
@@ -68,15 +81,20 @@ def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
     first = 0 if bounded else len(form.g)  # leave the bounds out where there are none
     high = np.ascontiguousarray(np.minimum(form.high, _NO_BOUND)[first:])
     low = np.ascontiguousarray(np.maximum(form.low, -_NO_BOUND)[first:])
-    guess = {} if start is None else {"primal_start": np.ascontiguousarray(start[0], dtype=float)}
+    guess = {} if start is None else {"primal_start": np.ascontiguousarray(start.x, dtype=float)}
     matrices = (np.ascontiguousarray(form.H), np.ascontiguousarray(form.g), np.ascontiguousarray(form.G))
-    x, _, flag, info = daqp.solve(*matrices, high, low, np.ascontiguousarray(sense[first:]), **guess, **_DAQP)
-    if flag <= 0:
+    # DAQP adds proximal rounds to a singular problem, which tight tolerances end too early
+    singular = bool(lapack.dpotrf(matrices[0].T, clean=0)[1])
+    for settings in (_LOOSE, _DAQP) if singular else (_DAQP, _LOOSE):
+        x, _, flag, info = daqp.solve(*matrices, high, low, np.ascontiguousarray(sense[first:]), **guess, **settings)
+        if flag > 0:
+            break
+    else:
         return None
     y = np.concatenate([np.zeros(first), info["lam"]])
     k = len(form.g)
     x = np.where(y[:k] > 0, form.high[:k], np.where(y[:k] < 0, form.low[:k], x))  # at its bound exactly
-    return x, y
+    return Answer(x, y)
 
 
 def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Answer | None:
@@ -84,11 +102,11 @@ def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> 
     rows = len(d)
     arrays = (np.ascontiguousarray(A), np.ascontiguousarray(b), np.ascontiguousarray(C), np.ascontiguousarray(d))
     x, _, flag, info = daqp.solve(*arrays, np.full(rows, -_NO_BOUND), np.zeros(rows, dtype=np.int32), **_DAQP)
-    return (np.asarray(x), np.asarray(info["lam"])) if flag > 0 else None
+    return Answer(np.asarray(x), np.asarray(info["lam"])) if flag > 0 else None
 
 
 def by_piqp(form: Form) -> Answer | None:
-    """PIQP's last point: the one it calls solved, or the one where it gave up."""
+    """PIQP's last point: the one it calls solved, or the one where it gave up. None where it sees no answer."""
     import piqp  # where DAQP is enough, it need not be loaded
 
     k = len(form.g)
@@ -96,46 +114,54 @@ def by_piqp(form: Form) -> Answer | None:
     finite = np.abs(np.append(form.low, form.high))
     if (finite[finite < np.inf] >= _NO_BOUND).any():  # numbers that PIQP takes for infinity
         return None
-    solver = piqp.DenseSolver()
+    thin = is_sparse(form)
+    solver = piqp.SparseSolver() if thin else piqp.DenseSolver()
+    store = sparse.csc_matrix if thin else np.asfortranarray
     for name, value in _PIQP.items():
         setattr(solver.settings, name, value)
-    G, E = np.asfortranarray(form.G[rows]), np.asfortranarray(form.G[~rows])
     low, high = form.low[k:], form.high[k:]
     some, equations = bool(rows.any()), bool((~rows).any())
     solver.setup(
-        np.asfortranarray(form.H),
+        store(form.H),
         form.g,
-        E if equations else None,
+        store(form.G[~rows]) if equations else None,
         high[~rows] if equations else None,
-        G if some else None,
+        store(form.G[rows]) if some else None,
         low[rows] if some else None,
         high[rows] if some else None,
         form.low[:k],
         form.high[:k],
     )
-    solver.solve()
+    status = solver.solve()
+    if status in (piqp.PIQP_PRIMAL_INFEASIBLE, piqp.PIQP_DUAL_INFEASIBLE):
+        return None
     found = solver.result
     y = np.empty(len(form.low))
     y[:k] = found.z_bu - found.z_bl
     y[k:][rows] = found.z_u - found.z_l if some else 0.0
     y[k:][~rows] = found.y if equations else 0.0
     x = np.array(found.x)
-    return (x, y) if np.isfinite(x).all() and np.isfinite(y).all() else None
+    return Answer(x, y, status == piqp.PIQP_SOLVED) if np.isfinite(x).all() and np.isfinite(y).all() else None
 
 
-def crossover(form: Form, x: np.ndarray, weight: float = 1e-4, rounds: int = 2) -> Answer | None:
+def is_sparse(form: Form) -> bool:
+    """Whether sparse factorisations are worth their set-up: many variables, few of the entries in use."""
+    size = form.H.size + form.G.size
+    return size > _MANY and np.count_nonzero(form.H) + np.count_nonzero(form.G) < _THIN * size
+
+
+def crossover(form: Form, x: np.ndarray) -> Iterator[Answer]:
     """From an interior point to an active set: DAQP on x ← argmin f(x) + w/2 ‖x − x_before‖², for a scaled form.
 
     Where answers are not unique, this is the one nearest to `x`; near an answer a round or two are enough.
     """
-    answer = None
-    definite = form.H + weight * np.eye(len(form.g))
-    for _ in range(rounds):
+    for weight in _PROXIMAL:
+        definite = form.H + weight * np.eye(len(form.g))
         answer = by_daqp(form._replace(H=definite, g=form.g - weight * x))
         if answer is None:
-            return None
-        x = answer[0]
-    return answer
+            return
+        yield answer
+        x = answer.x
 
 
 def by_highs(form: Form) -> Answer | None:
@@ -152,7 +178,7 @@ def by_highs(form: Form) -> Answer | None:
     pulls = -found.ineqlin.marginals if (above | below).any() else np.zeros(0)
     y[k:][above] += pulls[: above.sum()]
     y[k:][below] -= pulls[above.sum() :]
-    return np.asarray(found.x), y
+    return Answer(np.asarray(found.x), y)
 
 
 def _linear_program(cost: np.ndarray, form: Form):  # type: ignore[no-untyped-def]
@@ -191,7 +217,7 @@ class Units(NamedTuple):
 
     def back(self, answer: Answer) -> Answer:
         """An answer of the scaled form in the given units."""
-        return answer[0] * self.unit, answer[1] * (self.slope * self.stretch)
+        return Answer(answer.x * self.unit, answer.y * (self.slope * self.stretch), answer.sure)
 
 
 def scaled(form: Form, rounds: int = 8) -> tuple[Form, Units]:
@@ -203,12 +229,11 @@ def scaled(form: Form, rounds: int = 8) -> tuple[Form, Units]:
     H, G = np.abs(form.H), np.abs(form.G)
     column, row = np.ones(k), np.ones(len(form.G))
     for _ in range(rounds):
-        top = np.maximum(H.max(axis=0, initial=0), G.max(axis=0, initial=0))
-        change = 1 / np.sqrt(np.where(top > 0, top, 1.0))
-        side = G.max(axis=1, initial=0)
-        across = 1 / np.sqrt(np.where(side > 0, side, 1.0))
-        H, G = H * change * change[:, None], G * change * across[:, None]
-        column, row = column * change, row * across
+        across = G * column  # (rows, k)
+        side = row * across.max(axis=1, initial=0)
+        top = np.maximum((H * column).max(axis=1, initial=0), (G * row[:, None]).max(axis=0, initial=0)) * column
+        column = column / np.sqrt(np.where(top > 0, top, 1.0))
+        row = row / np.sqrt(np.where(side > 0, side, 1.0))
     H, G = form.H * column * column[:, None], form.G * column * row[:, None]
     stretch = np.append(1 / column, row)
     low, high = form.low * stretch, form.high * stretch
@@ -240,7 +265,18 @@ def snapped(p: Arrays, point: Point, units: Units, level: float) -> Point:
     return Point(cut(point.x, units.unit[:n], top), *(cut(value, unit, largest) for value, unit in pulls))
 
 
-def rounding_floor(p: Arrays, point: Point, units: Units) -> Floor:
+def connected_parts(p: Arrays) -> np.ndarray:
+    """The connected part of the problem that each variable belongs to, (n,) of int."""
+    A, C, E = p.A[0], p.C[0], p.E[0]
+    if any((row != 0).all() for row in (*C[:1], *E[:1], A[0])):  # one full row couples everything
+        return np.zeros(len(A), dtype=int)
+    row, column = np.nonzero(np.vstack([A, C, E]))
+    nodes = len(A) + len(A) + len(C) + len(E)  # variables, then rows
+    links = sparse.csr_array((np.ones(len(row), dtype=np.int8), (len(A) + row, column)), shape=(nodes, nodes))
+    return np.asarray(csgraph.connected_components(links, directed=False)[1][: len(A)])
+
+
+def rounding_floor(p: Arrays, point: Point, units: Units, parts: np.ndarray) -> Floor:
     """How much of a residual can be rounding: that of the largest variable and force that it is coupled with.
 
     Sizes are compared in units of size one, and only within a connected part of the problem: what happens in one part
@@ -248,23 +284,19 @@ def rounding_floor(p: Arrays, point: Point, units: Units) -> Floor:
     """
     A, b, C, _, E, _ = (array[0] for array in p[:6])
     x = point.x[0]
-    n, unit = len(x), units.unit[: len(x)]
-    count, label = 1, np.zeros(n, dtype=int)
-    if not any((row != 0).all() for row in (*C[:1], *E[:1], A[0])):  # one full row couples everything
-        links = sparse.csr_matrix(np.vstack([A, C, E]) != 0)
-        count, label = csgraph.connected_components(
-            sparse.block_array([[None, links.T], [links, None]]), directed=False
-        )
-        label = label[:n]
+    unit = units.unit[: len(x)]
 
     def spread(values: np.ndarray) -> np.ndarray:
-        top = np.zeros(count)
-        np.maximum.at(top, label, values)
-        return _ROUNDING * top[label]
+        top = np.zeros(parts.max() + 1)
+        np.maximum.at(top, parts, values)
+        return _ROUNDING * top[parts]
 
     inexact = spread(np.abs(x) / unit) * unit
     gradient = spread((np.abs(A) @ np.abs(x) + np.abs(b)) * unit) / unit + np.abs(A) @ inexact
     return Floor((np.abs(C) @ inexact)[None], (np.abs(E) @ inexact)[None], gradient[None])
+
+
+Pair = tuple[np.ndarray, np.ndarray]  # x (n,) and the multipliers of some rows
 
 
 class _Active(NamedTuple):
@@ -277,7 +309,17 @@ class _Active(NamedTuple):
     ball: bool
 
 
-def polish(p: Arrays, point: Point, units: Units, level: float = 1.0) -> Point:
+def separated(p: Arrays, point: Point, units: Units) -> Point:
+    """An interior point with every constraint on one side: at its bound, or without a multiplier."""
+    active = _active_set(p, point, units)
+    return point._replace(
+        x=np.where(active.fixed, active.value, point.x),
+        rows=np.where(active.rows, point.rows, 0.0),
+        box=np.where(active.fixed, point.box, 0.0),
+    )
+
+
+def polish(p: Arrays, point: Point, units: Units) -> Point:
     """The exact answer on the active set that an approximate point (batch of one) shows.
 
     What is fixed by a bound, or zero by an ℓ1 term, takes its value exactly; the rest solves the KKT system
@@ -289,7 +331,7 @@ def polish(p: Arrays, point: Point, units: Units, level: float = 1.0) -> Point:
     """
     A, b, C, d, E, f, lb, ub, penalty, radius = (array[0] for array in p)
     x, rows, equal, _ = (array[0] for array in point)
-    active = _active_set(p, point, units, level)
+    active = _active_set(p, point, units)
     ball = [active.signs[None]] if active.ball else []
     G = np.vstack([C[active.rows], E, *ball])
     values = np.concatenate([d[active.rows], f, [radius] if active.ball else []])
@@ -311,18 +353,27 @@ def polish(p: Arrays, point: Point, units: Units, level: float = 1.0) -> Point:
     return Point(new_x[None], np.maximum(new_rows, 0)[None], new_equal[None], box[None])
 
 
-def _active_set(p: Arrays, point: Point, units: Units, level: float) -> _Active:
-    """A constraint is active where its multiplier is larger than its slack, both in units of size one."""
+def _active_set(p: Arrays, point: Point, units: Units) -> _Active:
+    """A constraint is active where its multiplier beside the largest one is larger than its slack beside the largest x.
+
+    Both are compared in units of size one.
+    """
     A, b, C, d, E, _, lb, ub, penalty, radius = (array[0] for array in p)
     x, rows, equal, box = (array[0] for array in point)
     n, k = len(x), len(units.unit)
+    far = float(np.abs(x / units.unit[:n]).max(initial=0))
+    strong = max(
+        float(np.abs(rows / units.stretch[k : k + len(d)]).max(initial=0)),
+        float(np.abs(box / units.stretch[:n]).max(initial=0)),
+    )
+    level = units.slope * far / strong if far > 0 and strong > 0 else 1.0
     pull = level * units.length / (units.slope * units.stretch**2)  # multiplier to slack, in given units
     low = (lb == ub) | (x - lb < -box * pull[:n]) | ((x <= lb) & (box <= 0))
     high = ~low & ((ub - x < box * pull[:n]) | ((x >= ub) & (box >= 0)))
     fixed, value = low | high, np.where(low, lb, np.where(high, ub, 0.0))
     held = d - C @ x < rows * pull[k : k + len(d)]
     if not penalty and radius == np.inf:
-        return _Active(fixed, value, held & (C[:, ~fixed] != 0).any(axis=1), np.zeros(n), False)
+        return _Active(fixed, value, held, np.zeros(n), False)
     size = np.abs(x)
     gradient = A @ x + b + C.T @ rows + E.T @ equal + box
     ball = bool(size.sum() >= radius * (1 - 1e-5))
@@ -330,24 +381,24 @@ def _active_set(p: Arrays, point: Point, units: Units, level: float) -> _Active:
     zero = (tau - np.abs(gradient)) * pull[:n] > size  # the multipliers of x ≤ t and −x ≤ t are both there
     zero |= size == 0
     fixed, value = fixed | zero, np.where(zero & ~fixed, 0.0, value)
-    return _Active(
-        fixed, value, held & (C[:, ~fixed] != 0).any(axis=1), np.where(fixed, np.sign(value), np.sign(x)), ball
-    )
+    return _Active(fixed, value, held, np.where(fixed, np.sign(value), np.sign(x)), ball)
 
 
 def _equality_solve(
-    A: np.ndarray, b: np.ndarray, G: np.ndarray, values: np.ndarray, active: _Active, guess: Answer
-) -> Answer:
+    A: np.ndarray, b: np.ndarray, G: np.ndarray, values: np.ndarray, active: _Active, guess: Pair
+) -> Pair:
     """x and y of min ½xᵀAx + bᵀx with Gx = values and some variables fixed, near a guess.
 
-    K + δ·diag(I, −I) is factorised in units in which its rows are of size one, δ = 0 unless K is singular, and the
-    guess is refined against K itself.
+    K + δ·diag(I, −I) is factorised in units in which its rows are of size one, δ = 0 unless K is singular or sparse,
+    and the guess is refined against K itself.
     """
     fixed, free = active.fixed, ~active.fixed
+    x, y = np.where(fixed, active.value, 0.0), guess[1].copy()
+    inner = (G[:, free] != 0).any(axis=1)  # the other rows say nothing of x and keep their multipliers
+    G, values = G[inner], values[inner]
     k, r = int(free.sum()), len(values)
-    x = np.where(fixed, active.value, 0.0)
     if not k:
-        return x, np.zeros(r)
+        return x, y
     K = np.zeros((k + r, k + r))
     K[:k, :k] = A[np.ix_(free, free)]
     K[k:, :k] = G[:, free]
@@ -357,12 +408,8 @@ def _equality_solve(
     for _ in range(4):  # symmetric equilibration
         top = np.abs(K * unit * unit[:, None]).max(axis=1, initial=0)
         unit = unit / np.sqrt(np.where(top > 0, top, 1.0))
-    S = K * unit * unit[:, None]
-    lu, pivots, info = lapack.dgetrf(S)
-    singular = info != 0 or lapack.dgecon(lu, np.abs(S).sum(axis=0).max())[0] < 1e-13
-    if singular:
-        lu, pivots, _ = lapack.dgetrf(S + np.diag(np.append(np.full(k, _SHIFT), np.full(r, -_SHIFT))))
-    answer = np.append(guess[0][free], guess[1])
+    apply, singular = _factorised(K * unit * unit[:, None], k)
+    answer = np.append(guess[0][free], y[inner])
     best, least = answer, np.inf
     for _ in range(40 if singular else 5):
         left = unit * (right - K @ answer)
@@ -370,6 +417,19 @@ def _equality_solve(
         if not miss < (0.9 if singular else 1.0) * least:
             break
         best, least = answer, miss
-        answer = answer + unit * lapack.dgetrs(lu, pivots, left)[0]
-    x[free] = best[:k]
-    return x, best[k:]
+        answer = answer + unit * apply(left)
+    x[free], y[inner] = best[:k], best[k:]
+    return x, y
+
+
+def _factorised(S: np.ndarray, k: int) -> tuple[Callable[[np.ndarray], np.ndarray], bool]:
+    """S⁻¹ as a function, for a KKT matrix with k variables, and whether S was shifted for it."""
+    shift = np.append(np.full(k, _SHIFT), np.full(len(S) - k, -_SHIFT))
+    if S.size > _MANY_LU and np.count_nonzero(S) < _THIN * S.size:
+        shifted = sparse.csc_matrix(S) + sparse.diags(shift, format="csc")
+        return splu(shifted, diag_pivot_thresh=0.1, options={"SymmetricMode": True}).solve, True
+    lu, pivots, info = lapack.dgetrf(S)
+    singular = info != 0 or lapack.dgecon(lu, np.abs(S).sum(axis=0).max())[0] < 1e-13
+    if singular:
+        lu, pivots, _ = lapack.dgetrf(S + np.diag(shift))
+    return lambda right: lapack.dgetrs(lu, pivots, right)[0], singular

@@ -8,6 +8,7 @@ set. Where all fail, a linear program looks for a proof that the problem is infe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,15 +16,16 @@ from scipy.linalg import lapack
 
 from time2decide.core.validation import validate_count
 from time2decide.qp import engines
-from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded, times
+from time2decide.qp.certificate import Arrays, Form, Point, Rule, is_optimal, proves_infeasible, proves_unbounded, times
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
-_LEVELS = (1e-12, 1e-10, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # tolerances by which points are ranked
 _BULK_FROM = 32  # problems from which on the compiled kernel is used
-_LARGE = 150  # variables from which on PIQP is faster
+_SMALL = 40  # variables up to which every attempt costs next to nothing
+_WORK = 2e7  # operations of the set-up of DAQP from which on PIQP goes first
 _ENOUGH = 2  # attempts before an answer that is within the tolerance, but not sharp, is taken
+_NEARLY = 1e-10  # tolerance at which no other engine is asked
 _SHARP = 1e-12  # tolerance at which no better answer is looked for
 
 
@@ -54,10 +56,11 @@ def solve_exact(
             x, dual = quick
             return Solution.build(qp, x, dual, None, None, np.array([Status.OPTIMAL], dtype="<U16"), "exact")
     p = Arrays.of(qp)
-    point, solved = _quickly(p, tol, workers, initial)
+    point, solved, tried = _quickly(p, tol, workers, initial)
     status = np.full(len(qp), Status.OPTIMAL, dtype="<U16")
     for i in map(int, np.flatnonzero(~solved)):
-        found, status[i] = solve_one(p.at(slice(i, i + 1)), tol)
+        one = slice(i, i + 1)
+        found, status[i] = solve_one(p.at(one), tol, point.at(one) if tried else None)
         for into, part in zip(point, found, strict=True):
             into[i] = part[0]
     x, dual, dual_eq, dual_box = (torch.from_numpy(part).to(qp.A) for part in point)
@@ -70,8 +73,7 @@ def _one_of_many_rows(qp: QP, tol: float) -> tuple[torch.Tensor, torch.Tensor] |
     answer = engines.rows_by_daqp(A, b, C, d)
     if answer is None:
         return None
-    x, dual = answer
-    dual = np.maximum(dual, 0.0)
+    x, dual = answer.x, np.maximum(answer.y, 0.0)
     size, product, sharp = np.abs(x), A @ x, min(tol, _SHARP)
     terms = np.abs(A) @ size + np.abs(b)
     left = np.abs(product + b + dual @ C)
@@ -85,32 +87,34 @@ def _one_of_many_rows(qp: QP, tol: float) -> tuple[torch.Tensor, torch.Tensor] |
 
 def _quickly(
     p: Arrays, tol: float, workers: int | None, initial: tuple[torch.Tensor, torch.Tensor] | None
-) -> tuple[Point, np.ndarray]:
-    """Answers of the many problems that need no care, and which those are, (batch,) of bool."""
+) -> tuple[Point, np.ndarray, bool]:
+    """Answers of the many problems that need no care, which those are, and whether the others are what DAQP says."""
     batch, n = p.b.shape
     if p.sparse and (batch < _BULK_FROM or p.d.shape[1] + p.f.shape[1] or np.isfinite(p.radius).any()):
-        return _empty(p), np.zeros(batch, dtype=bool)
+        return _empty(p), np.zeros(batch, dtype=bool), False
     if batch >= _BULK_FROM and initial is None:
         try:
             from time2decide.qp.bulk import solve_bulk  # compiled: not loaded for a few problems
         except ImportError:
             pass
         else:
-            return _penalised(p, tol, workers) if p.sparse else solve_bulk(p, tol, workers)
-    point, solved = _empty(p), np.zeros(batch, dtype=bool)
+            return (*(_penalised(p, tol, workers) if p.sparse else solve_bulk(p, tol, workers)), False)
+    point = _empty(p)
     if p.sparse:
-        return point, solved
+        return point, np.zeros(batch, dtype=bool), False
+    if initial is None and n > _SMALL:
+        return point, np.zeros(batch, dtype=bool), False
     for i in range(batch):
-        start = None if initial is None else (initial[0][i].numpy(), initial[1][i].numpy())
+        start = None if initial is None else engines.Answer(initial[0][i].numpy(), initial[1][i].numpy())
         answer = engines.by_daqp(engines.lift(p, i), start)
         if answer is not None:
-            x, y = answer
+            x, y, _ = answer
             point.x[i], point.box[i] = x, y[:n]
             point.rows[i], point.equal[i] = y[n : n + p.d.shape[1]], y[n + p.d.shape[1] :]
     solved = is_optimal(p, point, min(tol, _SHARP))
     for i in map(int, np.flatnonzero(solved)):
         solved[i] = not _hangs_by_rounding(p.at(slice(i, i + 1)), point.at(slice(i, i + 1)))
-    return point, solved
+    return point, solved, True
 
 
 def _empty(p: Arrays) -> Point:
@@ -135,28 +139,33 @@ def _penalised(p: Arrays, tol: float, workers: int | None) -> tuple[Point, np.nd
     return point, solved & definite & is_optimal(p, point, _SHARP)
 
 
-def solve_one(p: Arrays, tol: float) -> tuple[Point, str]:
-    """The point (batch of one) and status of one problem; NaN where there is no answer."""
-    form = engines.lift(p, 0)
+def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point, str]:
+    """The point (batch of one) and status of one problem; NaN where there is no answer.
+
+    `first` is what DAQP has found for the problem as it is given, NaN where it has found nothing.
+    """
+    one = _One(p)
     none = Point(*(np.full_like(np.asarray(part, dtype=float), np.nan) for part in (p.b, p.d, p.f, p.b)))
+    form = one.form
     if (form.low > form.high).any() or (form.low == np.inf).any() or (form.high == -np.inf).any():
         return none, Status.INFEASIBLE
-    best, reached = none, np.inf
-    verdict, asked = None, False
-    for turn, candidates in enumerate(_attempts(p, form)):
-        if candidates is None:  # DAQP found no answer: is there any?
-            verdict, asked = verdict if asked else diagnose(form), True
+    best, reached, sharp = none, np.inf, min(tol, _SHARP)
+    verdict, asked, failures = None, False, 0
+    for turn, candidates in enumerate(_attempts(one, first)):
+        if candidates is None:  # an engine found no answer: is there any?
+            failures += 1
+            if not asked and (failures > 1 or len(form.g) <= _SMALL):
+                verdict, asked = diagnose(form), True
             if verdict is not None:
                 return none, verdict
             continue
-        for candidate, units in candidates:
-            if is_optimal(p, candidate, min(tol, _SHARP))[0]:
-                best, reached = candidate, _SHARP
-                break
-            level = _level(p, candidate, units, tol, reached)
+        for candidate in candidates:
+            level = one.level(candidate, tol)
             if level < reached or best is none:
                 best, reached = candidate, level
-        if reached <= _SHARP or (turn >= _ENOUGH and reached <= tol):
+            if reached <= sharp:
+                break
+        if reached <= min(tol, _NEARLY) or (turn >= _ENOUGH and reached <= tol):
             break
     if reached > tol or _hangs_by_rounding(p, best):
         verdict = verdict if asked else diagnose(form)
@@ -165,70 +174,128 @@ def solve_one(p: Arrays, tol: float) -> tuple[Point, str]:
     return best, Status.OPTIMAL if reached <= tol else Status.NOT_CONVERGED
 
 
-def _level(p: Arrays, point: Point, units: engines.Units, tol: float, reached: float) -> float:
-    """The smallest of a few tolerances at which a point is optimal, if it is below `reached`."""
-    floor = engines.rounding_floor(p, point, units) if tol >= _SHARP else None
-    level = np.inf
-    for candidate in (t for t in sorted({tol, *_LEVELS}, reverse=True) if t < reached):
-        if not is_optimal(p, point, candidate, floor)[0]:
-            break
-        level = candidate
-    return level
+class _One:
+    """One problem with what all attempts share, formed when it is first needed."""
+
+    def __init__(self, p: Arrays) -> None:
+        self.p, self.form, self.rule = p, engines.lift(p, 0), Rule(p)
+
+    @cached_property
+    def scaled(self) -> tuple[Form, engines.Units]:
+        """The problem in units of size one."""
+        return engines.scaled(self.form)
+
+    @property
+    def work(self) -> float:
+        """Operations of the set-up of DAQP: LLᵀ of A and L⁻¹ times all rows."""
+        rows, n = self.form.G.shape
+        return float(n**3 / 3 + rows * n**2)
+
+    @cached_property
+    def parts(self) -> np.ndarray:
+        """The part of the problem that each variable belongs to."""
+        return engines.connected_parts(self.p)
+
+    def level(self, point: Point, tol: float) -> float:
+        """The tolerance at which a point is optimal, residuals of the size of rounding left aside."""
+        level = float(self.rule.residual(point)[0])
+        if level <= _SHARP or tol < _SHARP:
+            return level
+        floor = engines.rounding_floor(self.p, point, self.scaled[1], self.parts)
+        return float(self.rule.residual(point, floor)[0])
 
 
 def _hangs_by_rounding(p: Arrays, point: Point) -> bool:
-    """Whether Ax is nothing but the rounding of A, so that the answer is as far away as an eigenvalue is small."""
+    """Whether Ax is nothing but the rounding of A, so that the answer is as far away as an eigenvalue is small.
+
+    Looked at where b pulls: along a direction without end the objective falls, so that b has entries there.
+    """
     A, b, x = p.A[0], p.b[0], point.x[0]
-    return bool((np.abs(A @ x) + np.abs(b) <= 1e-12 * (np.abs(A) @ np.abs(x))).any())
+    return bool(((np.abs(A @ x) + np.abs(b) <= 1e-12 * (np.abs(A) @ np.abs(x))) & (b != 0)).any())
 
 
-Candidates = Iterator[tuple[Point, engines.Units]]
+Candidates = Iterator[Point]
 
 
-def _attempts(p: Arrays, form: Form) -> Iterator[Candidates | None]:
+def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
     """One engine after the other, the cheap ones first; each gives points that may be optimal, or None."""
+    p, form = one.p, one.form
     attempts: list[tuple[Callable[..., engines.Answer | None], bool]]
-    attempts = [(engines.by_daqp, False), (engines.by_daqp, True), (engines.by_piqp, False), (engines.by_piqp, True)]
+    active_set, interior = [(engines.by_daqp, scale) for scale in (False, True)], [
+        (engines.by_piqp, scale) for scale in (False, True)
+    ]
     if not form.H.any():
-        attempts = [(engines.by_highs, True), *attempts]
+        attempts = [(engines.by_highs, True), *active_set, *interior]
     elif p.sparse:
-        attempts = [(engines.by_piqp, False), *attempts]
-    elif len(form.g) > _LARGE or lapack.dpotrf(form.H)[1]:  # large or singular: PIQP before DAQP is tried again
-        attempts = [attempts[0], *attempts[2:], attempts[1]]
-    same, units = engines.scaled(form)
-    if p.sparse or not form.g.any():
-        yield iter([(_at_zero(p), units)])
+        attempts = [interior[0], *active_set, *interior]
+    elif one.work > _WORK:
+        attempts = [interior[0], active_set[0], interior[1], active_set[1]]
+    elif len(form.g) > _SMALL:
+        attempts = [active_set[0], interior[0], active_set[1], interior[1]]
+    else:
+        attempts = [*active_set, *interior]
+    zero = _at_zero(p)
+    if (p.sparse or not form.g.any()) and one.rule.residual(zero)[0] <= _SHARP:
+        yield iter([zero])
+    doubtful = []
     for engine, rescale in attempts:
-        answer = engine(same if rescale else form)
+        if engine is engines.by_daqp and not rescale and first is not None:
+            yield _refined(one, _inside(p, first)) if np.isfinite(first.x).all() else None
+            continue
+        answer = engine(one.scaled[0] if rescale else form)
         if answer is None:
             yield None
             continue
-        x, y = units.back(answer) if rescale else answer
-        yield _refined(p, _inside(p, engines.unlift(p, x, y)), units)
+        x, y, sure = one.scaled[1].back(answer) if rescale else answer
+        point = _inside(p, engines.unlift(p, x, y))
         if engine is engines.by_piqp:
-            nearest = engines.crossover(same, x / units.unit)
-            if nearest is not None:
-                yield _refined(p, _inside(p, engines.unlift(p, *units.back(nearest))), units)
+            doubtful.append(point)
+            if sure:
+                yield _from_interior(one, point, x)
+        else:
+            yield _refined(one, point)
+    for point in doubtful:
+        yield _refined(one, point)
+
+
+def _from_interior(one: _One, point: Point, x: np.ndarray) -> Candidates:
+    """The answer on the active set that an interior point shows, or that set alone, or the active set nearest to it."""
+    yield from _polished(one, point)
+    if not one.p.sparse:
+        yield engines.separated(one.p, point, one.scaled[1])
+    same, units = one.scaled
+    for nearest in engines.crossover(same, x / units.unit):
+        corner = _inside(one.p, engines.unlift(one.p, *units.back(nearest)[:2]))
+        yield from _polished(one, corner)
+        yield corner
 
 
 def _at_zero(p: Arrays) -> Point:
     return Point(*(np.zeros_like(np.asarray(part, dtype=float)) for part in (p.b, p.d, p.f, p.b)))
 
 
-def _refined(p: Arrays, point: Point, units: engines.Units) -> Candidates:
+def _refined(one: _One, point: Point) -> Candidates:
     """An engine's point, what its active set makes of it, and both without entries that are nothing but rounding."""
-    if not p.sparse:
-        yield point, units
-    polished = _inside(p, engines.polish(p, point, units))
-    yield polished, units
-    yield _inside(p, engines.polish(p, polished, units)), units
+    if not one.p.sparse:
+        yield point
+    polished = None
+    for polished in _polished(one, point):
+        yield polished
+    p, units = one.p, one.scaled[1]
     for level in _SNAP:
         for base in (point, polished):
             rounded = _inside(p, engines.snapped(p, base, units, level))
-            yield rounded, units
-            yield _inside(p, engines.polish(p, rounded, units)), units
+            yield rounded
+            yield _inside(p, engines.polish(p, rounded, units))
     if p.sparse:
-        yield point, units
+        yield point
+
+
+def _polished(one: _One, point: Point, rounds: int = 2) -> Candidates:
+    """The answers on the active set that a point shows, and on the one that this answer shows."""
+    for _ in range(rounds):
+        point = _inside(one.p, engines.polish(one.p, point, one.scaled[1]))
+        yield point
 
 
 def _inside(p: Arrays, point: Point) -> Point:

@@ -80,8 +80,8 @@ class QP:
         check: bool = True,
     ) -> None:
         values = (A, b, C, d, E, f, lb, ub, l1_penalty, l1_radius)
-        if all(value is None for value in values[4:]) and _is_clean(A, b, C, d):
-            self._take_arrays(A, b, C, d)
+        if l1_penalty is None and l1_radius is None and _is_clean(A, b, C, d, E, f, lb, ub):
+            self._take_arrays(*values[:8])
             return
         given_fields = {name: value for name, value in zip(_DIMS, values, strict=True) if value is not None}
         for name in ("A", "b"):
@@ -131,13 +131,18 @@ class QP:
             setattr(self, name, batched(name) if name in tensors else None)
         self._drop_free_rows()
 
-    def _take_arrays(self, A: np.ndarray, b: np.ndarray, C: np.ndarray | None, d: np.ndarray | None) -> None:
+    def _take_arrays(self, A, b, C, d, E, f, lb, ub) -> None:  # type: ignore[no-untyped-def]
         """One problem from arrays that need no further check: the short way."""
-        n = len(b)
-        C, d = (np.zeros((0, n)), np.zeros(0)) if C is None or d is None else (C, d)
+        if C is None:
+            C, d = np.zeros((0, len(b))), np.zeros(0)
         self.A, self.b, self.C, self.d = (torch.from_numpy(array[None].copy()) for array in (A, b, C, d))
-        self.E = self.f = self.lb = self.ub = self.l1_penalty = self.l1_radius = None
+        self.E, self.f, self.lb, self.ub = (
+            None if array is None else torch.from_numpy(array[None].copy()) for array in (E, f, lb, ub)
+        )
+        self.l1_penalty = self.l1_radius = None
         self.single = self.numpy = True
+        if lb is not None or ub is not None:
+            self._drop_free_rows()
 
     E: Tensor | None
     f: Tensor | None
@@ -298,18 +303,41 @@ _SHAPES = {
 }
 
 
-def _is_clean(A: ArrayLike, b: ArrayLike, C: ArrayLike, d: ArrayLike) -> bool:
-    """Whether one problem is given as float64 arrays that fit, with a definite A: nothing more is to be checked."""
-    given = (A, b) if C is None and d is None else (A, b, C, d)
-    if not all(type(array) is np.ndarray and array.dtype == np.float64 for array in given):
+def _is_clean(*values: ArrayLike) -> bool:
+    """Whether one problem is given as float64 arrays that fit, with a semidefinite A: nothing more is to be checked."""
+    A, b, C, d, E, f, lb, ub = values
+    for array in values:
+        if array is not None and (type(array) is not np.ndarray or array.dtype != np.float64):
+            return False
+    if A is None or b is None or b.ndim != 1 or not len(b) or A.shape != (len(b), len(b)):
         return False
-    n = b.shape[0] if b.ndim == 1 else 0
-    if not n or A.shape != (n, n) or (len(given) == 4 and (d.ndim != 1 or C.shape != (d.shape[0], n))):
+    total = float(np.abs(A).sum() + np.abs(b).sum())  # finite only if every entry is
+    for matrix, side in ((C, d), (E, f)):
+        if (matrix is None) != (side is None):
+            return False
+        if matrix is not None:
+            if side.ndim != 1 or matrix.shape != (len(side), len(b)):
+                return False
+            total += float(np.abs(matrix).sum() + np.abs(side).sum())
+    if not total < NO_BOUND:
         return False
-    total = sum(float(np.abs(array).sum()) for array in given)  # finite only if every entry is
-    if not total < NO_BOUND or not (A == A.T).all():
+    if any(bound is not None and (bound.shape != b.shape or np.isnan(bound).any()) for bound in (lb, ub)):
         return False
-    return int(lapack.dpotrf(A, clean=0)[1]) == 0
+    return bool((A == A.T).all()) and _is_semidefinite(A)
+
+
+def _is_semidefinite(A: np.ndarray) -> bool:
+    """Whether Cholesky's method goes through, if need be after a shift by rounding; rows of zeros are left out."""
+    if (2 * A.diagonal() >= np.abs(A).sum(axis=1)).all():  # the diagonal dominates
+        return True
+    used = np.flatnonzero(A.any(axis=1))
+    if len(used) < len(A):
+        A = A[np.ix_(used, used)]
+    if not len(A) or lapack.dpotrf(A.T, clean=0)[1] == 0:  # Aᵀ is A in the order of LAPACK
+        return True
+    shifted = A.T.copy(order="K")
+    shifted.flat[:: len(A) + 1] += 1e-9 * np.abs(A).max() * len(A)
+    return int(lapack.dpotrf(shifted, clean=0, overwrite_a=1)[1]) == 0
 
 
 def _check_trailing(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str) -> None:
