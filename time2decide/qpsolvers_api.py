@@ -164,7 +164,8 @@ def _fill(result: Any, problem: Problem, answer: Solution) -> None:
     result.found = answer.status == Status.OPTIMAL
     if not result.found:
         return
-    result.x, result.obj = answer.x, answer.objective
+    P, q, x = answer.qp.A[0].numpy(), answer.qp.b[0].numpy(), answer.x
+    result.x, result.obj = x, float(x @ (P @ x) / 2 + q @ x)
     result.z = answer.dual if problem.G is not None else np.empty(0)
     result.y = answer.dual_eq if problem.A is not None else np.empty(0)
     result.z_box = answer.dual_box if answer.dual_box is not None else np.empty(0)

@@ -120,11 +120,14 @@ class Rule:
 
     def residual(self, point: Point, floor: Floor | None = None) -> np.ndarray:
         """The smallest `tol` at which each point is optimal, (batch,); infinite where there is none."""
-        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            found = self._residual(point, Floor(0.0, 0.0, 0.0) if floor is None else floor)  # type: ignore[arg-type]
-        return np.where(np.isfinite(point.x).all(-1) & (found >= 0), found, np.inf)
+        return self.measure(point).level(floor)
 
-    def _residual(self, point: Point, floor: Floor) -> np.ndarray:
+    def measure(self, point: Point) -> Measured:
+        """What each condition of the rule misses and what that is compared with."""
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            return self._measure(point)
+
+    def _measure(self, point: Point) -> Measured:
         p = self.p
         x, rows, equal, box = point
         size, rounding = np.abs(x), _EPS * (100 + x.shape[1])
@@ -138,17 +141,14 @@ class Rule:
             slack = np.where(box > 0, p.ub - x, np.where(box < 0, x - p.lb, 0.0))
             held, gap = _pulled(box, slack, rounding * size)
             gradient, excuse = gradient + box, excuse + np.abs(box)
-        for matrix, sizes, bound, dual, equation, least in (
-            (p.C, self.C, p.d, rows, False, floor.rows),
-            (p.E, self.E, p.f, equal, True, floor.equal),
-        ):
+        misses: list[tuple[np.ndarray, np.ndarray] | None] = [None, None]
+        for i, (matrix, sizes, bound, dual) in enumerate(((p.C, self.C, p.d, rows), (p.E, self.E, p.f, equal))):
             if not bound.shape[1]:
                 continue
             gradient = gradient + transposed_times(matrix, dual)
             excuse = excuse + _CANCEL * transposed_times(sizes, np.abs(dual))
             slack, reach = bound - times(matrix, x), np.abs(bound) + times(sizes, size)
-            worst = np.maximum(worst, _share((np.abs(slack) if equation else -slack) - least, reach))
-            worst = worst if equation else np.where((dual >= 0).all(-1), worst, np.inf)
+            misses[i] = (np.abs(slack) if i else -slack), reach
             at, more = _pulled(dual, slack, rounding * reach)
             held, gap = held & at, gap + more
         if p.sparse:
@@ -159,17 +159,36 @@ class Rule:
             worst = np.maximum(worst, _share((total - p.radius)[:, None], reach[:, None]))
             gap = gap + np.where(level > p.penalty, (level - p.penalty) * np.abs(p.radius - total), 0.0)
         left = np.abs(gradient)
-        worst = np.maximum(worst, _share(left - floor.gradient, excuse))
         exact = held & (left <= rounding * terms).all(-1)
         gap = _share((gap + (size * left).sum(-1))[:, None], worth.sum(-1)[:, None])
-        return np.where(exact, worst, np.maximum(worst, gap))
+        worst = np.where(exact, worst, np.maximum(worst, gap))
+        worst = np.where((rows >= 0).all(-1) & np.isfinite(x).all(-1), worst, np.inf)
+        return Measured(worst, misses[0], misses[1], (left, excuse))
+
+
+class Measured(NamedTuple):
+    """The conditions of the rule at some points: what no rounding excuses, and (miss, terms) of the others."""
+
+    worst: np.ndarray  # (batch,)
+    rows: tuple[np.ndarray, np.ndarray] | None  # (batch, m)
+    equal: tuple[np.ndarray, np.ndarray] | None  # (batch, p)
+    gradient: tuple[np.ndarray, np.ndarray]  # (batch, n)
+
+    def level(self, floor: Floor | None = None) -> np.ndarray:
+        """The smallest `tol` at which each point is optimal, rounding up to `floor` left aside, (batch,)."""
+        worst = self.worst
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            for part, least in zip(self[1:], floor or (0.0, 0.0, 0.0), strict=True):
+                if part is not None:
+                    worst = np.maximum(worst, _share(part[0] - least, part[1]))
+        return worst
 
 
 def _pulled(dual: np.ndarray, slack: np.ndarray, rounding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether every constraint with a multiplier holds with equality but for rounding, and Σ|dual·slack|, (batch,)."""
     pulls = dual != 0
     slack = np.where(pulls, np.abs(slack), 0.0)
-    return (slack <= rounding).all(-1), (np.abs(dual) * slack).sum(-1)
+    return np.asarray((slack <= rounding).all(-1)), (np.abs(dual) * slack).sum(-1)
 
 
 def _share(miss: np.ndarray, terms: np.ndarray) -> np.ndarray:

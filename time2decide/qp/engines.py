@@ -34,6 +34,7 @@ _ROUNDING = 1e-12  # of the largest term, in units of size one
 _SHIFT = 1e-8  # regularisation of singular KKT systems, in units in which their rows are of size one
 _THIN = 0.1  # share of entries in use below which a sparse factorisation pays, if there are many
 _MANY, _MANY_LU = 10_000, 100_000  # entries from which on PIQP's sparse solver and a sparse LU pay
+_WHITE = 40  # variables from which on a change of coordinates pays
 _PROXIMAL = (1e-4, 1e-6)  # weights of the rounds from an interior point to an active set
 _EQUALITY = 5  # DAQP's mark of an equation
 
@@ -81,28 +82,46 @@ def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
     first = 0 if bounded else len(form.g)  # leave the bounds out where there are none
     high = np.ascontiguousarray(np.minimum(form.high, _NO_BOUND)[first:])
     low = np.ascontiguousarray(np.maximum(form.low, -_NO_BOUND)[first:])
-    guess = {} if start is None else {"primal_start": np.ascontiguousarray(start.x, dtype=float)}
-    matrices = (np.ascontiguousarray(form.H), np.ascontiguousarray(form.g), np.ascontiguousarray(form.G))
+    k, sides = len(form.g), (high, low, np.ascontiguousarray(sense[first:]))
+    L, singular = lapack.dpotrf(form.H.T, lower=1, clean=0)
+    white = not singular and k >= _WHITE
+    if white:
+        matrices = _whitened(L, form.g, np.vstack([np.eye(k), form.G]) if bounded else form.G)
+    else:
+        matrices = tuple(np.ascontiguousarray(array) for array in (form.H, form.g, form.G))
+    guess = {}
+    if start is not None:
+        guess["primal_start"] = np.ascontiguousarray(np.tril(L).T @ start.x if white else start.x, dtype=float)
     # DAQP adds proximal rounds to a singular problem, which tight tolerances end too early
-    singular = bool(lapack.dpotrf(matrices[0].T, clean=0)[1])
     for settings in (_LOOSE, _DAQP) if singular else (_DAQP, _LOOSE):
-        x, _, flag, info = daqp.solve(*matrices, high, low, np.ascontiguousarray(sense[first:]), **guess, **settings)
+        x, _, flag, info = daqp.solve(*matrices, *sides, **guess, **settings)
         if flag > 0:
             break
     else:
         return None
+    x = lapack.dtrtrs(L, x, lower=1, trans=1)[0] if white else x
     y = np.concatenate([np.zeros(first), info["lam"]])
-    k = len(form.g)
     x = np.where(y[:k] > 0, form.high[:k], np.where(y[:k] < 0, form.low[:k], x))  # at its bound exactly
     return Answer(x, y)
 
 
+def _whitened(L: np.ndarray, g: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The matrices of DAQP in z = Lᵀx, in which A = LLᵀ is the identity: LAPACK forms rows·L⁻ᵀ faster than DAQP."""
+    return np.eye(len(g)), lapack.dtrtrs(L, g, lower=1)[0], lapack.dtrtrs(L, rows.T, lower=1)[0].T
+
+
 def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Answer | None:
-    """DAQP on Cx ≤ d alone."""
-    rows = len(d)
-    arrays = (np.ascontiguousarray(A), np.ascontiguousarray(b), np.ascontiguousarray(C), np.ascontiguousarray(d))
-    x, _, flag, info = daqp.solve(*arrays, np.full(rows, -_NO_BOUND), np.zeros(rows, dtype=np.int32), **_DAQP)
-    return Answer(np.asarray(x), np.asarray(info["lam"])) if flag > 0 else None
+    """DAQP on Cx ≤ d alone, for definite A."""
+    sides = np.ascontiguousarray(d), np.full(len(d), -_NO_BOUND), np.zeros(len(d), dtype=np.int32)
+    if len(b) < _WHITE:
+        matrices = tuple(np.ascontiguousarray(array) for array in (A, b, C))
+        x, _, flag, info = daqp.solve(*matrices, *sides, **_DAQP)
+        return Answer(x, info["lam"]) if flag > 0 else None
+    L, singular = lapack.dpotrf(A.T, lower=1, clean=0)
+    if singular:
+        return None
+    z, _, flag, info = daqp.solve(*_whitened(L, b, C), *sides, **_DAQP)
+    return Answer(lapack.dtrtrs(L, z, lower=1, trans=1)[0], info["lam"]) if flag > 0 else None
 
 
 def by_piqp(form: Form) -> Answer | None:
@@ -147,7 +166,7 @@ def by_piqp(form: Form) -> Answer | None:
 def is_sparse(form: Form) -> bool:
     """Whether sparse factorisations are worth their set-up: many variables, few of the entries in use."""
     size = form.H.size + form.G.size
-    return size > _MANY and np.count_nonzero(form.H) + np.count_nonzero(form.G) < _THIN * size
+    return size > _MANY and bool(np.count_nonzero(form.H) + np.count_nonzero(form.G) < _THIN * size)
 
 
 def crossover(form: Form, x: np.ndarray) -> Iterator[Answer]:
@@ -220,7 +239,7 @@ class Units(NamedTuple):
         return Answer(answer.x * self.unit, answer.y * (self.slope * self.stretch), answer.sure)
 
 
-def scaled(form: Form, rounds: int = 8) -> tuple[Form, Units]:
+def scaled(form: Form, rounds: int = 4) -> tuple[Form, Units]:
     """The same problem with rows, columns and objective of size one.
 
     Ruiz' equilibration of the KKT matrix, then one unit of length for x, so that bounds are of order one as well.
@@ -270,9 +289,11 @@ def connected_parts(p: Arrays) -> np.ndarray:
     A, C, E = p.A[0], p.C[0], p.E[0]
     if any((row != 0).all() for row in (*C[:1], *E[:1], A[0])):  # one full row couples everything
         return np.zeros(len(A), dtype=int)
-    row, column = np.nonzero(np.vstack([A, C, E]))
-    nodes = len(A) + len(A) + len(C) + len(E)  # variables, then rows
-    links = sparse.csr_array((np.ones(len(row), dtype=np.int8), (len(A) + row, column)), shape=(nodes, nodes))
+    used = np.vstack([A, C, E]) != 0
+    ends = np.append(np.zeros(len(A), dtype=np.int32), np.cumsum(np.append(0, used.sum(axis=1)), dtype=np.int32))
+    column = np.nonzero(used)[1].astype(np.int32)
+    nodes = len(ends) - 1  # variables, then rows
+    links = sparse.csr_array((np.ones(len(column)), column, ends), shape=(nodes, nodes))
     return np.asarray(csgraph.connected_components(links, directed=False)[1][: len(A)])
 
 

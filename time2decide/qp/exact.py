@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.linalg import lapack
 
 from time2decide.core.validation import validate_count
 from time2decide.qp import engines
@@ -20,11 +19,13 @@ from time2decide.qp.certificate import Arrays, Form, Point, Rule, is_optimal, pr
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
+_OPTIMAL = np.array([Status.OPTIMAL], dtype="<U16")
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
 _BULK_FROM = 32  # problems from which on the compiled kernel is used
 _SMALL = 40  # variables up to which every attempt costs next to nothing
 _WORK = 2e7  # operations of the set-up of DAQP from which on PIQP goes first
 _ENOUGH = 2  # attempts before an answer that is within the tolerance, but not sharp, is taken
+_HOPELESS = 1e-2  # residual that no rounding excuses
 _NEARLY = 1e-10  # tolerance at which no other engine is asked
 _SHARP = 1e-12  # tolerance at which no better answer is looked for
 
@@ -50,11 +51,12 @@ def solve_exact(
     """
     if workers is not None:
         validate_count("workers", workers)
-    if initial is None and len(qp) == 1 and qp.m and qp.plain and qp.l1_penalty is None and qp.l1_radius is None:
-        quick = _one_of_many_rows(qp, tol)
-        if quick is not None:
-            x, dual = quick
-            return Solution.build(qp, x, dual, None, None, np.array([Status.OPTIMAL], dtype="<U16"), "exact")
+    if initial is None and len(qp) == 1 and qp.m and qp.kind == "LC" and qp.plain and qp.in_numpy:
+        short = _only_rows(qp, tol)
+        if short is not None and qp.single:
+            return Solution(qp, short[0], short[1], None, None, str(Status.OPTIMAL), "exact")
+        if short is not None:
+            return Solution.build(qp, short[0][None], short[1][None], None, None, _OPTIMAL, "exact")
     p = Arrays.of(qp)
     point, solved, tried = _quickly(p, tol, workers, initial)
     status = np.full(len(qp), Status.OPTIMAL, dtype="<U16")
@@ -63,26 +65,34 @@ def solve_exact(
         found, status[i] = solve_one(p.at(one), tol, point.at(one) if tried else None)
         for into, part in zip(point, found, strict=True):
             into[i] = part[0]
-    x, dual, dual_eq, dual_box = (torch.from_numpy(part).to(qp.A) for part in point)
+    x, dual, dual_eq, dual_box = (part if qp.in_numpy else torch.from_numpy(part).to(qp.A) for part in point)
     return Solution.build(qp, x, dual, dual_eq, dual_box, status, "exact")
 
 
-def _one_of_many_rows(qp: QP, tol: float) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """x and dual of one problem with Cx ≤ d, by DAQP and the rule of `certificate` in few steps, or None."""
-    A, b, C, d = (t[0].detach().cpu().double().numpy() for t in (qp.A, qp.b, qp.C, qp.d))
+def _only_rows(qp: QP, tol: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """x and dual, (n,) and (m,), of one problem with Cx ≤ d, or None: DAQP, and the certificate in few steps.
+
+    What is checked here is stricter than the rule of `certificate` and needs no |A| and |C|: residuals are compared
+    with |Ax| + |b|, and |A||x| is bounded by aᵀ|x|·a for semidefinite A with diagonal a².
+    """
+    A, b, C, d = (t.numpy()[0] for t in (qp.A, qp.b, qp.C, qp.d))
     answer = engines.rows_by_daqp(A, b, C, d)
     if answer is None:
         return None
     x, dual = answer.x, np.maximum(answer.y, 0.0)
     size, product, sharp = np.abs(x), A @ x, min(tol, _SHARP)
-    terms = np.abs(A) @ size + np.abs(b)
-    left = np.abs(product + b + dual @ C)
-    slack, reach = d - C @ x, np.abs(d) + np.abs(C) @ size
-    force = np.abs(product) + np.abs(b)
-    holds = (left <= sharp * terms).all() and (slack >= -sharp * reach).all() and (force > 1e-12 * terms).all()
-    if not holds or not size @ left + dual @ np.abs(slack) <= sharp * (size @ force):
+    force, left = np.abs(product) + np.abs(b), np.abs(product + b + dual @ C)
+    slack = d - C @ x
+    root = np.sqrt(A.diagonal())
+    if not (left <= sharp * force).all() or not (force > (1e-12 * (root @ size)) * root).all():
         return None
-    return torch.from_numpy(x[None]).to(qp.A), torch.from_numpy(dual[None]).to(qp.A)
+    if not size @ left + dual @ np.abs(slack) <= sharp * (size @ force):
+        return None
+    if slack.min() < 0:
+        out = slack < 0
+        if (-slack[out] > sharp * (np.abs(d[out]) + np.abs(C[out]) @ size)).any():
+            return None
+    return x, dual
 
 
 def _quickly(
@@ -186,10 +196,10 @@ class _One:
         return engines.scaled(self.form)
 
     @property
-    def work(self) -> float:
-        """Operations of the set-up of DAQP: LLᵀ of A and L⁻¹ times all rows."""
+    def suits_interior(self) -> bool:
+        """Whether PIQP goes before DAQP, which has to form LLᵀ of A and L⁻¹ times all rows."""
         rows, n = self.form.G.shape
-        return float(n**3 / 3 + rows * n**2)
+        return n**3 / 3 + rows * n**2 > _WORK
 
     @cached_property
     def parts(self) -> np.ndarray:
@@ -198,11 +208,11 @@ class _One:
 
     def level(self, point: Point, tol: float) -> float:
         """The tolerance at which a point is optimal, residuals of the size of rounding left aside."""
-        level = float(self.rule.residual(point)[0])
-        if level <= _SHARP or tol < _SHARP:
+        measured = self.rule.measure(point)
+        level = float(measured.level()[0])
+        if level <= _SHARP or tol < _SHARP or measured.worst[0] > _HOPELESS:
             return level
-        floor = engines.rounding_floor(self.p, point, self.scaled[1], self.parts)
-        return float(self.rule.residual(point, floor)[0])
+        return float(measured.level(engines.rounding_floor(self.p, point, self.scaled[1], self.parts))[0])
 
 
 def _hangs_by_rounding(p: Arrays, point: Point) -> bool:
@@ -221,14 +231,15 @@ def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
     """One engine after the other, the cheap ones first; each gives points that may be optimal, or None."""
     p, form = one.p, one.form
     attempts: list[tuple[Callable[..., engines.Answer | None], bool]]
-    active_set, interior = [(engines.by_daqp, scale) for scale in (False, True)], [
-        (engines.by_piqp, scale) for scale in (False, True)
-    ]
+    active_set, interior = (
+        [(engines.by_daqp, scale) for scale in (False, True)],
+        [(engines.by_piqp, scale) for scale in (False, True)],
+    )
     if not form.H.any():
         attempts = [(engines.by_highs, True), *active_set, *interior]
     elif p.sparse:
         attempts = [interior[0], *active_set, *interior]
-    elif one.work > _WORK:
+    elif one.suits_interior:
         attempts = [interior[0], active_set[0], interior[1], active_set[1]]
     elif len(form.g) > _SMALL:
         attempts = [active_set[0], interior[0], active_set[1], interior[1]]
@@ -278,7 +289,7 @@ def _refined(one: _One, point: Point) -> Candidates:
     """An engine's point, what its active set makes of it, and both without entries that are nothing but rounding."""
     if not one.p.sparse:
         yield point
-    polished = None
+    polished = point
     for polished in _polished(one, point):
         yield polished
     p, units = one.p, one.scaled[1]

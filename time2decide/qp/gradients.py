@@ -31,8 +31,10 @@ class DegenerateWarning(UserWarning):
 
 def needs_gradient(qp: QP) -> bool:
     """Whether somebody will ask for derivatives of the answer."""
-    return torch.is_grad_enabled() and any(
-        getattr(qp, name) is not None and getattr(qp, name).requires_grad for name in FIELDS
+    return (
+        not qp.numpy
+        and torch.is_grad_enabled()
+        and any(getattr(qp, name) is not None and getattr(qp, name).requires_grad for name in FIELDS)
     )
 
 

@@ -136,13 +136,14 @@ class QP:
         if C is None:
             C, d = np.zeros((0, len(b))), np.zeros(0)
         self.A, self.b, self.C, self.d = (torch.from_numpy(array[None].copy()) for array in (A, b, C, d))
-        self.E, self.f, self.lb, self.ub = (
-            None if array is None else torch.from_numpy(array[None].copy()) for array in (E, f, lb, ub)
-        )
-        self.l1_penalty = self.l1_radius = None
+        self.E = self.f = self.lb = self.ub = self.l1_penalty = self.l1_radius = None
+        if E is not None:
+            self.E, self.f = torch.from_numpy(E[None].copy()), torch.from_numpy(f[None].copy())
+        if lb is not None:
+            self.lb = torch.from_numpy(np.where(lb[None] <= -NO_BOUND, -np.inf, lb[None]))
+        if ub is not None:
+            self.ub = torch.from_numpy(np.where(ub[None] >= NO_BOUND, np.inf, ub[None]))
         self.single = self.numpy = True
-        if lb is not None or ub is not None:
-            self._drop_free_rows()
 
     E: Tensor | None
     f: Tensor | None
@@ -198,6 +199,11 @@ class QP:
     def m(self) -> int:
         """Number of rows of C."""
         return self.C.shape[-2]
+
+    @property
+    def in_numpy(self) -> bool:
+        """Whether the problem was given as arrays of float64, so that answers need no conversion."""
+        return self.numpy and self.A.dtype == torch.float64
 
     @property
     def plain(self) -> bool:
@@ -303,37 +309,36 @@ _SHAPES = {
 }
 
 
-def _is_clean(*values: ArrayLike) -> bool:
+def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
     """Whether one problem is given as float64 arrays that fit, with a semidefinite A: nothing more is to be checked."""
-    A, b, C, d, E, f, lb, ub = values
-    for array in values:
+    for array in (A, b, C, d, E, f, lb, ub):
         if array is not None and (type(array) is not np.ndarray or array.dtype != np.float64):
             return False
     if A is None or b is None or b.ndim != 1 or not len(b) or A.shape != (len(b), len(b)):
         return False
-    total = float(np.abs(A).sum() + np.abs(b).sum())  # finite only if every entry is
+    n, total = len(b), float(A.sum()) + float(b.sum())  # finite only if every entry is
     for matrix, side in ((C, d), (E, f)):
         if (matrix is None) != (side is None):
             return False
         if matrix is not None:
-            if side.ndim != 1 or matrix.shape != (len(side), len(b)):
+            if side.ndim != 1 or matrix.shape != (len(side), n):
                 return False
-            total += float(np.abs(matrix).sum() + np.abs(side).sum())
-    if not total < NO_BOUND:
+            total += float(matrix.sum()) + float(side.sum())
+    if not abs(total) < np.inf or (d is not None and len(d) and max(d.max(), -d.min()) >= NO_BOUND):
         return False
-    if any(bound is not None and (bound.shape != b.shape or np.isnan(bound).any()) for bound in (lb, ub)):
-        return False
+    for bound in (lb, ub):
+        if bound is not None and (bound.shape != b.shape or bound.max() != bound.max()):  # NaN is not itself
+            return False
     return bool((A == A.T).all()) and _is_semidefinite(A)
 
 
 def _is_semidefinite(A: np.ndarray) -> bool:
     """Whether Cholesky's method goes through, if need be after a shift by rounding; rows of zeros are left out."""
-    if (2 * A.diagonal() >= np.abs(A).sum(axis=1)).all():  # the diagonal dominates
+    if lapack.dpotrf(A.T, clean=0)[1] == 0:  # Aᵀ is A in the order of LAPACK
         return True
     used = np.flatnonzero(A.any(axis=1))
-    if len(used) < len(A):
-        A = A[np.ix_(used, used)]
-    if not len(A) or lapack.dpotrf(A.T, clean=0)[1] == 0:  # Aᵀ is A in the order of LAPACK
+    A = A[np.ix_(used, used)]
+    if not len(A) or lapack.dpotrf(A.T, clean=0)[1] == 0 or (2 * A.diagonal() >= np.abs(A).sum(axis=1)).all():
         return True
     shifted = A.T.copy(order="K")
     shifted.flat[:: len(A) + 1] += 1e-9 * np.abs(A).max() * len(A)

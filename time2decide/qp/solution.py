@@ -143,15 +143,15 @@ class Solution:
     def build(
         cls,
         qp: QP,
-        x: Tensor,
-        dual: Tensor,
-        dual_eq: Tensor | None,
-        dual_box: Tensor | None,
+        x: ArrayLike,
+        dual: ArrayLike,
+        dual_eq: ArrayLike,
+        dual_box: ArrayLike,
         status: ArrayLike,
         method: str,
         **extra: ArrayLike,
     ) -> Solution:
-        """Wrap batched tensors into the shape and array type of `qp`."""
+        """Wrap batched tensors, or arrays where `qp` has such, into the shape and array type of `qp`."""
         values = {key: _present(qp, value, along=1 if key == "history" else 0) for key, value in extra.items()}
         dual_eq = None if qp.E is None else dual_eq
         dual_box = None if qp.lb is None and qp.ub is None else dual_box
