@@ -4,7 +4,14 @@ import pytest
 
 from time2decide.backtesting import backtest
 from time2decide.core.validation import InputError
+from time2decide.forecasting.market_state import MarketState
+from time2decide.forecasting.simple import ridge
 from time2decide.markets import Constraints, Limit
+from time2decide.markets.estimators import EWMA, two_scale
+from time2decide.markets.portfolio import nearest_portfolio
+from time2decide.policy.market_decision import market_decision
+from time2decide.policy.market_policy import MarketPolicy
+from time2decide.simulation.engine import drifted
 
 
 def market(rows=130, assets=6):
@@ -13,7 +20,71 @@ def market(rows=130, assets=6):
     return pd.DataFrame(rng.standard_normal((rows, assets)) * 0.01, dates, list("ABCDEF")[:assets])
 
 
-@pytest.mark.parametrize("strategy", ["pto-ridge", "uniform", "soft-persistence"])
+RISK = 50.0  # λ, so that risk counts beside forecasts of one day
+ALLOCATED = np.array([0.3, 0.3, 0.1, 0.1, 0.1, 0.1])  # a benchmark
+GROUP = Limit("group x", np.array([1.0, 1, 0, 0, 0, 0]), 0.1, 0.3)
+#: What the how-to has an example of: constraints, benchmark and cost in basis points.
+TERMS = {
+    "bounds": (Constraints(lower=0.13, upper=0.18), None, 0.0),
+    "group": (Constraints(limits=(GROUP,)), None, 0.0),
+    "cash": (Constraints(cash=(0.1, 0.3), cash_return=1e-5), None, 0.0),
+    "benchmark": (None, ALLOCATED, 0.0),
+    "costs": (None, None, 3.0),
+    "all": (Constraints(upper=0.3, cash=(0.05, 0.4), limits=(GROUP,)), ALLOCATED, 3.0),
+}
+
+
+def posed(strategy, returns, previous, gamma, cost):
+    """μ, Σ, λ and the cost of a unit that a strategy gives to the solver after the rows of `returns`."""
+    m = len(previous)
+    if strategy == "pto-ridge":
+        window = returns[-96:]
+        return ridge(window[None])[0], np.cov(window.T), RISK, 0.0
+    if strategy == "two-scale-minvar":
+        return np.zeros(m), two_scale(least=2).update(returns).covariance(), 25.0, cost / 20
+    if strategy == "minimum-variance-ewma":
+        return np.zeros(m), EWMA(63, least=3).update(returns[-504:]).covariance(), RISK, 0.0
+    policy, state = MarketPolicy.from_pretrained(), MarketState(m).extend(returns)
+    made = market_decision(policy, state, np.full(m, 1 / m), gamma, RISK, 1e4 * cost)
+    return made.mean if strategy == "market" else made.prior, made.covariance, RISK, cost / made.days
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize(
+    "strategy", ["market", "market-risk", "pto-ridge", "two-scale-minvar", "minimum-variance-ewma"]
+)
+def test_strategies_that_optimise_solve_under_the_terms_by_cvxpy(strategy, term, cvxpy_portfolio):
+    constraints, benchmark, cost = TERMS[term]
+    table, gamma = market(99), 2.0 if strategy.startswith("minimum") else 0.6
+    options = {"risk_aversion": RISK, "cost_bps": cost, "constraints": constraints, "benchmark": benchmark}
+    weights = backtest(table, [strategy], gamma, **options).weights(strategy, gamma).to_numpy()
+    returns, step = table.to_numpy(), 0 if strategy.startswith("minimum") else 1  # it is refitted every 21 steps
+    previous = np.full(6, 1 / 6) if step == 0 else drifted(weights[0], returns[96])
+    mean, S, risk, price = posed(strategy, returns[: 96 + step], previous, gamma, cost / 1e4)
+    given = {"benchmark": benchmark, "constraints": constraints}
+    theirs = cvxpy_portfolio(mean, S, previous, risk_aversion=risk, turnover_l1=gamma, cost=price, **given)
+    np.testing.assert_allclose(weights[step], theirs, atol=2e-5)
+    plain = backtest(table, [strategy], gamma, risk_aversion=RISK, cost_bps=0.0).weights(strategy, gamma).to_numpy()
+    weighs = strategy in ("market", "market-risk", "two-scale-minvar") or term != "costs"
+    assert (np.abs(weights[step] - plain[step]).max() > 1e-3) == weighs
+
+
+@pytest.mark.parametrize("strategy", ["minimum-variance", "mean-variance-shrunk"])
+def test_skfolios_optimisers_are_given_the_constraints(strategy):
+    constraints = Constraints(lower=0.02, upper=0.3, cash=(0.05, 0.4), limits=(GROUP,))
+    rolled = backtest(market(99), [strategy], 2.0, constraints=constraints).rollouts[0]
+    np.testing.assert_allclose(rolled.raw[0, 0, 96], rolled.allocations[0, 0, 96], atol=1e-6)
+    free = backtest(market(99), [strategy], 2.0).rollouts[0].raw[0, 0, 96]
+    projected = nearest_portfolio(free[None], np.full((1, 6), 1 / 6), np.array([2.0]), constraints)[0]
+    assert np.abs(projected - rolled.allocations[0, 0, 96]).max() > 1e-3
+
+
+def test_a_benchmark_must_name_the_assets():
+    with pytest.raises(InputError, match="benchmark: expected one weight for each asset"):
+        backtest(market(), ["uniform"], benchmark=pd.Series({"A": 1.0}))
+
+
+@pytest.mark.parametrize("strategy", ["market", "pto-ridge", "uniform", "soft-persistence"])
 def test_weights_meet_bounds_groups_and_cash_at_every_step(strategy):
     group = Limit("group x", np.array([1.0, 1, 0, 0, 0, 0]), 0.1, 0.3)
     constraints = Constraints(upper=0.3, cash=(0.05, 0.4), limits=(group,))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance, _MarketState, step_with_cost
+from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance, _MarketState
 from time2decide.markets.estimators import two_scale
-from time2decide.simulation.engine import rollout
+from time2decide.simulation.engine import Observation, rollout
 from time2decide.simulation.metrics import traded
 
 
@@ -18,26 +18,11 @@ def market(steps=900, m=8, reversal=0.0, seed=0):
     return 0.008 * rng.normal(size=(steps, 1)) + own
 
 
-def test_the_step_is_optimal_by_cvxpy():
-    import cvxpy as cp
-
-    rng = np.random.default_rng(1)
-    for gamma, price in ((0.1, 0.0), (0.5, 1e-4), (2.0, 1e-3)):
-        factor = rng.normal(size=(6, 3))
-        Q, mean, p = 0.01 * (factor @ factor.T + np.eye(6)), 0.002 * rng.normal(size=6), rng.dirichlet(np.ones(6))
-        s = cp.Variable(6)
-        value = s @ mean - 0.5 * cp.quad_form(s, Q) - price * cp.norm1(s - p)
-        problem = cp.Problem(cp.Maximize(value), [s >= 0, cp.sum(s) == 1, cp.norm1(s - p) <= gamma])
-        problem.solve(solver=cp.CLARABEL)
-        ours = step_with_cost(mean, Q, p, gamma, price)
-        assert np.abs(ours - p).sum() <= gamma + 1e-9
-        found = ours @ mean - 0.5 * ours @ Q @ ours - price * np.abs(ours - p).sum()
-        assert found == pytest.approx(problem.value, abs=1e-8)
-
-
-def test_a_trade_that_is_not_worth_its_cost_is_not_made():
-    p = np.array([0.5, 0.3, 0.2])
-    np.testing.assert_array_equal(step_with_cost(np.zeros(3), 0.01 * np.eye(3), p, 2.0, 1.0), p)
+@pytest.mark.parametrize("rule", [TwoScaleMinimumVariance(), PooledRule()])
+def test_a_trade_that_is_not_worth_its_cost_is_not_made(rule):
+    held = np.random.default_rng(0).dirichlet(np.ones(8), (1, 1))
+    seen = Observation(market(400)[None], held[:, :, None], None, np.array([2.0]), 5.0, cost_bps=4000.0)
+    np.testing.assert_allclose(rule.decide(seen), held, rtol=0, atol=1e-15)
 
 
 def test_the_state_is_the_same_row_by_row():

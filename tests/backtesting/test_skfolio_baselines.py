@@ -15,7 +15,7 @@ from time2decide.backtesting.skfolio_baselines import (
     minimum_variance_by,
 )
 from time2decide.forecasting.features import CachedFeatures, window_features
-from time2decide.simulation.engine import rollout
+from time2decide.simulation.engine import Observation, rollout
 from time2decide.simulation.metrics import traded
 
 
@@ -73,8 +73,10 @@ def test_every_fit_is_best_under_its_covariance(name, returns):
 
 
 def test_minimum_variance_is_that_of_skfolio(returns):
-    ours = minimum_variance_by("lw").fit(returns[0, :96], 1.0)
-    np.testing.assert_allclose(ours, minimum_variance().fit(returns[0, :96], 1.0), atol=5e-4)
+    held = np.full((1, 1, 96, 3), 1 / 3)
+    seen = Observation(returns[:1, :96], held, None, np.array([2.0]), 1.0)
+    ours = minimum_variance_by("lw").fit(returns[0, :96], seen)
+    np.testing.assert_allclose(ours, minimum_variance().fit(returns[0, :96], seen), atol=5e-4)
 
 
 def test_bayes_stein_mean_shrinks_noise_and_keeps_what_is_certain():

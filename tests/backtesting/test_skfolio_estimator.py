@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
-from time2decide.markets import load_returns
+from time2decide.markets import Constraints, Limit, load_returns
 from time2decide.policy.model import Time2Decide
 
 
@@ -83,29 +83,36 @@ def test_scikit_learns_checks_that_skfolios_own_estimators_pass():
     assert clone(Time2DecidePortfolio(turnover_l1=0.3)).turnover_l1 == 0.3
 
 
-def test_constraints_costs_and_a_benchmark_against_cvxpy(tmp_path):
-    import cvxpy as cp
-    import pandas as pd
+GROUP = Limit("group x", np.array([1.0, 1, 0, 0, 0, 0]), 0.1, 0.3)
+FILE = '[weights]\nupper = 0.4\n[cash]\nmost = 0.3\n[groups.x]\nassets = ["A", "B"]\nlower = 0.1\nupper = 0.3\n'
+#: What the how-to has an example of: constraints, benchmark, cost in basis points.
+TERMS = {
+    "bounds": (Constraints(lower=0.1, upper=0.18), None, 0.0),
+    "group": (Constraints(limits=(GROUP,)), None, 0.0),
+    "cash": (Constraints(cash=(0.1, 0.3), cash_return=1e-5), None, 0.0),
+    "benchmark": (None, np.full(6, 1 / 6), 0.0),
+    "costs": (None, None, 5.0),
+    "file": (FILE, np.full(6, 1 / 6), 5.0),
+}
 
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame(rng.standard_normal((130, 6)) * 0.01, columns=list("ABCDEF"))
-    (tmp_path / "c.toml").write_text(
-        '[weights]\nupper = 0.4\n[cash]\nmost = 0.3\n[groups.x]\nassets = ["A", "B"]\nlower = 0.1\nupper = 0.3\n'
-    )
-    b, p = np.full(6, 1 / 6), np.array([0.3, 0.1, 0.2, 0.2, 0.1, 0.1])
-    ours = Time2DecidePortfolio(
-        turnover_l1=0.4,
-        risk_aversion=5.0,
-        previous_weights=p,
-        constraints=tmp_path / "c.toml",
-        cost_bps=5.0,
-        benchmark=b,
-        model="decide",
-    ).fit(X)
-    S, s = np.cov(X.to_numpy()[-96:].T), cp.Variable(6)
-    utility = ours.expected_returns_ @ s - 5.0 * cp.quad_form(s - b, cp.psd_wrap(S)) - 5e-4 * cp.norm1(s - p)
-    limits = [s >= 0, s <= 0.4, cp.sum(s) <= 1, cp.sum(s) >= 0.7, cp.norm1(s - p) <= 0.4]
-    limits += [s[0] + s[1] >= 0.1, s[0] + s[1] <= 0.3]
-    cp.Problem(cp.Maximize(utility), limits).solve(solver="CLARABEL")
-    np.testing.assert_allclose(ours.weights_, s.value, atol=1e-4)
-    assert ours.weights_[:2].sum() <= 0.3 + 1e-12
+
+@pytest.mark.parametrize("model", ["market", "decide"])
+@pytest.mark.parametrize("term", TERMS)
+def test_fit_solves_under_the_terms_by_cvxpy(term, model, tmp_path, cvxpy_portfolio):
+    constraints, b, cost = TERMS[term]
+    X = pd.DataFrame(np.random.default_rng(0).standard_normal((130, 6)) * 0.01, columns=list("ABCDEF"))
+    if term == "file":
+        (tmp_path / "c.toml").write_text(FILE)
+        constraints = tmp_path / "c.toml"
+    p = np.array([0.3, 0.1, 0.2, 0.2, 0.1, 0.1])
+    given = {"constraints": constraints, "cost_bps": cost, "benchmark": b, "previous_weights": p, "model": model}
+    ours = Time2DecidePortfolio(turnover_l1=0.4, risk_aversion=5.0, **given).fit(X)
+    S, days = np.cov(X.to_numpy()[-96:].T), 1.0
+    if model == "market":
+        made = Time2Decide.from_pretrained().decision(X, p, 0.4, risk_aversion=5.0, cost_bps=cost)
+        S, days = made.covariance, made.days
+    if term == "file":
+        constraints = Constraints(upper=0.4, cash=(0.0, 0.3), limits=(GROUP,))
+    given = {"cost": cost / 1e4 / days, "benchmark": b, "constraints": constraints}
+    theirs = cvxpy_portfolio(ours.expected_returns_, S, p, risk_aversion=5.0, turnover_l1=0.4, **given)
+    np.testing.assert_allclose(ours.weights_, theirs, atol=2e-5)

@@ -10,6 +10,7 @@ import pytest
 
 from time2decide import Time2Decide, load_returns
 from time2decide.core.validation import InputError
+from time2decide.markets import read_constraints
 from time2decide.markets.tables import read_weights, write_weights
 
 
@@ -210,21 +211,42 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     assert "certified" in shown
 
 
-@pytest.mark.parametrize(
-    ("command", "text", "named"),
-    [
-        ("decide", "[weights]\nupper = 0.1\n", "the sum of weights (1)"),
-        ("backtest", "[weights]\nupper = 0.1\n", "the sum of weights (1)"),
-        ("decide", "[groups.x]\nassets = ['Z']\nupper = 1\n", "'Z'"),
-        ("backtest", "[weights\n", "TOML"),
-    ],
-)
-def test_bad_constraints_are_one_line_and_exit_code_2(command, text, named, run, folder):
-    (folder / "c.toml").write_text(text)
-    done = run(command, "returns.csv", "--constraints", "c.toml", cwd=folder)
-    assert done.returncode == 2
-    assert named in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+#: What the how-to has an example of: a constraints file, a benchmark, the cost in basis points.
+TERMS = {
+    "bounds": ("[weights]\nlower = 0.1\nupper = 0.28\n", False, 0.0),
+    "group": ('[groups.x]\nassets = ["A", "B"]\nlower = 0.1\nupper = 0.5\n', False, 0.0),
+    "cash": ("[cash]\nleast = 0.1\nmost = 0.3\nreturn = 0.00001\n", False, 0.0),
+    "benchmark": (None, True, 0.0),
+    "costs": (None, False, 5.0),
+    "all": ('[weights]\nupper = 0.5\n[cash]\nmost = 0.3\n[groups.x]\nassets = ["A", "B"]\nupper = 0.4\n', True, 2.0),
+}
+
+
+@pytest.mark.parametrize("model", ["market", "decide"])
+@pytest.mark.parametrize("term", TERMS)
+def test_decide_solves_under_the_terms_by_cvxpy(term, model, run, folder, cvxpy_portfolio):
+    text, with_benchmark, cost = TERMS[term]
+    (folder / "index.csv").write_text('asset,weight\nA,0.1\nB,0.1\nC,0.5\n"D, E",0.3\n')
+    asked = ["decide", "returns.csv", "--turnover", "0.5", "--previous", "held.csv", "--model", model, "--json"]
+    asked += ["--cost", str(cost), "--risk-aversion", "20"] + (["--benchmark", "index.csv"] if with_benchmark else [])
+    table, previous = load_returns(folder / "returns.csv"), np.array([0.3, 0.4, 0.1, 0.2])
+    constraints = None
+    if text is not None:
+        (folder / "c.toml").write_text(text)
+        asked += ["--constraints", "c.toml"]
+        constraints = read_constraints(folder / "c.toml", list(table.columns))
+    facts = json.loads(run(*asked, cwd=folder).stdout)
+    if model == "market":
+        made = Time2Decide.from_pretrained().decision(table, previous, 0.5, risk_aversion=20.0, cost_bps=cost)
+        mean, S, days = made.mean, made.covariance, made.days
+    else:
+        mean, S, days = np.array(list(facts["forecast"].values())), np.cov(table.to_numpy()[-96:].T), 1.0
+    b = np.array([0.1, 0.1, 0.5, 0.3]) if with_benchmark else None
+    given = {"cost": cost / 1e4 / days, "benchmark": b, "constraints": constraints}
+    theirs = cvxpy_portfolio(mean, S, previous, risk_aversion=20.0, turnover_l1=0.5, **given)
+    np.testing.assert_allclose(list(facts["weights"].values()), theirs, atol=2e-5)
+    assert facts["constraints"]["satisfied"]
+    assert facts["exact"]["gap"] <= 1e-12
 
 
 def test_gaps_are_told_by_name(run, folder):

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from time2decide.core.validation import InputError
@@ -91,6 +92,23 @@ def test_contradictory_and_malformed_files_are_refused_in_one_line(case, tmp_pat
         read_constraints(path, ASSETS)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["decide", "backtest"])
+@pytest.mark.parametrize("case", BAD)
+def test_the_command_line_refuses_them_in_one_line_with_exit_code_2(case, command, run, tmp_path):
+    text, expected = BAD[case]
+    days = pd.bdate_range("2024-01-01", periods=100)
+    table = pd.DataFrame(np.random.default_rng(0).normal(0, 0.01, (100, 4)), days, ASSETS)
+    table.to_csv(tmp_path / "returns.csv", index_label="date")
+    (tmp_path / "c.toml").write_text(text)
+    before = sorted(tmp_path.iterdir())
+    done = run(command, "returns.csv", "--returns", "--constraints", "c.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert expected in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,15 @@ one entry per budget of the rollout. The oracle is not here, because it knows th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import expect
 from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
-from time2decide.markets.portfolio import solve_portfolio
+from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, Rollout
 
 PerBudget = float | tuple[float, ...]
@@ -90,23 +89,10 @@ class PredictThenOptimise:
         mean = forecast.mean(-1, keepdims=True)
         shrunk = mean + _per_budget(self.shrinkage, observation) * (forecast - mean)
         sigma = observation.covariance if self.covariance is None else self.covariance(observation.returns)
-        if observation.constraints is not None:
-            return constrained_decision(observation, shrunk, sigma)
+        if observation.constraints is not None or observation.benchmark is not None:
+            return solve_observation(observation, shrunk, sigma[:, None])[0]
         half = np.broadcast_to(observation.turnover_l1 / 2, observation.previous.shape[:-1]).clip(max=1.0)
         return best_allocations(shrunk, 2 * observation.risk_aversion * sigma, observation.previous, half)
-
-
-def constrained_decision(observation: Observation, mean: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-    """The best portfolio for means (series, budgets or 1, m) under the constraints of an observation.
-
-    Where the turnover budget does not reach the constraints, the budget is left to the projection of the engine.
-    """
-    options: dict[str, Any] = {"risk_aversion": observation.risk_aversion, "constraints": observation.constraints}
-    previous, covariance = observation.previous, sigma[:, None]
-    try:
-        return solve_portfolio(mean, covariance, previous, turnover_l1=observation.turnover_l1, **options).weights
-    except InputError:
-        return solve_portfolio(mean, covariance, previous, turnover_l1=1e6, **options).weights
 
 
 @dataclass(frozen=True)

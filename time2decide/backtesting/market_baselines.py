@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import daqp
 import numpy as np
 
 from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
+from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
 _LASTS = 20.0  # steps over which the cost of a trade made for risk is spread
 _FORECAST_LASTS = 3.0  # and of a trade made on a forecast
 _HARDLY = 0.02  # worth of the forecasts below which trades are made for risk
 _MINIMUM_VARIANCE_AVERSION = 25.0  # λ that stands for "risk alone" when costs are weighed against it
-_NO_BOUND, _EQUALITY = 1e30, 5  # DAQP's infinity, and its mark of an equality row
 
 
 @dataclass
@@ -38,14 +37,9 @@ class TwoScaleMinimumVariance:
     def decide(self, observation: Observation) -> np.ndarray:
         self._states = carry_forward(self._states, self._last, observation.returns)
         self._last = observation.returns
-        answer = np.empty(observation.previous.shape)
-        for place, state in enumerate(self._states):
-            curvature = 2 * _MINIMUM_VARIANCE_AVERSION * state.covariance()
-            still = np.zeros(curvature.shape[0])
-            for k, gamma in enumerate(observation.turnover_l1):
-                price = observation.cost_bps / 1e4 / _LASTS
-                answer[place, k] = step_with_cost(still, curvature, observation.previous[place, k], gamma, price)
-        return answer
+        sigma = np.stack([state.covariance() for state in self._states])[:, None]  # (series, 1, m, m)
+        risk, cost = _MINIMUM_VARIANCE_AVERSION, observation.cost_bps / 1e4 / _LASTS
+        return solve_observation(observation, np.zeros(sigma.shape[:-1]), sigma, risk_aversion=risk, cost=cost)[0]
 
 
 @dataclass
@@ -69,14 +63,11 @@ class PooledRule:
     def decide(self, observation: Observation) -> np.ndarray:
         self._states = carry_forward(self._states, self._last, observation.returns)
         self._last = observation.returns
-        answer = np.empty(observation.previous.shape)
-        for place, state in enumerate(self._states):
-            worth, mean = state.worth(), state.forecast()
-            curvature = 2 * observation.risk_aversion * state.covariance()
-            price = observation.cost_bps / 1e4 / (_LASTS if worth < _HARDLY else _FORECAST_LASTS)
-            for k, gamma in enumerate(observation.turnover_l1):
-                answer[place, k] = step_with_cost(worth * mean, curvature, observation.previous[place, k], gamma, price)
-        return answer
+        worth = np.array([state.worth() for state in self._states])[:, None, None]
+        mean = worth * np.stack([state.forecast() for state in self._states])[:, None]  # (series, 1, m)
+        sigma = np.stack([state.covariance() for state in self._states])[:, None]
+        cost = observation.cost_bps / 1e4 / np.where(worth < _HARDLY, _LASTS, _FORECAST_LASTS)
+        return solve_observation(observation, mean, sigma, cost=np.broadcast_to(cost, mean.shape))[0]
 
 
 def carry_forward(states: list[_MarketState], last: np.ndarray | None, window: np.ndarray) -> list[_MarketState]:
@@ -163,25 +154,3 @@ class _MarketState:
         """ρ"""
         slope, error = self._products / self._squares, 1 / np.sqrt(self._squares)
         return float(np.clip(slope * max(0.0, 1 - (2 * error / slope) ** 2), 0, 1)) if slope > 0 else 0.0
-
-
-def step_with_cost(
-    mean: np.ndarray, curvature: np.ndarray, previous: np.ndarray, gamma: float, price: float
-) -> np.ndarray:
-    """argmax sᵀμ − ½ sᵀQs − price ‖s − p‖₁ over {s ≥ 0, 1ᵀs = 1, ‖s − p‖₁ ≤ γ}, by DAQP in the trades."""
-    m, slope = len(mean), curvature @ previous - mean
-    if slope[previous > 0].max() - slope.min() <= 2 * price:  # no trade is worth its cost: certified optimal
-        return previous.copy()
-    scale = np.abs(curvature).max()
-    H = np.block([[curvature, -curvature], [-curvature, curvature]]) / scale + 1e-7 * np.eye(2 * m)
-    f = np.concatenate([slope + price, price - slope]) / scale
-    rows = np.ones((2, 2 * m))  # 1ᵀb − 1ᵀv = 0 and 1ᵀb ≤ γ/2
-    rows[0, m:], rows[1, m:] = -1.0, 0.0
-    upper = np.concatenate([np.ones(m), previous, [0.0, min(gamma, 2.0) / 2]])
-    lower = np.zeros(2 * m + 2)
-    lower[-1] = -_NO_BOUND
-    sense = np.zeros(2 * m + 2, dtype=np.int32)
-    sense[2 * m] = _EQUALITY
-    trades = daqp.solve(H, f, rows, upper, lower, sense, primal_tol=1e-10, dual_tol=1e-10)[0]
-    weights = np.maximum(previous + trades[:m] - trades[m:], 0.0)
-    return np.asarray(weights / weights.sum())

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from time2decide.core.validation import InputError
-from time2decide.markets.allocation import best_allocations
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
+from time2decide.markets.portfolio import solve_portfolio
 from time2decide.simulation.engine import Observation, continues
 
 EVERY = 21  # steps between two fits, a month of days
 YEAR = 252  # last rows that a fit sees, at most
+_ANY_MOVE = 1e6  # a turnover budget that never binds
 _THERE = 1e-9  # distance from the target that counts as none
 
-#: Returns (time, m) and λ -> weights (m,).
-Fit = Callable[[np.ndarray, float], np.ndarray]
+#: Returns (time, m) and the observation -> weights (m,).
+Fit = Callable[[np.ndarray, Observation], np.ndarray]
 
 
 @dataclass
@@ -33,7 +35,8 @@ class Refitted:
 
     Attributes
     ----------
-    fit : function of (returns (time, m), risk_aversion) -> weights
+    fit : function of (returns (time, m), observation) -> weights
+        The observation says λ, the constraints and the benchmark.
     history : int
         Last rows of the window that it is given, at most.
     uses_risk_aversion, uses_cost : bool
@@ -57,7 +60,7 @@ class Refitted:
         self._age = self._age + 1 if continues(self._last, window) else 0
         self._last = window
         if self._age % self.every == 0:
-            fitted = [self.fit(series[-self.history :], observation.risk_aversion) for series in window]
+            fitted = [self.fit(series[-self.history :], observation) for series in window]
             self._target = np.stack(fitted)[:, None]  # (series, 1, m)
             self._there = np.zeros(observation.previous.shape[:2], dtype=bool)
         else:
@@ -66,16 +69,38 @@ class Refitted:
 
 
 def by_estimator(estimator: Any) -> Fit:
-    """The weights of an skfolio optimiser, cut off at 0."""
+    """The weights of an skfolio optimiser, cut off at 0; one that optimises (MeanRisk) is given the constraints."""
 
-    def fit(returns: np.ndarray, risk_aversion: float) -> np.ndarray:
+    def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
         from sklearn.base import clone
 
-        fitted = clone(estimator).fit(returns)
-        weights = np.maximum(np.asarray(fitted.weights_, dtype=float), 0.0)
+        given = clone(estimator)
+        if observation.constraints is not None and isinstance(given, _skfolio().MeanRisk):
+            given.set_params(**_in_skfolio(observation.constraints, returns.shape[1]))
+            if given.fallback is not None:
+                given.fallback.set_params(**_in_skfolio(observation.constraints, returns.shape[1]))
+            return np.asarray(given.fit(returns).weights_, dtype=float)
+        weights = np.maximum(np.asarray(given.fit(returns).weights_, dtype=float), 0.0)
         return np.asarray(weights / weights.sum())
 
     return fit
+
+
+def _in_skfolio(constraints: Constraints, m: int) -> dict[str, Any]:
+    """Constraints as parameters of skfolio's MeanRisk."""
+    lower, upper = constraints.bounds(m)
+    least, most = (constraints.exposure - cash for cash in constraints.cash[::-1])
+    budget = {"budget": most} if least == most else {"budget": None, "min_budget": least, "max_budget": most}
+    widest = abs(constraints.exposure) + m * np.abs(np.minimum(lower, 0.0)).max()  # for bounds that are not given
+    given = {"min_weights": lower, "max_weights": np.minimum(upper, widest), **budget}
+    rows = [(limit.coefficients, limit.high) for limit in constraints.limits if np.isfinite(limit.high)]
+    rows += [(-limit.coefficients, -limit.low) for limit in constraints.limits if np.isfinite(limit.low)]
+    if rows:
+        given |= {
+            "left_inequality": np.stack([row for row, _ in rows]),
+            "right_inequality": np.array([b for _, b in rows]),
+        }
+    return given
 
 
 def inverse_volatility() -> Refitted:
@@ -122,9 +147,9 @@ def minimum_variance_by(covariance: str) -> Refitted:
     """The long-only portfolio of least variance under one of `COVARIANCES`."""
     estimate, history = COVARIANCES[covariance]
 
-    def fit(returns: np.ndarray, risk_aversion: float) -> np.ndarray:
+    def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
         sigma = estimate(returns)
-        return _unconstrained(np.zeros(len(sigma)), sigma)
+        return _best(np.zeros(len(sigma)), sigma, 0.5, observation)
 
     return Refitted(fit, f"minimum-variance-{covariance}", history)
 
@@ -133,9 +158,9 @@ def mean_variance_by(covariance: str) -> Refitted:
     """argmax sᵀμ̂ − λ sᵀΣs, long-only: μ̂ the mean return shrunk by Bayes–Stein, Σ one of `COVARIANCES`."""
     estimate, history = COVARIANCES[covariance]
 
-    def fit(returns: np.ndarray, risk_aversion: float) -> np.ndarray:
+    def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
         sigma = estimate(returns)
-        return _unconstrained(bayes_stein_mean(returns, sigma), 2 * risk_aversion * sigma)
+        return _best(bayes_stein_mean(returns, sigma), sigma, observation.risk_aversion, observation)
 
     return Refitted(fit, f"mean-variance-{covariance}", history, uses_risk_aversion=True)
 
@@ -153,11 +178,12 @@ def bayes_stein_mean(returns: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.asarray((1 - weight) * mean + weight * base)
 
 
-def _unconstrained(mean: np.ndarray, curvature: np.ndarray) -> np.ndarray:
-    """argmax sᵀμ − ½ sᵀQs on the simplex: a budget of 2 allows any move."""
+def _best(mean: np.ndarray, sigma: np.ndarray, risk_aversion: float, observation: Observation) -> np.ndarray:
+    """argmax sᵀμ − λ (s−b)ᵀΣ(s−b) under the constraints; the turnover budget counts on the way there."""
     m = len(mean)
-    start = np.full((1, 1, m), 1.0 / m)
-    return np.asarray(best_allocations(mean[None, None], curvature[None], start, np.ones((1, 1)))[0, 0])
+    options: dict[str, Any] = {"constraints": observation.constraints, "benchmark": observation.benchmark}
+    start = np.full(m, 1.0 / m)
+    return solve_portfolio(mean, sigma, start, risk_aversion=risk_aversion, turnover_l1=_ANY_MOVE, **options).weights
 
 
 def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import Universe, universe_of
+from time2decide.markets.validation import validate_any_weights
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
@@ -93,6 +94,7 @@ def backtest(
     periods_per_year: float = 252.0,
     budget_from: str | None = None,
     constraints: Constraints | None = None,
+    benchmark: ArrayLike | pd.Series | None = None,
     gaps: str = "refuse",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
@@ -114,8 +116,13 @@ def backtest(
         Whether the budget is measured from the weights after drift or from the weights chosen a step before (the
         paper's convention). After drift for a DataFrame, which holds a real market, unless told.
     constraints : Constraints, optional
-        What every strategy's weights must meet; the oracle, which regret is measured from, stays long-only and fully
-        invested. Where the budget does not reach the constraints, weights go towards them as far as it allows.
+        What every strategy's weights must meet. Strategies that optimise (`market`, `market-risk`, `pto-*`,
+        `minimum-variance*`, `mean-variance*`, `two-scale-minvar`, `pooled-rule`) solve their problem under them; the
+        answers of the others are projected onto them. The oracle, which regret is measured from, stays long-only and
+        fully invested. Where the budget does not reach the constraints, weights go towards them as far as it allows.
+    benchmark : (m,), or Series by asset, optional
+        Weights that risk is measured from in strategies that optimise by `solve_portfolio`: all those above except
+        `minimum-variance` and `mean-variance-shrunk`, which are skfolio's.
     gaps : {"refuse", "keep"}
         Whether missing returns (NaN) of a DataFrame are refused, or kept as assets that come and go: see
         `markets/universe.py` for who can be bought, held and sold when. The oracle then starts anew from equal
@@ -136,7 +143,10 @@ def backtest(
     budgets = validate_budgets(turnover_l1)
     if constraints is not None:
         refuse_contradictions(constraints, assets)
-        expect(not isinstance(market, Universe), "constraints", "none if assets come and go", "constraints and gaps")
+    reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
+    fixed = constraints is None and benchmark is None
+    changing = isinstance(market, Universe)
+    expect(fixed or not changing, "constraints", "neither these nor a benchmark if assets come and go", "one and gaps")
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     oracle = oracle_for(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)
@@ -154,6 +164,7 @@ def backtest(
                 budget_from=convention,
                 cost_bps=cost,
                 constraints=constraints,
+                benchmark=reference,
                 oracle=oracle,
                 progress=None if progress is None else partial(progress, strategy.name),
             )

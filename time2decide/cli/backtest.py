@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from time2decide.backtesting.walk_forward import Backtest
+    from time2decide.markets.constraints import Constraints
 
 _OF_THE_ORACLE = ("regret", "MSE")  # columns that say something only beside the oracle
 DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance,mean-variance-shrunk,pto-ar1"
@@ -53,6 +54,9 @@ def backtest(
     constraints: Annotated[
         Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")
     ] = None,
+    benchmark: Annotated[
+        Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
+    ] = None,
     window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
     last: Annotated[int | None, typer.Option(help="Use only this many last rows.")] = None,
     gaps: Annotated[
@@ -78,11 +82,12 @@ def backtest(
 
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
-    from time2decide.markets.tables import usual_periods
+    from time2decide.markets.tables import read_weights, usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     budgets = _budgets(turnover)
     _check_outputs(source, budgets, out, report)
+    reference = None if benchmark is None else read_weights(benchmark)
     table, values = _table(source, values_flag(prices, returns), last, gaps)
     limits = None
     if constraints is not None:
@@ -101,6 +106,7 @@ def backtest(
             window=window,
             periods_per_year=periods,
             constraints=limits,
+            benchmark=reference,
             gaps=gaps,
             progress=progress,
         )
@@ -116,7 +122,7 @@ def backtest(
             "window": window,
             "columns": COLUMNS | strategy_meanings(result),
         }
-        decision = latest_decision(result, table, risk_aversion) if limits is None else None
+        decision = latest_decision(result, table, risk_aversion, limits, reference)
         files.append(write_page(result, summary, report, facts, decision))
     if as_json:
         typer.echo(json.dumps(_records(summary), allow_nan=False))
@@ -133,7 +139,13 @@ def _list_strategies(as_json: bool) -> None:
     typer.echo(json.dumps(names) if as_json else "\n".join(f"{name:22} {text}" for name, text in names.items()))
 
 
-def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float) -> dict[str, Any] | None:
+def latest_decision(
+    result: Backtest,
+    table: pd.DataFrame,
+    risk_aversion: float,
+    constraints: Constraints | None = None,
+    benchmark: pd.Series | None = None,
+) -> dict[str, Any] | None:
     """What the policy would do after the last row from what it held then, at the first budget; None without it.
 
     Of the market policy, with its reasons and its frontier, if it is among the strategies, else of the decision
@@ -150,14 +162,18 @@ def latest_decision(result: Backtest, table: pd.DataFrame, risk_aversion: float)
             held = result.weights(strategy, budget).iloc[-1]
             held[:] = drifted(held.to_numpy(), table.iloc[-1].to_numpy())
             real = model == "market"
+            plain = constraints is None and benchmark is None
             return decision_facts(
                 table,
-                held / held.sum(),
+                held / held.sum() if constraints is None else held,
                 budget,
                 risk_aversion=risk_aversion,
                 cost_bps=cost,
                 model=model,
-                with_uncertainty=not real,  # of the market policy it takes as long as the backtest
+                constraints=constraints,
+                benchmark=benchmark,
+                with_explanation=real or plain,
+                with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
                 with_frontier=real,
             )
     return None

@@ -18,6 +18,7 @@ from time2decide.forecasting.market_state import EXPERTS, MarketState, MarketTok
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
+from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
 COST_BPS = 10.0  # of a trade, unless told
@@ -166,7 +167,7 @@ class MarketStrategy:
     policy: MarketPolicy
     name: str = "market"
     follow: bool = True  # forecasts; without them decisions are about risk and the prior on means alone
-    constraints: Constraints | None = None
+    constraints: Constraints | None = None  # its own; those of the observation unless given
     wants_hindsight: bool = False
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _states: list[MarketState] = field(default_factory=list, repr=False, compare=False)
@@ -183,22 +184,20 @@ class MarketStrategy:
         self._last = observation.returns
         tokens = [state.tokens() for state in self._states]
         cost = observation.cost_bps / 1e4
-        series, budgets, m = observation.previous.shape
         answers = [pose(self.policy, tokens, observation.risk_aversion, cost, g) for g in observation.turnover_l1]
         mean = torch.stack([a.mean if self.follow else a.prior for a in answers], 1).double().numpy()
         sigma = torch.stack([a.covariance for a in answers], 1).double().numpy()
         spread = cost / torch.stack([a.days for a in answers], 1).double().numpy()[..., None]
-        self._solution = solve_portfolio(
+        if self.constraints is not None:
+            observation = replace(observation, constraints=self.constraints)
+        weights, self._solution = solve_observation(
+            observation,
             mean,
             sigma,
-            observation.previous,
-            risk_aversion=observation.risk_aversion,
-            turnover_l1=np.broadcast_to(observation.turnover_l1, (series, budgets)),
-            cost=np.broadcast_to(spread, (series, budgets, m)),
-            constraints=self.constraints,
+            cost=np.broadcast_to(spread, observation.previous.shape),
             start=self._solution if going_on else None,
         )
-        return self._solution.weights
+        return weights
 
 
 @torch.no_grad()

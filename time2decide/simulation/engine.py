@@ -64,6 +64,8 @@ class Observation:
         What a trade costs, in basis points of the amount traded.
     constraints : Constraints, or None for long-only and fully invested
         What the weights must meet; an answer that does not is projected.
+    benchmark : (m,), or None
+        Weights that risk is measured from, for strategies that optimise.
     assets : (m,), or None
         In a changing universe: which assets these are, as indices of its columns.
     frozen : (m,), bool, or None
@@ -81,6 +83,7 @@ class Observation:
     constraints: Constraints | None = None
     assets: np.ndarray | None = None
     frozen: np.ndarray | None = None
+    benchmark: np.ndarray | None = None
 
     @property
     def previous(self) -> np.ndarray:
@@ -148,6 +151,7 @@ def rollout(
     budget_from: str = "previous",
     cost_bps: float = 0.0,
     constraints: Constraints | None = None,
+    benchmark: np.ndarray | None = None,
     oracle: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rollout:
@@ -169,6 +173,8 @@ def rollout(
     constraints : Constraints, optional
         Bounds, groups, exposures and cash; long-only and fully invested unless given. What is not invested is cash
         without return.
+    benchmark : (m,), optional
+        Told to the strategy: weights that risk is measured from.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
     progress : function of (step, steps), optional
@@ -182,7 +188,8 @@ def rollout(
     risk = validate_risk_aversion(risk_aversion)
     cost = validate_cost(cost_bps)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
-    expect(universe is None or constraints is None, "constraints", "none if assets come and go", "constraints")
+    fixed = constraints is None and benchmark is None
+    expect(universe is None or fixed, "constraints", "neither these nor a benchmark if assets come and go", "one")
     shape = (len(array), len(budgets), *array.shape[1:])
     if strategy.wants_hindsight:
         if oracle is None:
@@ -214,6 +221,7 @@ def rollout(
             constraints,
             None if assets is None else assets.copy(),
             None if frozen is None else frozen.copy(),
+            benchmark,
         )
         if assets is not None:
             raw[:, :, t] = held[:, :, t] = 0.0
@@ -321,7 +329,12 @@ def _project(
     """The nearest feasible weights, (series, budgets, m); an answer that is feasible to rounding stays as it is."""
     if constraints is not None:
         m, per_row = raw.shape[-1], np.broadcast_to(budgets, raw.shape[:-1]).ravel()
-        return nearest_portfolio(raw.reshape(-1, m), previous.reshape(-1, m), per_row, constraints).reshape(raw.shape)
+        rows, now = raw.reshape(-1, m).copy(), previous.reshape(-1, m)
+        excess = [constraints.excess(*row) for row in zip(rows, now, per_row, strict=True)]
+        off = np.flatnonzero(np.array(excess) > _ROUNDING)
+        if off.size:
+            rows[off] = nearest_portfolio(rows[off], now[off], per_row[off], constraints)
+        return rows.reshape(raw.shape)
     if frozen is not None and frozen.any():
         return _project_around(raw, previous, budgets, frozen)
     slack = np.maximum(np.abs(raw.sum(-1) - 1), np.abs(raw - previous).sum(-1) - budgets)

@@ -1,0 +1,55 @@
+"""What a strategy that optimises decides: the exact portfolio for its forecasts, under all that an observation says.
+
+Constraints, benchmark, turnover budget and current weights are those of the observation, so that an optimiser is never
+asked for a portfolio that the engine has to project afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from time2decide.core.validation import InputError
+from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.simulation.engine import Observation
+
+_UNLIMITED = 1e6  # a turnover budget that never binds
+
+
+def solve_observation(
+    observation: Observation,
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    *,
+    risk_aversion: float | None = None,
+    cost: np.ndarray | float = 0.0,
+    start: PortfolioSolution | None = None,
+) -> tuple[np.ndarray, PortfolioSolution | None]:
+    """Weights (series, budgets, m) for means (series, budgets or 1, m) and covariances (series, budgets or 1, m, m).
+
+    λ is the observation's unless given. Where the budget does not reach the constraints the best portfolio without a
+    budget is returned, which the engine approaches as far as the budget allows; there is no solution then to start the
+    next decision from.
+    """
+    previous, risk = observation.previous, observation.risk_aversion if risk_aversion is None else risk_aversion
+    lead, m = previous.shape[:-1], previous.shape[-1]
+    gamma = np.broadcast_to(observation.turnover_l1, lead)
+    options: dict[str, Any] = {"risk_aversion": risk, "benchmark": observation.benchmark}
+    options["constraints"] = observation.constraints
+    try:
+        solved = solve_portfolio(mean, covariance, previous, turnover_l1=gamma, cost=cost, start=start, **options)
+        return solved.weights, solved
+    except InputError:
+        if observation.constraints is None:
+            raise
+    means, costs = np.broadcast_to(mean, previous.shape), np.broadcast_to(cost, previous.shape)
+    matrices, weights = np.broadcast_to(covariance, (*lead, m, m)), np.empty(previous.shape)
+    for place in np.ndindex(lead):
+        data = means[place], matrices[place], previous[place]
+        try:
+            found = solve_portfolio(*data, turnover_l1=gamma[place], cost=costs[place], **options)
+        except InputError:
+            found = solve_portfolio(*data, turnover_l1=_UNLIMITED, cost=costs[place], **options)
+        weights[place] = found.weights
+    return weights, None
