@@ -17,6 +17,7 @@ ROOMS = [
     "neural",
     "solving",
     "qpsolvers_api",
+    "cvxpy_solver",
     "markets",
     "forecasting",
     "simulation",

@@ -67,3 +67,43 @@ def test_bad_input(arguments, message):
     with pytest.raises(InputError) as caught:
         solve_qp(**arguments)
     assert str(caught.value).startswith(message)
+
+
+def test_registered_in_qpsolvers():
+    qpsolvers = pytest.importorskip("qpsolvers")
+    from time2decide import register_in_qpsolvers
+
+    register_in_qpsolvers()
+    register_in_qpsolvers()
+    assert qpsolvers.available_solvers.count("time2decide") == 1
+    p = drawn(3)
+    problem = qpsolvers.Problem(**p)
+    ours, theirs = (qpsolvers.solve_problem(problem, solver=name) for name in ("time2decide", "daqp"))
+    assert isinstance(ours, qpsolvers.Solution)
+    assert ours.is_optimal(1e-9)
+    np.testing.assert_allclose(ours.x, theirs.x, atol=1e-7)
+    np.testing.assert_allclose(ours.z_box, theirs.z_box, atol=1e-5)
+    sparse_p = p | {name: sparse.csc_matrix(p[name]) for name in ("P", "G", "A")}
+    np.testing.assert_allclose(qpsolvers.solve_qp(**sparse_p, solver="time2decide"), ours.x)
+    with pytest.raises(qpsolvers.ProblemError, match="unbounded"):
+        qpsolvers.solve_qp(np.diag([1.0, 0.0]), np.ones(2), solver="time2decide")
+
+
+def test_columns_are_vectors():
+    p = drawn(4)
+    column = {name: p[name][:, None] for name in ("q", "h", "b", "lb", "ub")}
+    np.testing.assert_array_equal(solve_qp(**(p | column)), solve_qp(**p))
+
+
+@pytest.mark.parametrize("method", ["exact", "neural+polish", "admm"])
+def test_a_start_changes_the_way_and_not_the_answer(method):
+    p = drawn(5)
+    x = solve_qp(**p)
+    for start in (x, np.zeros(6), -x):
+        np.testing.assert_allclose(solve_qp(**p, solver=method, initvals=start), x, atol=1e-5)
+
+
+def test_sparse_matrices_have_a_limit(monkeypatch):
+    monkeypatch.setattr("time2decide.qpsolvers_api.MOST_ENTRIES", 100)
+    with pytest.raises(ProblemError, match="P: expected at most 100 entries of a sparse matrix"):
+        solve_qp(sparse.eye_array(11).tocsc(), np.ones(11))

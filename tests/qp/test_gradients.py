@@ -142,3 +142,16 @@ def test_float32_in_float32_out():
     assert x.dtype == torch.float32
     x.sum().backward()
     torch.testing.assert_close(b.grad, torch.tensor([-1.0, 0.0]))
+
+
+def test_a_small_multiplier_is_a_multiplier():
+    """A row held by a multiplier of 1e-7 moves the answer like any other."""
+    row = torch.tensor([[1.0, 2.0]], dtype=D)
+    b = torch.tensor([-1.0, -2.0], dtype=D) * (1 + 1e-7)
+    d = torch.tensor([5.0], dtype=D, requires_grad=True)
+    b.requires_grad_()
+    answer = solve(QP(torch.eye(2, dtype=D), b, row, d))
+    assert answer.dual.item() == pytest.approx(1e-7, rel=1e-6)
+    answer.x[0].backward()
+    torch.testing.assert_close(b.grad, torch.tensor([-0.8, 0.4], dtype=D))  # minus the projection along the row
+    torch.testing.assert_close(d.grad, torch.tensor([0.2], dtype=D))

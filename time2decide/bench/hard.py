@@ -4,7 +4,8 @@ A problem is made around its answer: x*, an active set and multipliers are drawn
 that the optimal value is known even where x* is not unique. Infeasible problems contain a combination of their own rows
 that contradicts itself, unbounded ones a direction of descent that nothing blocks. Then rows, columns and objective are
 scaled by powers of ten. Wrong is: "optimal" for a problem without an answer, or with a value or a violation off by more
-than 1e-6 of its terms; "infeasible" or "unbounded" for any other problem.
+than 1e-6 of its terms; "infeasible" or "unbounded" for any other problem. In a *mixed* batch problems of several
+families are solved in one call.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from time2decide.qp import QP
+from time2decide.qpsolvers_api import Problem, ProblemError, solve_problem
 from time2decide.solving import solve
 
 _OFF = 1e-6  # relative error from which on an answer is wrong
@@ -29,6 +31,7 @@ FAMILIES = (
     "unbounded",
     "rows",
     "columns",
+    "wide",
     "objective",
     "all",
     "far",
@@ -40,6 +43,10 @@ FAMILIES = (
     "radius",
     "float32",
 )
+#: Families of a mixed batch: all with Cx ≤ d alone.
+MIXED = ("plain", "singular", "degenerate", "infeasible", "unbounded", "rows", "columns", "wide", "objective", "tiny")
+_BATCH = 50
+_MAX_STEPS = 500  # of iterative methods: what does not converge by then is open, not wrong
 
 
 class Hard(NamedTuple):
@@ -51,12 +58,14 @@ class Hard(NamedTuple):
     value: float
 
 
-def draw(family: str, seed: int) -> Hard:
-    """One problem of a family; the same seed gives the same problem."""
+def draw(family: str, seed: int, size: tuple[int, int] | None = None) -> Hard:
+    """One problem of a family, of n variables and m rows if `size` says so; the same seed gives the same problem."""
     rng = np.random.default_rng([FAMILIES.index(family), seed])
     if family in ("penalty", "radius"):
         return _sparse(family, rng)
     n, m = int(rng.integers(2, 12)), int(rng.integers(1, 14))
+    if size is not None:
+        n, m = size[0], size[1] - (family == "infeasible")  # the row that contradicts comes on top
     n = 1 if family == "one" else n
     m = {"free": 0, "many": 8 * n}.get(family, m)
     rank = {"singular": n // 2, "linear": 0, "infeasible": int(rng.integers(0, n + 1)), "unbounded": n - 1}.get(
@@ -129,6 +138,7 @@ def _rescaled(
     m = len(fields.get("d", ()))
     every = family == "all"
     column = 10.0 ** rng.uniform(-4, 4, n) if family == "columns" or every else np.ones(n)
+    column = 10.0 ** rng.uniform(-8, 8, n) if family == "wide" else column
     row = 10.0 ** rng.uniform(-8, 8, m) if family == "rows" or every else np.ones(m)
     if family == "rows" and rng.random() < 0.3 and m:
         row[0] = 1e30
@@ -194,16 +204,63 @@ def judge(hard: Hard, status: str, x: np.ndarray, off: float = _OFF) -> str:
     return "right" if abs(found - hard.value) <= off * scale else "wrong"
 
 
-def count(method: str, problems: int, first: int = 0) -> dict[str, Counter]:
-    """Verdicts by family over `problems` drawn in turn; a family that the method does not take is left out."""
-    verdicts: dict[str, Counter] = {}
-    for i in range(problems):
+def count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]:
+    """Verdicts by family over `problems` drawn in turn; a family that the method does not take is left out.
+
+    A method of `solve`, or ``solve_qp`` for the interface of qpsolvers. One problem in twenty is part of a mixed batch.
+    """
+    verdicts: dict[str, Counter[str]] = {}
+    alone = problems - problems // 20
+    for i in range(alone):
         family = FAMILIES[i % len(FAMILIES)]
         hard = draw(family, first + i // len(FAMILIES))
-        qp = QP(**hard.fields)
         try:
-            answer = solve(qp, method)
+            status, x = _answer(method, hard)
         except ValueError:
             continue
-        verdicts.setdefault(family, Counter())[judge(hard, str(answer.status), answer.x)] += 1
+        verdicts.setdefault(family, Counter())[judge(hard, status, x, _off(method))] += 1
+    for seed in range((problems - alone) // _BATCH):
+        for verdict in _mixed(method, first + seed):
+            verdicts.setdefault("mixed", Counter())[verdict] += 1
     return verdicts
+
+
+def _answer(method: str, hard: Hard) -> tuple[str, np.ndarray]:
+    if method == "solve_qp":
+        if {"l1_penalty", "l1_radius"} & set(hard.fields):
+            raise ValueError("qpsolvers has no l1 terms")
+        theirs = {"A": "P", "b": "q", "C": "G", "d": "h", "E": "A", "f": "b", "lb": "lb", "ub": "ub"}
+        try:
+            found = solve_problem(Problem(**{theirs[name]: value for name, value in hard.fields.items()}))
+        except ProblemError as error:
+            if "unbounded" not in str(error):
+                raise
+            return "unbounded", np.full(len(hard.fields["b"]), np.nan)
+        return found.extras["status"], found.x
+    answer = solve(QP(**hard.fields), method, **_options(method))
+    return str(answer.status), answer.x
+
+
+def _options(method: str) -> dict[str, Any]:
+    return {} if method == "exact" or method.startswith("neural") else {"max_steps": _MAX_STEPS}
+
+
+def _off(method: str) -> float:
+    """The learned solver alone computes in float32 and is judged by its own tolerance."""
+    return 1e-3 if method == "neural" else _OFF
+
+
+def _mixed(method: str, seed: int) -> list[str]:
+    """Verdicts on one batch of problems of several families, in one call."""
+    rng = np.random.default_rng([len(FAMILIES), seed])
+    size = int(rng.integers(2, 10)), int(rng.integers(2, 12))
+    problems = [draw(MIXED[int(rng.integers(len(MIXED)))], 10**6 + _BATCH * seed + i, size) for i in range(_BATCH)]
+    arrays = [np.stack([hard.fields[name] for hard in problems]) for name in ("A", "b", "C", "d")]
+    try:
+        answer = solve(QP(*arrays), "exact" if method == "solve_qp" else method, **_options(method))
+    except ValueError:
+        return []
+    return [
+        judge(hard, str(status), x, _off(method))
+        for hard, status, x in zip(problems, answer.status, answer.x, strict=True)
+    ]

@@ -29,7 +29,7 @@ from time2decide.core.validation import InputError
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp
 from time2decide.qp.gradients import QPLayer
 from time2decide.qpsolvers_api import Problem, solve_problem
-from time2decide.solving import solve
+from time2decide.solving import METHODS, solve
 
 _LIMIT, _SHIFT, _EPS = 60.0, 10.0, 1e-6  # seconds, seconds, absolute tolerance
 _NO_BOUND = 1e20
@@ -334,9 +334,9 @@ def _cvxpy_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
 
 def hard_rows(quick: bool = False) -> list[dict[str, Any]]:
     """Verdicts on hard problems by method and family: right, wrong and open (not converged)."""
-    methods = {"exact": 20_000, "neural+polish": 2_000}
     rows = []
-    for method, problems in methods.items():
+    for method in ("exact", "solve_qp", *(name for name in METHODS if name != "exact")):
+        problems = 20_000 if method == "exact" else 2_000
         verdicts = count(method, len(FAMILIES) * 2 if quick else problems)
         for family, found in verdicts.items():
             rows.append(

@@ -14,8 +14,9 @@ The kernel accepts an answer only if it passes a test that is stricter than the 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
 from itertools import pairwise
+from threading import Thread
 
 import numba
 import numpy as np
@@ -380,11 +381,22 @@ def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point
     if count == 1:
         _run(*arrays, boxed, tol, *point, solved)
         return point, solved
-    edges = np.linspace(0, batch, 4 * count + 1).astype(int)
+    edges = np.linspace(0, batch, 8 * count + 1).astype(int)
+    left = deque((i, j) for i, j in pairwise(edges) if j > i)
 
-    def chunk(i: int, j: int) -> None:
-        _run(*(a[i:j] for a in arrays), boxed, tol, *(part[i:j] for part in point), solved[i:j])
+    def work() -> None:
+        """Takes parts until none is left, so that a core that is busy otherwise takes fewer."""
+        while True:
+            try:
+                i, j = left.popleft()
+            except IndexError:
+                return
+            _run(*(a[i:j] for a in arrays), boxed, tol, *(part[i:j] for part in point), solved[i:j])
 
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(lambda pair: chunk(*pair), [(i, j) for i, j in pairwise(edges) if j > i]))
+    others = [Thread(target=work) for _ in range(count - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()
     return point, solved
