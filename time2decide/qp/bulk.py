@@ -384,7 +384,7 @@ def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point
     edges = np.linspace(0, batch, 8 * count + 1).astype(int)
     left = deque((i, j) for i, j in pairwise(edges) if j > i)
 
-    def work() -> None:
+    def run_parts() -> None:
         """Takes parts until none is left, so that a core that is busy otherwise takes fewer."""
         while True:
             try:
@@ -393,10 +393,10 @@ def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point
                 return
             _run(*(a[i:j] for a in arrays), boxed, tol, *(part[i:j] for part in point), solved[i:j])
 
-    others = [Thread(target=work) for _ in range(count - 1)]
+    others = [Thread(target=run_parts) for _ in range(count - 1)]
     for thread in others:
         thread.start()
-    work()
+    run_parts()
     for thread in others:
         thread.join()
     return point, solved
