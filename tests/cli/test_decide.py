@@ -211,6 +211,46 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     assert "certified" in shown
 
 
+@pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
+def test_the_frontier_is_drawn_and_agrees_with_separate_decisions(name, run, folder):
+    done = run("decide", "returns.csv", "--cost", "0.1", "--figure", name, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    frontier = json.loads(done.stdout)["frontier"]
+    assert frontier["largest_gap"] < 1e-12
+    for i in (48, 96):
+        gamma = str(frontier["curve"]["turnover_l1"][i])
+        facts = json.loads(
+            run("decide", "returns.csv", "--cost", "0.1", "--turnover", gamma, "--json", cwd=folder).stdout
+        )
+        assert frontier["curve"]["price"][i] == pytest.approx(
+            facts["days"] * facts["exact"]["turnover_price"], rel=1e-6
+        )
+    start = (folder / name).read_bytes()[:200]
+    assert start.startswith(b"\x89PNG") if name.endswith("png") else b"<?xml" in start
+    assert run("decide", "returns.csv", "--figure", "frontier.gif", cwd=folder).returncode == 2
+
+
+def test_a_thousand_assets(run, tmp_path):
+    """decide with its frontier and backtest have no largest number of assets."""
+    m, days = 1000, pd.bdate_range("2024-01-01", periods=101)
+    names = [f"A{i}" for i in range(m)]
+    table = pd.DataFrame(np.random.default_rng(0).normal(0, 0.01, (101, m)), days, names)
+    table.to_csv(tmp_path / "returns.csv", index_label="date")
+    (tmp_path / "c.toml").write_text("[weights]\nupper = 0.002\n[cash]\nmost = 0.1\n")
+    asked = ("returns.csv", "--returns", "--turnover", "0.5", "--constraints", "c.toml", "--json")
+    done = run("decide", *asked, "--cost", "0.5", "--frontier", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert len(facts["weights"]) == m
+    assert facts["constraints"]["satisfied"]
+    assert max(facts["exact"]["gap"], facts["frontier"]["largest_gap"]) <= 1e-12
+    done = run("backtest", *asked, "--strategies", "market,pto-ridge,minimum-variance-ewma,uniform", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["strategy"] for row in json.loads(done.stdout)] == [
+        "market", "pto-ridge", "minimum-variance-ewma", "uniform",
+    ]  # fmt: skip
+
+
 #: What the how-to has an example of: a constraints file, a benchmark, the cost in basis points.
 TERMS = {
     "bounds": ("[weights]\nlower = 0.1\nupper = 0.28\n", False, 0.0),

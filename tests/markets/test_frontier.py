@@ -11,6 +11,7 @@ from time2decide.markets import (
     turnover_frontier,
     turnover_kernels,  # noqa: F401  (hundreds of assets: the compiled form)
 )
+from time2decide.markets.turnover_decision import duality_gap, duality_gaps
 
 
 def example(seed=0, m=25):
@@ -115,6 +116,19 @@ def test_degenerate_decisions_have_an_exact_path_within_a_second(kind, m):
     size = max(np.ptp(mean), 2 * risk * np.diagonal(S).max())
     np.testing.assert_allclose(apart.problem.utility(frontier.at(budgets)), apart.utility, rtol=0, atol=1e-12 * size)
     np.testing.assert_allclose(frontier.utility_at(budgets), apart.utility, rtol=0, atol=1e-12 * size)
+
+
+def test_gaps_of_a_frontier_are_those_of_its_points():
+    rng = np.random.default_rng(0)
+    s, gradient = rng.dirichlet(np.ones(6), 5), rng.standard_normal((5, 6))
+    p, cost, cash = rng.dirichlet(np.ones(6)), rng.random(6), np.array([0.0, 0.2, 0.1])
+    theta, nu, budget = rng.random(5), rng.standard_normal(5), np.abs(s - p).sum(-1) + 0.1
+    data = p, np.zeros(6), np.full(6, 0.9), cost
+    together = duality_gaps(gradient, *data, budget, cash, 1.1, s, theta, nu)
+    for i in range(5):
+        alone = duality_gap(gradient[i], *data, budget[i], cash, 1.1, s[i], theta[i], nu[i])
+        assert together[i] == pytest.approx(alone, rel=1e-12)
+        assert alone > 0
 
 
 def test_bad_budgets_and_batches_are_refused():

@@ -50,6 +50,9 @@ def decide(
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
     ] = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the turnover frontier to this .png or .svg; as --frontier.")
+    ] = None,
     gaps: Annotated[
         str, typer.Option(help="refuse missing returns, or keep: young, halted and delisted assets by stated rules.")
     ] = "refuse",
@@ -71,6 +74,10 @@ def decide(
     fits = out is None or (out.suffix.lower() == ".csv" and out.parent.is_dir())
     expect(fits, "out", "a name ending in .csv in an existing folder", out)
     expect(out is None or out.resolve() != Path(file).resolve(), "out", "another file than the one that is read", out)
+    if figure is not None:
+        drawable = figure.suffix.lower() in (".png", ".svg") and figure.parent.is_dir()
+        expect(drawable, "figure", "a name ending in .png or .svg in an existing folder", figure)
+        expect(figure.resolve() != Path(file).resolve(), "figure", "another file than the one that is read", figure)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
     if cost is not None:
@@ -104,18 +111,22 @@ def decide(
         constraints=limits,
         cost_bps=cost,
         benchmark=reference,
-        with_frontier=frontier,
+        with_frontier=frontier or figure is not None,
         gaps=gaps,
     )
     facts["input"] |= {"source": file, "values": found, "values_guessed": values is None and file != "sp500"}
     if out is not None:
         write_weights(pd.Series(facts["weights"]), out)
+    if figure is not None:
+        from time2decide.reports.frontier_figure import write_frontier
+
+        write_frontier(facts, figure)
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
         return
     show_decision(facts, console(110), every)
-    if out is not None:
-        typer.echo(f"written: {out}")
+    for written in filter(None, (out, figure)):
+        typer.echo(f"written: {written}")
 
 
 def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> None:

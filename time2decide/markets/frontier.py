@@ -26,6 +26,7 @@ from time2decide.markets.portfolio import (
     kernels,
     solve_portfolio,
 )
+from time2decide.markets.turnover_decision import duality_gaps
 from time2decide.markets.turnover_path import Box, Cash, Curvature
 
 _ROUNDS = 10  # of bisection, for singular covariances
@@ -224,7 +225,7 @@ def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
     used = np.abs(weights - p).sum(-1)
     box = p, problem.lower[0], problem.upper[0], problem.cost[0]
     money = problem.relative_cash[0], float(problem.exposure[0])
-    gap = kernels(len(weights), len(p)).duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)
+    gap = duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)  # type: ignore[no-untyped-call]
     risk, income = _risk(problem, weights), weights @ problem.mean[0]
     traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
     earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))

@@ -171,13 +171,14 @@ def duality_gap(gradient, previous, lower, upper, cost, budget, cash, exposure, 
 
 
 def duality_gaps(gradient, previous, lower, upper, cost, budget, cash, exposure, s, theta, nu):
-    """The gaps of several portfolios (points, m) of one decision, each with its own budget and prices (points,)."""
-    gaps = np.empty(len(s))
-    for i in range(len(s)):
-        gaps[i] = duality_gap(
-            gradient[i], previous, lower, upper, cost, budget[i], cash, exposure, s[i], theta[i], nu[i]
-        )
-    return gaps
+    """`duality_gap` of several portfolios (points, m) of one decision, each with its budget and prices (points,)."""
+    a, price, now = gradient - nu[:, None], cost + theta[:, None], np.abs(s - previous)
+    most = np.zeros(s.shape)
+    for v in (lower, np.clip(previous, lower, upper), upper):
+        np.maximum(most, a * (v - s) - price * (np.abs(v - previous) - now), out=most)
+    z, rate = exposure - s.sum(-1), cash[2] - nu
+    free = np.maximum(rate * (cash[0] - z), rate * (cash[1] - z)) if cash[1] > cash[0] else 0.0
+    return most.sum(-1) + theta * np.maximum(budget - now.sum(-1), 0.0) + free
 
 
 def solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):

@@ -167,8 +167,7 @@ _LOOPS = (
 )  # fmt: skip
 _PATH = "refactor exchange correct first_trade next_cash_event settle drop wait_again record follow"
 _DECISION = (
-    "class_equations reclassify release polish duality_gap duality_gaps solve_one solve_rows adjoint_rows prepare "
-    "validate_matrices"
+    "class_equations reclassify release polish duality_gap solve_one solve_rows adjoint_rows prepare validate_matrices"
 )
 _ONE_CALLER = {"solve_one"}
 
@@ -194,7 +193,6 @@ def _compile() -> dict[str, Any]:
 _COMPILED = _compile()
 solve_rows = _COMPILED["solve_rows"]
 follow = _COMPILED["follow"]
-duality_gaps = _COMPILED["duality_gaps"]
 adjoint_rows = _COMPILED["adjoint_rows"]
 prepare = _COMPILED["prepare"]
 validate_matrices = _COMPILED["validate_matrices"]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.episodes import SEEN_RISKS
 from time2decide.policy.explanation import explain, noise_curve, uncertainty
@@ -19,7 +20,7 @@ from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
 from time2decide.simulation.metrics import stationary_bootstrap
 
 _TOLERANCE = 1e-9  # of the constraints
-_FRONTIER_ROWS = 13
+_FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are shown, and drawn
 _MOST_TURNOVER = 2.0  # everything sold and bought anew
 _MEMBERS, _RESAMPLED, _BLOCK = 24, 1000, 63.0  # of the ensemble of the market policy: size, rows, mean block
 
@@ -173,38 +174,43 @@ def _exact(decision: Decision | MarketDecision, constraints: Constraints, cost_b
 
 
 def _frontier(decision: Decision | MarketDecision, constraints: Constraints | None, cost_bps: float) -> dict[str, Any]:
-    """The turnover frontier at even budgets, and where more trading stops paying.
+    """The turnover frontier at even budgets (a few to print, many to draw), and where more trading stops paying.
 
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
     """
     days = decision.days if isinstance(decision, MarketDecision) else 1.0
     benchmark = None if decision.solution is None else decision.solution.problem.benchmark
-    m = len(decision.previous)
-    fewest = 0.0  # trades that meet the constraints
-    if constraints is not None:
-        nothing: dict[str, Any] = {
-            "risk_aversion": 0.0,
-            "turnover_l1": _MOST_TURNOVER,
-            "cost": 1.0,
-            "constraints": constraints,
-        }
-        fewest = float(solve_portfolio(np.zeros(m), np.zeros((m, m)), decision.previous, **nothing).turnover)
-    solve = partial(
-        solve_portfolio, decision.forecast, decision.covariance, decision.previous,
-        risk_aversion=decision.risk_aversion, cost=cost_bps / 1e4 / days,
-        benchmark=None if benchmark is None else benchmark[0], constraints=constraints,
-    )  # fmt: skip
-    # A few exact solutions, not the whole path: that takes minutes where hundreds of assets make it degenerate.
-    stop = float(solve(turnover_l1=_MOST_TURNOVER).turnover)
-    budgets = np.maximum(np.linspace(fewest, max(stop, fewest), _FRONTIER_ROWS), fewest * (1 + 1e-12) + 1e-13)
-    solved = solve(turnover_l1=budgets)
-    gains = np.maximum.accumulate(solved.utility - solved.utility[0])  # rounding apart, they grow
-    points = zip(budgets, gains, solved.turnover_price, strict=True)
-    return {
-        "stops_paying_at": stop,
-        "largest_gap": float(solved.gap.max()),
-        "points": [{"turnover_l1": float(t), "gain": days * float(u), "price": days * float(q)} for t, u, q in points],
-    }
+    data = decision.forecast, decision.covariance, decision.previous
+    options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": cost_bps / 1e4 / days}
+    options |= {"benchmark": None if benchmark is None else benchmark[0], "constraints": constraints}
+    fewest = _fewest_trades(decision.previous, constraints)
+    if constraints is None or not (constraints.limits or fewest > _TOLERANCE):
+        path = turnover_frontier(*data, most=_MOST_TURNOVER, **options)
+        stop, gap = path.stops_paying_at, float(path.gap.max())
+        budgets = np.linspace(path.turnover[0], stop, _CURVE)
+        utility, price = path.utility_at(budgets), path.price_at(budgets)
+        price[-1] = path.price[-1]
+    else:  # no path: each budget is solved by itself
+        solve = partial(solve_portfolio, *data, **options)
+        stop = float(solve(turnover_l1=_MOST_TURNOVER).turnover)
+        budgets = np.maximum(np.linspace(fewest, max(stop, fewest), _FRONTIER_ROWS), fewest * (1 + 1e-12) + 1e-13)
+        solved = solve(turnover_l1=budgets)
+        utility, price, gap = solved.utility, solved.turnover_price, float(solved.gap.max())
+    gains = days * np.maximum.accumulate(utility - utility[0])  # rounding apart, they grow
+    curve = {"turnover_l1": budgets.tolist(), "gain": gains.tolist(), "price": (days * price).tolist()}
+    shown = np.linspace(0, len(budgets) - 1, _FRONTIER_ROWS).astype(int)
+    points = [{name: values[i] for name, values in curve.items()} for i in shown]
+    return {"stops_paying_at": stop, "largest_gap": gap, "points": points, "curve": curve}
+
+
+def _fewest_trades(previous: np.ndarray, constraints: Constraints | None) -> float:
+    """The turnover that the constraints force."""
+    if constraints is None:
+        return 0.0
+    m = len(previous)
+    options: dict[str, Any] = {"risk_aversion": 0.0, "turnover_l1": _MOST_TURNOVER, "cost": 1.0}
+    solved = solve_portfolio(np.zeros(m), np.zeros((m, m)), previous, constraints=constraints, **options)
+    return float(solved.turnover)
 
 
 def _market_uncertainty(

@@ -78,11 +78,11 @@ function drawComparison() {
   draw("compare", traces, { barmode: "group", hovermode: "closest" });
 }
 function drawFrontier() {
-  const points = D.decision.frontier.points, now = D.decision, x = points.map((p) => 100 * p.turnover_l1);
+  const curve = D.decision.frontier.curve, now = D.decision, x = curve.turnover_l1.map((turnover) => 100 * turnover);
   const here = { x: [100 * now.turnover], y: [1e4 * gainAt(now.turnover)] }, budget = 100 * now.turnover_l1;
   const line = dark() ? "#9aa5b1" : "#5b6570";
   draw("frontier", [
-    { x, y: points.map((p) => 1e4 * p.gain), mode: "lines", name: "gain", line: { color: D.colours[D.own] ?? D.palette[0], width: 2.4, shape: "spline" }, hovertemplate: "turnover %{x:.1f} %: gain %{y:.2f} bp<extra></extra>" },
+    { x, y: curve.gain.map((gain) => 1e4 * gain), mode: "lines", name: "gain", line: { color: D.colours[D.own] ?? D.palette[0], width: 2.4 }, hovertemplate: "turnover %{x:.1f} %: gain %{y:.2f} bp<extra></extra>" },
     { ...here, mode: "markers", name: "this decision", marker: { size: 12, color: "#D55E00" }, hovertemplate: "this decision: turnover %{x:.1f} %, gain %{y:.2f} bp<extra></extra>" },
   ], {
     hovermode: "closest", showlegend: false, xaxis: { title: { text: "turnover, % of the portfolio" }, ticksuffix: " %", rangemode: "tozero" },
