@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -249,20 +249,14 @@ def _solve_single(
             return None
         if not (array.flags.c_contiguous and array.flags.writeable):  # compiled code is made for one kind of array
             return None
+    if not risk_aversion < np.inf or not cost < np.inf:
+        return None
     try:
-        linear, start, level, good = kernel.prepare(mean, covariance, previous)
+        weights, classes, theta, nu, gap, count = kernel.solve_single(
+            mean, covariance, previous, risk_aversion, turnover_l1, cost
+        )
     except np.linalg.LinAlgError:
         return None
-    if not good or not risk_aversion < np.inf or not cost < np.inf:
-        return None
-    m = len(mean)
-    empty, lower, upper, which, cash, exposure = _constants(m)
-    classes, weights, report = np.zeros((1, m), np.int64), np.empty((1, m)), np.empty((1, 4))
-    kernel.solve_rows(
-        covariance[None], *empty, which, np.array([2 * risk_aversion]), linear, start, lower, upper,
-        np.full((1, m), cost), np.array([turnover_l1]), cash, exposure, classes, False, weights, report,
-    )  # fmt: skip
-    theta, nu, gap, count = report[0]
     if not (count >= 0 and gap <= CERTIFIED):
         return None
     arguments = mean, covariance, previous, risk_aversion, turnover_l1, cost
@@ -270,14 +264,7 @@ def _solve_single(
     def build() -> PortfolioProblem:
         return build_problem(*arguments, None, LONG_ONLY)[0]
 
-    return PortfolioSolution(weights[0], theta, nu + level, np.maximum(gap, 0.0), classes[0], build)
-
-
-@cache
-def _constants(m: int) -> tuple[Any, ...]:
-    """Arrays that every long-only decision of m assets shares; the solver does not change them."""
-    empty = np.zeros((1, 0, 0)), np.zeros((1, 0))
-    return empty, np.zeros((1, m)), np.ones((1, m)), np.zeros(1, np.int64), np.zeros((1, 3)), np.ones(1)
+    return PortfolioSolution(weights, np.float64(theta), np.float64(nu), np.float64(max(gap, 0.0)), classes, build)
 
 
 def nearest_portfolio(

@@ -284,11 +284,11 @@ def adjoint_rows(S, B, D, which, factor, classes, binding, free, v, y, prices, p
         previous[row] += y_theta * sign - np.where(state == UNTOUCHED, pull, 0.0)
 
 
-def prepare(mean, S, previous):
-    """Check one long-only decision and bring it to rows: μ − max μ and p without rounding, (1, m) each, max μ, if well.
+def solve_single(mean, S, previous, risk_aversion, budget, cost):
+    """One long-only decision from its data, checked: s, the classes, θ, ν, the gap, breakpoints (negative: no answer).
 
-    Anything unusual (not finite, not symmetric, off the simplex by more than rounding) is left to the careful checks of
-    `build_problem`, which say what is wrong; a covariance that is not semidefinite raises.
+    Anything unusual (not finite, not symmetric, off the simplex by more than rounding) has no answer and is left to the
+    careful checks of `build_problem`, which say what is wrong; a covariance that is not semidefinite raises.
     """
     m = len(mean)
     size, off, level, total, good = 0.0, 0.0, -np.inf, 0.0, S.shape[0] == m and S.shape[1] == m and len(previous) == m
@@ -301,14 +301,19 @@ def prepare(mean, S, previous):
             total += max(previous[i], 0.0)
             good = good and np.isfinite(mean[i]) and previous[i] >= -1e-6
     good = good and abs(total - 1.0) <= 1e-6 and size > 0 and np.isfinite(size) and off == 0
-    linear, start = np.zeros((1, m)), np.zeros((1, m))
-    if good:
-        unit = S / size
-        for i in range(m):
-            linear[0, i], start[0, i] = mean[i] - level, max(previous[i], 0.0) / total
-            unit[i, i] += 1e-6
-        np.linalg.cholesky(unit)
-    return linear, start, level, good
+    state, zero = np.zeros(m, np.int64), np.zeros(m)
+    if not good:
+        return zero, state, 0.0, 0.0, np.inf, -1
+    unit = S / size
+    for i in range(m):
+        unit[i, i] += 1e-6
+    np.linalg.cholesky(unit)
+    Q = Curvature(S, np.zeros((0, 0)), np.zeros(0), 2 * risk_aversion)
+    start = np.maximum(previous, 0.0) / total
+    s, theta, nu, gap, count = solve_one(
+        Q, mean - level, start, zero, np.ones(m), np.full(m, cost), budget, np.zeros(3), 1.0, state, False
+    )
+    return s, state, theta, nu + level, gap, count
 
 
 def validate_matrices(S):

@@ -167,9 +167,9 @@ _LOOPS = (
 )  # fmt: skip
 _PATH = "refactor exchange correct first_trade next_cash_event settle drop wait_again record follow"
 _DECISION = (
-    "class_equations reclassify release polish duality_gap solve_one solve_rows adjoint_rows prepare validate_matrices"
+    "class_equations reclassify release polish duality_gap solve_one solve_rows adjoint_rows solve_single "
+    "validate_matrices"
 )
-_ONE_CALLER = {"solve_one"}
 
 
 def _compile() -> dict[str, Any]:
@@ -185,8 +185,7 @@ def _compile() -> dict[str, Any]:
     for function in (*_LOOPS, *path, *decision):
         copy = FunctionType(function.__code__, names, function.__name__)
         copy.__qualname__, copy.__module__ = f"{function.__name__}_{digest}", function.__module__
-        inline: Any = "always" if function.__name__ in _ONE_CALLER else "never"
-        names[function.__name__] = numba.njit(cache=True, nogil=True, error_model="numpy", inline=inline)(copy)
+        names[function.__name__] = numba.njit(cache=True, nogil=True, error_model="numpy")(copy)
     return names
 
 
@@ -194,5 +193,5 @@ _COMPILED = _compile()
 solve_rows = _COMPILED["solve_rows"]
 follow = _COMPILED["follow"]
 adjoint_rows = _COMPILED["adjoint_rows"]
-prepare = _COMPILED["prepare"]
+solve_single = _COMPILED["solve_single"]
 validate_matrices = _COMPILED["validate_matrices"]
