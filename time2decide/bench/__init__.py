@@ -13,6 +13,7 @@ BENCHMARKS = {
     "qp": ("peers", "qp_rows"),
     "layers": ("peers", "layer_rows"),
     "hard": ("peers", "hard_rows"),
+    "warm": ("warm", "warm_rows"),
     "projection": ("portfolio", "projection_rows"),
     "neural": ("solvers", "neural_rows"),
     "oracle": ("portfolio", "oracle_rows"),
