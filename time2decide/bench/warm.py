@@ -212,7 +212,7 @@ class _Updated:
             self.solvers[i].update(q=b, u=d, Px=A.T[np.tril_indices(len(b))])
         nothing = np.zeros_like(b), np.zeros_like(d)
         self.solvers[i].warm_start(*(nothing if near is None else (near.x[i], near.dual[i])))
-        done = self.solvers[i].solve()
+        done = self.solvers[i].solve(raise_error=False)
         return done.x, np.maximum(done.y, 0), done.info.iter
 
     def _piqp(self, i: int, step: int, A: Any, b: Any, C: Any, d: Any) -> tuple[Any, Any, float]:
