@@ -171,3 +171,18 @@ def test_variables_in_very_different_units_are_all_solved(seed):
     for i in range(8):
         A, b, C, d = (getattr(uneven, name)[i].numpy() for name in ("A", "b", "C", "d"))
         np.testing.assert_allclose(solve_qp(A, b, C, d) * r.numpy(), expected.x[i], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("batch", [1, 40])
+def test_rows_that_are_bounds_are_met_exactly(batch):
+    """x ≥ 0 written as −x ≤ 0: what is zero is zero, alone and in bulk, and needs no second engine."""
+    from time2decide.qp.bulk import solve_bulk
+
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(batch, 6, 6))
+    qp = QP(G @ G.transpose(0, 2, 1), rng.normal(size=(batch, 6)), -np.eye(6), np.zeros(6))
+    answer = solve(qp)
+    assert set(answer.status) == {"optimal"}
+    np.testing.assert_array_equal(answer.x[answer.dual > 0], 0)
+    assert (answer.x >= 0).all()
+    assert solve_bulk(Arrays.of(qp), 1e-8)[1].all()

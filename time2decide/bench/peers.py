@@ -7,7 +7,8 @@ counts as solved if primal residual, dual residual and duality gap are at most 1
 time limit, and times are summed up by the shifted geometric mean, as qpbenchmark does. Times are of the processor, one
 thread, the median of three runs: other work on the machine does not count.
 
-*layers*: forward and backward pass of batches as layers of a network, against Moreau, cvxpylayers and qpth.
+*layers*: forward and backward pass of batches as layers of a network, against Moreau and cvxpylayers. Where gradients
+differ most, finite differences of exact answers say who is right.
 
 *hard*: what each method says of problems whose answer is known by construction.
 """
@@ -286,16 +287,31 @@ def _layer_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
     calls = {name: (lambda layer=layer, c=c: pass_through(layer, c)) for name, (layer, c) in layers.items()}
     times = interleaved(calls, rounds=rounds)
     each = {name: 1e6 * median(found) / layers[name][1] for name, found in times.items()}
-    mine, few = calls["ours"](), layers.get("moreau", (None, 0))[1]
     row = {
         "compared": f"forward and backward, {batch} problems of size ({n}, {m})",
         **{f"{name}_us": value for name, value in each.items()},
         "ratio": ratio(times, "ours", "moreau") if "moreau" in times else float("nan"),
     }
-    if few:
-        theirs = calls["moreau"]()
-        row["difference"] = max(float((a - b).abs().max()) for a, b in zip(mine[1:2], theirs[1:2], strict=True))
+    if "moreau" in calls:
+        mine, theirs = calls["ours"]()[1], calls["moreau"]()[1]  # gradients of b
+        apart = (mine - theirs).abs().amax(1)
+        worst = int(apart.argmax())
+        true = _finite_difference(qp[worst], weights[worst])
+        row["difference"] = float(apart.max())
+        row |= {
+            "error": float((mine[worst] - true).abs().max()),
+            "best_error": float((theirs[worst] - true).abs().max()),
+        }
     return row
+
+
+def _finite_difference(qp: QP, weights: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
+    """The gradient of weightsᵀx with respect to b of one problem, from exact answers on both sides, (n,)."""
+    moves = step * torch.eye(qp.n, dtype=torch.float64)
+    around = torch.cat([qp.b + moves, qp.b - moves])  # (2n, n)
+    x = solve(QP(qp.A[0], around, qp.C[0], qp.d[0], check=False)).x
+    up, down = (x * weights).sum(1).chunk(2)
+    return (up - down) / (2 * step)
 
 
 def _moreau_layer(qp: QP) -> Callable[..., torch.Tensor] | None:

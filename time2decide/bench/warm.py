@@ -100,12 +100,12 @@ def control(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
             reach[row * states : (row + 1) * states, column * inputs : (column + 1) * inputs] = block
     A = 2 * (reach.T @ reach + 0.1 * np.eye(n))
     C, d = np.vstack([np.eye(n), -np.eye(n)]), np.ones(2 * n)
-    state = 4 * rng.normal(size=(sequences, states))
+    state = 20 * rng.normal(size=(sequences, states))
     for _ in range(steps):
         b = 2 * state @ ahead.T @ reach
         yield QP(np.broadcast_to((A + A.T) / 2, (sequences, n, n)), b, C, d, check=False)
         u = np.clip(-np.linalg.solve(A, b.T).T[:, :inputs], -1, 1)  # near enough to the best first input
-        state = state @ drift.T + u @ push.T + 0.5 * rng.normal(size=state.shape)
+        state = state @ drift.T + u @ push.T + 5 * rng.normal(size=state.shape)
 
 
 def portfolio(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:

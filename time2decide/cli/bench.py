@@ -42,7 +42,8 @@ def bench(
         rows = getattr(importlib.import_module(f"time2decide.bench.{module}"), function)(**given)
         if store:
             kept = Store(f"bench-{each}", "smoke" if quick else "cpu")
-            kept.append({"bench": each}, rows, time.perf_counter() - start)
+            config = {"bench": each} if problems is None else {"bench": each, "problems": problems.name}
+            kept.append(config, rows, time.perf_counter() - start)
         if not as_json:
             _print_rows(rows, each)
         collected += [{"bench": each, **row} for row in rows] if name == "all" else rows

@@ -271,6 +271,19 @@ def _correct(A, b, C, d, E, f, lb, ub, J, R, x, y, r, z, dv, normal, active, q):
 
 
 @numba.njit(cache=True, nogil=True)
+def _put_on_row(row, bound, x, n):  # type: ignore[no-untyped-def]
+    """An active row with one entry is a bound and is met exactly: zero stays zero."""
+    place = -1
+    for j in range(n):
+        if row[j] != 0.0:
+            if place >= 0:
+                return
+            place = j
+    if place >= 0:
+        x[place] = bound / row[place]
+
+
+@numba.njit(cache=True, nogil=True)
 def _accept(A, b, C, d, E, f, lb, ub, x, rows, equal, box, tol):  # type: ignore[no-untyped-def]
     """A sufficient condition for `certificate.is_optimal`; bounds are met exactly by then."""
     n, m, p = len(b), len(d), len(f)
@@ -355,6 +368,7 @@ def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved):  # 
                 equal[t, index] = y[i]
             elif index < p + m:
                 rows[t, index - p] = y[i]
+                _put_on_row(C[t, index - p], d[t, index - p], point, n)
             elif y[i] > 0.0:
                 place = index - p - m
                 box[t, place % n] = y[i] if place < n else -y[i]

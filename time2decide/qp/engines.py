@@ -34,7 +34,7 @@ _ROUNDING = 1e-12  # of the largest term, in units of size one
 _SHIFT = 1e-8  # regularisation of singular KKT systems, in units in which their rows are of size one
 _THIN = 0.1  # share of entries in use below which a sparse factorisation pays, if there are many
 _MANY, _MANY_LU = 10_000, 100_000  # entries from which on PIQP's sparse solver and a sparse LU pay
-_WHITE = 40  # variables from which on a change of coordinates pays
+_WHITE = 48  # variables from which on a change of coordinates pays
 _PROXIMAL = (1e-4, 1e-6)  # weights of the rounds from an interior point to an active set
 _EQUALITY = 5  # DAQP's mark of an equation
 
@@ -102,7 +102,19 @@ def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
     x = lapack.dtrtrs(L, x, lower=1, trans=1)[0] if white else x
     y = np.concatenate([np.zeros(first), info["lam"]])
     x = np.where(y[:k] > 0, form.high[:k], np.where(y[:k] < 0, form.low[:k], x))  # at its bound exactly
-    return Answer(x, y)
+    return Answer(put_on_rows(x, y[k:], form.G, np.where(y[k:] > 0, form.high[k:], form.low[k:])), y)
+
+
+def put_on_rows(x: np.ndarray, dual: np.ndarray, rows: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """x with active rows of one entry, which are bounds, met exactly: zero stays zero."""
+    active = np.flatnonzero(dual)
+    used = rows[active] != 0
+    active, used = (part[used.sum(axis=1) == 1] for part in (active, used))
+    if len(active):
+        x = x.copy()
+        column = used.argmax(axis=1)
+        x[column] = bound[active] / rows[active, column]
+    return x
 
 
 def _whitened(L: np.ndarray, g: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -80,6 +80,8 @@ def _only_rows(qp: QP, tol: float) -> tuple[np.ndarray, np.ndarray] | None:
     if answer is None:
         return None
     x, dual = answer.x, np.maximum(answer.y, 0.0)
+    if not d.all():  # where a bound is zero, rounding is all there is to compare with
+        x = engines.put_on_rows(x, dual, C, d)
     size, product, sharp = np.abs(x), A @ x, min(tol, _SHARP)
     force, left = np.abs(product) + np.abs(b), np.abs(product + b + dual @ C)
     slack = d - C @ x
