@@ -1,8 +1,9 @@
 """Exact answers: every one is certified against the data of its problem before it is called optimal.
 
-Attempts in order of cost, until the certificate holds: DAQP as the problem is given, PIQP as it is given, both again
-after scaling; HiGHS first for linear programs. What an attempt returns is made exact by the linear system of its active
-set. Where all fail, a linear program looks for a proof that the problem is infeasible or unbounded.
+Attempts in order of cost, until the certificate holds: DAQP first, PIQP first where DAQP has much to set up (sparse
+factorisations where few entries are in use), both again after scaling; HiGHS first for linear programs. What an attempt
+returns is made exact by the linear system of its active set. Where all fail, a linear program looks for a proof that
+the problem is infeasible or unbounded.
 """
 
 from __future__ import annotations
