@@ -113,6 +113,14 @@ def test_nothing_wrong_is_said_by_other_methods(method):
             assert hard.judge(problem, str(answer.status), answer.x, off) != "wrong", (family, seed, answer.status)
 
 
+@pytest.mark.parametrize("seed", [42, 64, 67])
+def test_rounding_of_a_singular_matrix_does_not_hold_an_answer(seed):
+    """Unbounded, but the smallest eigenvalue is rounded to 1e-15 instead of zero: x of 1e15 is no answer."""
+    problem = hard.draw("unbounded", seed)
+    for method in ("exact", "neural+polish"):
+        assert solve(QP(**problem.fields), method).status == "unbounded"
+
+
 def test_a_mixed_batch_equals_its_parts():
     problems = [
         hard.draw(family, seed) for family in ("plain", "infeasible", "unbounded", "singular") for seed in range(40)

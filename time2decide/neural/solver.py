@@ -21,6 +21,7 @@ KINDS = ("U", "LC")
 #: Beyond this the network costs seconds a problem and its float32 inverses lose the active set.
 MOST_CONSTRAINTS = 500
 _NUMBERS_AT_ONCE = 2**21  # of the widest activation: larger batches are cut, which is faster and bounds memory
+_PIVOT = 1e-11  # below this an answer may hang by the rounding of A, which only the exact solver looks at
 Checkpoint = str | Path | EquivariantSolver | None
 
 
@@ -163,7 +164,7 @@ def _definite(qp: QP) -> Tensor:
     r = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
     L, info = torch.linalg.cholesky_ex(qp.A.double() / (r.unsqueeze(2) * r.unsqueeze(1)))
     pivot = L.diagonal(dim1=1, dim2=2).square().amin(-1)
-    good = (info == 0) & (pivot > 10 * qp.n * torch.finfo(qp.A.dtype).eps)
+    good = (info == 0) & (pivot > max(10 * qp.n * torch.finfo(qp.A.dtype).eps, _PIVOT))
     return good & (diagonal > 0).all(-1)
 
 
