@@ -134,3 +134,18 @@ def test_a_turnover_budget_that_cannot_reach_a_group(tmp_path):
     with pytest.raises(InputError, match=r"group x .* and the turnover budget \(0.1\)"):
         refuse_contradictions(constraints, ASSETS, np.full(4, 0.25), 0.1)
     refuse_contradictions(constraints, ASSETS, np.full(4, 0.25), 0.7)
+
+
+def test_an_empty_cell_of_the_table_leaves_the_bounds_of_all_weights(tmp_path):
+    (tmp_path / "bounds.csv").write_text("asset,lower,upper\nA,,0.4\nB,0.2,\n")
+    (tmp_path / "c.toml").write_text('table = "bounds.csv"\n[weights]\nlower = 0.1\nupper = 0.5\n')
+    constraints = read_constraints(tmp_path / "c.toml", ["A", "B", "C"])
+    np.testing.assert_array_equal(constraints.lower, [0.1, 0.2, 0.1])
+    np.testing.assert_array_equal(constraints.upper, [0.4, 0.5, 0.5])
+
+
+def test_a_number_of_many_digits_is_refused_in_one_line(tmp_path):
+    (tmp_path / "c.toml").write_text(f"[weights]\nupper = {'9' * 400}\n")
+    with pytest.raises(InputError, match="a finite number, found 999") as caught:
+        read_constraints(tmp_path / "c.toml", ["A", "B"])
+    assert len(str(caught.value)) < 150

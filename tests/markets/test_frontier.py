@@ -137,3 +137,23 @@ def test_bad_budgets_and_batches_are_refused():
         turnover_frontier(mean, model, p, risk_aversion=5.0).at(-0.1)
     with pytest.raises(InputError, match="one decision"):
         turnover_frontier(np.stack([mean, mean]), model, p, risk_aversion=5.0)
+
+
+@pytest.mark.parametrize("ask", ["at", "price_at", "utility_at"])
+@pytest.mark.parametrize("budget", [0.0, -1.0, np.nan, "a"])
+def test_budgets_without_a_portfolio_are_refused(ask, budget):
+    constraints = Constraints(upper=0.3, cash=(0.0, 0.5))
+    frontier = turnover_frontier(
+        [0.1, 0.0, 0.0], np.eye(3), [0.5, 0.3, 0.2], risk_aversion=1.0, constraints=constraints
+    )
+    assert frontier.turnover[0] == pytest.approx(0.2)
+    with pytest.raises(InputError, match="turnover_l1"):
+        getattr(frontier, ask)(budget)
+
+
+def test_one_possible_portfolio_is_a_certified_frontier():
+    constraints = Constraints(lower=1 / 6, upper=1 / 6)
+    frontier = turnover_frontier(
+        np.arange(6.0), np.eye(6), np.full(6, 1 / 6), risk_aversion=1.0, constraints=constraints
+    )
+    assert frontier.gap.max() <= 1e-12

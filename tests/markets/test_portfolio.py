@@ -278,3 +278,44 @@ def test_the_shortest_way_gives_the_same_answer(monkeypatch):
             answer = solve_portfolio(**arguments)
         if short is not None:
             assert float(short.utility) == pytest.approx(float(answer.utility), rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cost": np.full(4, 1e-3)}, r"cost: expected 3 assets as in mean, found shape \(4,\)"),
+        ({"risk_aversion": np.ones(2), "turnover_l1": np.ones(3)}, "mean: expected one batch shape"),
+        ({"constraints": {"upper": 0.3}}, "constraints: expected Constraints, found dict"),
+        ({"benchmark": np.array([1, 0, 0], dtype=object)}, "benchmark: expected real numbers, found ndarray of object"),
+    ],
+)
+def test_bad_arguments_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        solve_portfolio(np.zeros(3), np.eye(3), np.full(3, 1 / 3), **{"risk_aversion": 1.0, **options})
+
+
+def test_a_start_of_another_shape_is_refused():
+    other = solve_portfolio(np.zeros(2), np.eye(2), np.full(2, 0.5), risk_aversion=1.0)
+    with pytest.raises(InputError, match=r"start: expected a solution of shape \(3,\), found \(2,\)"):
+        solve_portfolio(np.zeros(3), np.eye(3), np.full(3, 1 / 3), risk_aversion=1.0, start=other)
+
+
+def test_bfloat16_is_read_as_numbers():
+    mean = torch.tensor([0.5, 0.25, 0.0])
+    answers = [
+        solve_portfolio(mean.to(kind), np.eye(3), np.full(3, 1 / 3), risk_aversion=1.0).weights
+        for kind in (torch.bfloat16, torch.float64)
+    ]
+    np.testing.assert_array_equal(*answers)
+
+
+def test_the_layer_names_bad_arguments():
+    mean, previous = torch.zeros(3, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64)
+    for arguments, options, message in (
+        ((mean.numpy(), torch.eye(3), previous, 1.0), {}, "mean: expected a tensor"),
+        ((mean.long(), torch.eye(3), previous, 1.0), {}, "mean: expected a tensor"),
+        ((mean, torch.eye(3), previous, 1.0, 1.0, torch.ones(2)), {}, "mean: expected shapes that fit"),
+        ((mean, torch.eye(3), previous, 1.0), {"benchmark": previous.clone().requires_grad_()}, "benchmark"),
+    ):
+        with pytest.raises(InputError, match=message):
+            portfolio_layer(*arguments, **options)

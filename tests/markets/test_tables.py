@@ -106,7 +106,13 @@ def test_sp500_is_loaded_and_clean():
 
 @pytest.mark.parametrize(
     ("cell", "found"),
-    [("n/a", "'n/a'"), ("", "an empty cell"), ("nan", "'nan'"), ("inf", "'inf'"), ("1,000", "'1,000'")],
+    [
+        ("n/a", "'n/a'"),
+        ("", "an empty cell (gaps='keep', or --gaps keep, allows them)"),
+        ("nan", "'nan'"),
+        ("inf", "'inf'"),
+        ("1,000", "'1,000'"),
+    ],
 )
 def test_a_bad_cell_is_named_by_column_and_row(tmp_path, table, cell, found):
     path = write(tmp_path / "bad.csv", table, B=(7, cell))

@@ -146,7 +146,8 @@ def backtest(
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     fixed = constraints is None and benchmark is None
     changing = isinstance(market, Universe)
-    expect(fixed or not changing, "constraints", "neither these nor a benchmark if assets come and go", "one and gaps")
+    found = "a benchmark" if constraints is None else "constraints"
+    expect(fixed or not changing, "gaps", "neither constraints nor a benchmark where returns are missing", found)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     oracle = oracle_for(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)

@@ -136,7 +136,8 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
     parts = (
-        *(_untraded_line, _gap_lines, _verdict_line, _cost_lines),
+        *(() if every else (_untraded_line,)),
+        *(_gap_lines, _verdict_line, _cost_lines),
         *(_forecast_lines, _frontier_lines, _reason_lines, _input_lines),
     )
     for line in (line for part in parts for line in part(facts)):
@@ -211,6 +212,9 @@ def _cost_lines(facts: dict[str, Any]) -> list[str]:
         f"{cost}{spread}: turnover {facts['turnover']:.4f} of {facts['turnover_l1']:g}, bought plus sold. "
         f"Risk {facts['risk_previous']:.3%} before, {facts['risk']:.3%} after, one standard deviation per step."
     ]
+    if "active_risk" in facts:
+        before, after = facts["active_risk_previous"], facts["active_risk"]
+        lines.append(f"Risk from the benchmark (tracking error) {before:.3%} before, {after:.3%} after.")
     held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
     proof = f", optimal for its forecasts and risks, certified to {exact['gap']:.0e}" if exact else ""
     cash = f", cash {facts['cash']:.1%}" if facts.get("cash", 0.0) > _TRADED else ""

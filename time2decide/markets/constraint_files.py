@@ -30,6 +30,7 @@ wanted) is the same as a TOML file with `table = "that.csv"`.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,7 +103,8 @@ class _Reader:
         lower = np.full(len(self.assets), self._number(weights, "lower", "[weights]", 0.0))
         upper = np.full(len(self.assets), self._number(weights, "upper", "[weights]", np.inf))
         for asset, (low, high, _) in self.table.items():
-            lower[self.place[asset]], upper[self.place[asset]] = low, high
+            i = self.place[asset]  # an empty cell leaves what [weights] says
+            lower[i], upper[i] = (lower[i] if low is None else low), (upper[i] if high is None else high)
         for asset, part in self.content.get("assets", {}).items():
             i, where = self._index(asset, f"[assets.{asset}]"), f"[assets.{asset}]"
             lower[i], upper[i] = (
@@ -110,7 +112,7 @@ class _Reader:
                 self._number(part, "upper", where, upper[i]),
             )
         for i, asset in enumerate(self.assets):
-            found = f"lower {lower[i]:g} above upper {upper[i]:g}"
+            found = f"lower {float(lower[i])!r} above upper {float(upper[i])!r}"
             expect(lower[i] <= upper[i], f"{self.path.name}: bounds of {asset!r}", "lower ≤ upper", found)
         least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)
         most = max(most, least) if "most" not in cash else most
@@ -158,13 +160,18 @@ class _Reader:
 
     def _number(self, part: dict[str, Any], key: str, where: str, default: float) -> float:
         value = part.get(key, default)
-        real = isinstance(value, (int, float)) and not isinstance(value, bool) and not np.isnan(value)
+        real = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
         expect(real, f"{self.path.name}: {where} {key}", "a number", repr(value)[:60])
-        expect(np.isfinite(value) or key not in part, f"{self.path.name}: {where} {key}", "a finite number", value)
+        expect(
+            abs(value) <= sys.float_info.max or key not in part,
+            f"{self.path.name}: {where} {key}",
+            "a finite number",
+            f"{value!r:.60}",
+        )
         return float(value)
 
-    def _table(self, path: Path) -> dict[str, tuple[float, float, str]]:
-        """Bounds and group by asset."""
+    def _table(self, path: Path) -> dict[str, tuple[float | None, float | None, str]]:
+        """Bounds and group by asset; None for an empty cell."""
         from time2decide.markets.tables import read_cells
 
         validate_input_file(path)
@@ -176,20 +183,22 @@ class _Reader:
             expected,
             ",".join(header)[:60],
         )
-        table: dict[str, tuple[float, float, str]] = {}
+        table: dict[str, tuple[float | None, float | None, str]] = {}
         for number, row in enumerate(rows, start=1):
             where = f"{path.name}: row {number}"
             expect(len(row) == len(header), where, f"{len(header)} cells", len(row))
             expect(row[0] in self.place, where, "an asset of the table of returns", repr(row[0])[:60])
             expect(row[0] not in table, where, "distinct assets", f"{row[0]!r} again")
-            low, high = (self._cell(cell, default, where) for cell, default in ((row[1], 0.0), (row[2], np.inf)))
+            low, high = (self._cell(cell, where) for cell in row[1:3])
             table[row[0]] = (low, high, row[3] if len(row) == 4 else "")
         return table
 
     @staticmethod
-    def _cell(cell: str, default: float, where: str) -> float:
+    def _cell(cell: str, where: str) -> float | None:
+        if not cell:
+            return None
         try:
-            value = float(cell) if cell else default
+            value = float(cell)
         except ValueError:
             value = np.nan
         expect(not np.isnan(value), where, "a number or an empty cell", repr(cell)[:60])
@@ -245,9 +254,7 @@ def _rows(constraints: Constraints, m: int, previous: np.ndarray | None, turnove
     total = (constraints.exposure - constraints.cash[1], constraints.exposure - constraints.cash[0])
     invested = f"{total[0]:g}" if total[0] == total[1] else f"{total[0]:g} to {total[1]:g}"
     named = [(f"the sum of weights ({invested})", np.ones(m), *total)]
-    named += [
-        (f"{one.name} ({one.low:g} to {one.high:g})", one.coefficients, one.low, one.high) for one in constraints.limits
-    ]
+    named += [(f"{one.name} ({one.low:g} to {one.high:g})", *one.scaled()[1:]) for one in constraints.limits]
     rows: dict[str, _Row] = {}
     for name, coefficients, low, high in named:
         rows[name] = (np.hstack([coefficients, np.zeros(m)])[None], np.array([low]), np.array([high]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, describe_value, expect
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
 
@@ -20,8 +20,13 @@ class Limit(NamedTuple):
     low: float
     high: float
 
+    def scaled(self) -> Limit:
+        """The same limit with coefficients of at most 1, for which one tolerance fits any unit."""
+        size = np.abs(self.coefficients).max(initial=0.0) or 1.0
+        return self._replace(coefficients=self.coefficients / size, low=self.low / size, high=self.high / size)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Constraints:
     """What a portfolio may be; the defaults are long-only and fully invested.
 
@@ -48,29 +53,49 @@ class Constraints:
     limits: tuple[Limit, ...] = ()
     assets: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("exposure", "cash_return"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
+        pair = isinstance(self.cash, (tuple, list, np.ndarray)) and np.shape(self.cash) == (2,)
+        expect(pair, "cash", "a pair (least, most)", describe_value(self.cash))
+        least, most = (_number("cash", value) for value in self.cash)
+        expect(least <= most, "cash", "least ≤ most", f"{least:g} and {most:g}")
+        object.__setattr__(self, "cash", (least, most))
+        several = isinstance(self.limits, (tuple, list)) and not isinstance(self.limits, Limit)
+        expect(several, "limits", "a tuple of Limit", describe_value(self.limits))
+        object.__setattr__(self, "limits", tuple(_limit(limit) for limit in self.limits))
+        names = [limit.name for limit in self.limits]
+        again = next((name for i, name in enumerate(names) if name in names[:i]), None)
+        expect(again is None, "limits", "distinct names", f"{again!r} twice")
+
     def bounds(self, m: int) -> tuple[np.ndarray, np.ndarray]:
         """l and u, (m,) each; they may be infinite."""
         pair = []
         for name, value in (("lower", self.lower), ("upper", self.upper)):
-            array = np.asarray(value, dtype=np.float64)
+            array = _floats(name, value)
             if array.shape not in ((), (m,)) or np.isnan(array).any():
                 found = "NaN" if array.shape in ((), (m,)) else f"shape {array.shape}"
                 raise InputError(f"{name}: expected a number or {m} numbers, found {found}")
+            absent = np.inf if name == "lower" else -np.inf
+            expect((array != absent).all(), name, "bounds that some weight meets", absent)
             pair.append(np.broadcast_to(array, (m,)))
         if (pair[0] > pair[1]).any():
             i = int(np.argmax(pair[0] > pair[1]))
-            raise InputError(
-                f"lower: expected at most the upper bound {pair[1][i]:g}, found {pair[0][i]:g} (asset {i})"
-            )
+            low, high = float(pair[0][i]), float(pair[1][i])
+            raise InputError(f"lower: expected at most the upper bound {high!r}, found {low!r} (asset {i})")
         return pair[0], pair[1]
 
     def excess(self, weights: np.ndarray, previous: np.ndarray, turnover_l1: float) -> float:
-        """By how much weights (m,) exceed the constraint that they break most; at most 0 if they break none."""
+        """By how much weights (m,) exceed the constraint that they break most; at most 0 if they break none.
+
+        For a limit, relative to its largest coefficient.
+        """
+        limits = [limit.scaled() for limit in self.limits]
         lower, upper = self.bounds(len(weights))
-        cash, held = self.exposure - weights.sum(), [limit.coefficients @ weights for limit in self.limits]
+        cash, held = self.exposure - weights.sum(), [limit.coefficients @ weights for limit in limits]
         off = [(lower - weights).max(), (weights - upper).max(), self.cash[0] - cash, cash - self.cash[1]]
-        off += [limit.low - value for limit, value in zip(self.limits, held, strict=True)]
-        off += [value - limit.high for limit, value in zip(self.limits, held, strict=True)]
+        off += [limit.low - value for limit, value in zip(limits, held, strict=True)]
+        off += [value - limit.high for limit, value in zip(limits, held, strict=True)]
         return float(max(*off, np.abs(weights - previous).sum() - turnover_l1))
 
     def limits_for(self, m: int) -> tuple[Limit, ...]:
@@ -101,6 +126,31 @@ class Constraints:
             return near
         share = np.abs(near) / np.maximum(np.abs(near).sum(-1, keepdims=True), np.finfo(float).tiny)
         return np.asarray(near - np.where(np.abs(off) <= _ROUNDING, off, 0.0) * share)
+
+
+def _floats(name: str, value: Any) -> np.ndarray:
+    """A float64 array, not necessarily finite."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name}: expected numbers, found {describe_value(value)}") from None
+
+
+def _number(name: str, value: Any) -> float:
+    array = _floats(name, value)
+    expect(array.shape == () and np.isfinite(array), name, "a finite number", describe_value(value))
+    return float(array)
+
+
+def _limit(limit: Any) -> Limit:
+    """The limit with float64 coefficients, all finite, and low ≤ high."""
+    expect(isinstance(limit, Limit), "limits", "a tuple of Limit", describe_value(limit))
+    where = f"limit {limit.name!r}"
+    coefficients = _floats(where, limit.coefficients)
+    expect(np.isfinite(coefficients).all(), where, "finite coefficients", "others")
+    ends = _floats(where, [limit.low, limit.high])
+    expect(ends.shape == (2,) and ends[0] <= ends[1], where, "low ≤ high", f"{limit.low} and {limit.high}")
+    return Limit(limit.name, coefficients, float(ends[0]), float(ends[1]))
 
 
 LONG_ONLY = Constraints()

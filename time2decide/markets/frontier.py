@@ -23,6 +23,7 @@ from time2decide.markets.portfolio import (
     PortfolioProblem,
     PortfolioSolution,
     build_problem,
+    finite_array,
     kernels,
     solve_portfolio,
 )
@@ -63,10 +64,7 @@ class TurnoverFrontier:
 
     def at(self, turnover_l1: ArrayLike) -> np.ndarray:
         """The best weights of budgets (...), (..., m); a budget beyond the last point is not used up."""
-        budgets = np.asarray(turnover_l1, dtype=float)
-        least = self.turnover[0]
-        if not np.isfinite(budgets).all() or (budgets < least - 1e-12).any():
-            raise InputError(f"turnover_l1: expected at least {least:g}, found {np.min(budgets):g}")
+        budgets = self._budgets(turnover_l1)
         right = np.clip(np.searchsorted(self.turnover, budgets), 1, max(len(self.turnover) - 1, 1))
         if len(self.turnover) == 1:
             return np.broadcast_to(self.weights[0], (*budgets.shape, self.weights.shape[1])).copy()
@@ -76,7 +74,7 @@ class TurnoverFrontier:
 
     def utility_at(self, turnover_l1: ArrayLike) -> np.ndarray:
         """u of budgets (...): between two points the price is linear, so its integral is the trapezoid."""
-        budgets = np.clip(np.asarray(turnover_l1, dtype=float), self.turnover[0], self.turnover[-1])
+        budgets = np.minimum(self._budgets(turnover_l1), self.turnover[-1])
         last = np.searchsorted(self.turnover, budgets, side="right") - 1
         after = np.clip(last + 1, 0, len(self.turnover) - 1)
         t0, t1 = self.turnover[last], self.turnover[after]
@@ -86,13 +84,20 @@ class TurnoverFrontier:
 
     def price_at(self, turnover_l1: ArrayLike) -> np.ndarray:
         """θ of budgets (...): 0 beyond the last point; at a kink the price of the next unit."""
-        budgets = np.asarray(turnover_l1, dtype=float)
+        budgets = self._budgets(turnover_l1)
         last = np.searchsorted(self.turnover, budgets, side="right") - 1
         after = np.clip(last + 1, 0, len(self.turnover) - 1)
         t0, t1 = self.turnover[last], self.turnover[after]
         share = np.where(t1 > t0, (budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0)
         inside = (1 - share) * self.price[last] + share * self.price[after]
         return np.where(budgets >= self.turnover[-1], 0.0, inside)
+
+    def _budgets(self, turnover_l1: ArrayLike) -> np.ndarray:
+        """Budgets as an array; below the least turnover that is possible there is no portfolio."""
+        budgets, least = finite_array("turnover_l1", turnover_l1), float(self.turnover[0])
+        if (budgets < least - 1e-12).any():
+            raise InputError(f"turnover_l1: expected at least {least:g}, found {np.min(budgets):g}")
+        return np.maximum(budgets, least)
 
 
 def turnover_frontier(
@@ -139,7 +144,7 @@ def turnover_frontier(
 
 def _repaired(frontier: TurnoverFrontier, solve: Callable[..., PortfolioSolution]) -> TurnoverFrontier:
     """The frontier with points whose rounding shows solved afresh."""
-    bad = np.flatnonzero(frontier.gap > CERTIFIED)
+    bad = np.flatnonzero(~(frontier.gap <= CERTIFIED))
     if not bad.size:
         return frontier
     solved = solve(turnover_l1=frontier.turnover[bad])

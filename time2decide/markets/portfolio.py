@@ -225,6 +225,8 @@ def solve_portfolio(
             return found
     problem, lead = build_problem(*arguments, benchmark, constraints or LONG_ONLY)
     rows, m = problem.mean.shape
+    if start is not None and start.classes.shape != (*lead, m):
+        raise InputError(f"start: expected a solution of shape {(*lead, m)}, found {start.classes.shape}")
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
     weights, report = solve_rows(problem, classes, start is not None, threads)
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
@@ -368,7 +370,9 @@ def build_problem(
     constraints: Constraints,
 ) -> tuple[PortfolioProblem, tuple[int, ...]]:
     """Validate everything and bring it to rows; also the batch shape."""
-    mu, p = _finite("mean", mean), _finite("previous", previous)
+    if not isinstance(constraints, Constraints):
+        raise InputError(f"constraints: expected Constraints, found {type(constraints).__name__}")
+    mu, p = finite_array("mean", mean), finite_array("previous", previous)
     m = mu.shape[-1] if mu.ndim else 0
     if not m or p.shape[-1:] != (m,):
         raise InputError(f"mean: expected shape (..., m) as in previous, found {mu.shape} and {p.shape}")
@@ -376,7 +380,7 @@ def build_problem(
     risk, gamma = _not_negative("risk_aversion", risk_aversion), _not_negative("turnover_l1", turnover_l1)
     c = _not_negative("cost", cost)
     c = c[None] if c.ndim == 0 else c
-    b = None if benchmark is None else _finite("benchmark", benchmark)
+    b = None if benchmark is None else finite_array("benchmark", benchmark)
     vectors = {"mean": mu, "previous": p, "cost": c} | ({} if b is None else {"benchmark": b})
     shapes = {name: array.shape[:-1] for name, array in vectors.items()}
     shapes |= {"risk_aversion": risk.shape, "turnover_l1": gamma.shape, "covariance": covariance_lead}
@@ -385,7 +389,13 @@ def build_problem(
         rows = int(np.prod(lead, dtype=int))
         flat = {name: _rows(array, lead, rows, m) for name, array in vectors.items()}
     except ValueError:
-        raise InputError(f"mean: expected one batch shape and {m} assets in all arguments, found {shapes}") from None
+        found = {name: array.shape for name, array in vectors.items()} | {
+            name: shape for name, shape in shapes.items() if name not in vectors
+        }
+        wrong = next((name for name, shape in found.items() if name in vectors and shape[-1] not in (1, m)), None)
+        if wrong is not None:
+            raise InputError(f"{wrong}: expected {m} assets as in mean, found shape {found[wrong]}") from None
+        raise InputError(f"mean: expected one batch shape in all arguments, found {found}") from None
     count = int(np.prod(covariance_lead, dtype=int))
     which = np.broadcast_to(np.arange(count).reshape(covariance_lead), lead).reshape(rows)
     lower, upper = constraints.bounds(m)
@@ -414,17 +424,20 @@ def _own(array: np.ndarray) -> np.ndarray:
     return np.require(array, requirements=["C", "W"])
 
 
-def _finite(name: str, value: ArrayLike) -> np.ndarray:
+def finite_array(name: str, value: ArrayLike) -> np.ndarray:
     """A float64 array of finite numbers."""
     if type(value) is not np.ndarray or value.dtype != np.float64:
         if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
+            value = value.detach().cpu()
+            value = (value.double() if value.is_floating_point() else value).numpy()  # numpy has no bfloat16
         try:
-            if np.asarray(value).dtype.kind not in "fiu":
-                raise TypeError
-            value = np.asarray(value, dtype=np.float64)
+            found = np.asarray(value)
         except (TypeError, ValueError):
             raise InputError(f"{name}: expected real numbers, found {type(value).__name__}") from None
+        if found.dtype.kind not in "fiu":
+            kind = f" of {found.dtype}" if found.ndim else ""
+            raise InputError(f"{name}: expected real numbers, found {type(value).__name__}{kind}")
+        value = found.astype(np.float64)
     if not np.isfinite(value).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
         raise InputError(f"{name}: expected finite numbers, found {value[place]} at index {place}")
@@ -432,7 +445,7 @@ def _finite(name: str, value: ArrayLike) -> np.ndarray:
 
 
 def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
-    array = _finite(name, value)
+    array = finite_array(name, value)
     if array.size and array.min() < 0:
         raise InputError(f"{name}: expected non-negative numbers, found {array.min():g}")
     return array
@@ -443,14 +456,14 @@ def _covariances(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
     """Dense matrices, loadings, specific variances (one kind is empty) and their batch shape."""
     if isinstance(covariance, FactorCovariance):
-        B, D = _finite("covariance", covariance.loadings), _not_negative("covariance", covariance.specific)
+        B, D = finite_array("covariance", covariance.loadings), _not_negative("covariance", covariance.specific)
         if B.ndim < 2 or B.shape[-2] != m or D.shape != B.shape[:-1]:
             expected = f"loadings (..., {m}, factors) and specific variances (..., {m})"
             raise InputError(f"covariance: expected {expected}, found {B.shape} and {D.shape}")
         count = int(np.prod(B.shape[:-2], dtype=int))
         flat = _own(B.reshape(count, m, -1)), _own(D.reshape(count, m))
         return np.zeros((count, 0, 0)), *flat, B.shape[:-2]
-    S = _finite("covariance", covariance)
+    S = finite_array("covariance", covariance)
     if S.shape[-2:] != (m, m):
         raise InputError(f"covariance: expected shape (..., {m}, {m}), found {S.shape}")
     count = int(np.prod(S.shape[:-2], dtype=int))

@@ -93,7 +93,7 @@ def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
         scale = max(scale, abs(float(problem.relative_cash[i, 2] - shift)))
     money = problem.relative_cash[i].copy()
     money[2] = (money[2] - shift) / scale
-    limits = problem.limits
+    limits = [limit.scaled() for limit in problem.limits]
     A = np.stack([limit.coefficients for limit in limits]) if limits else np.zeros((0, m))
     low, high = np.array([limit.low for limit in limits]), np.array([limit.high for limit in limits])
     row = _Row(

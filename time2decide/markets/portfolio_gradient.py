@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError
+from time2decide.core.validation import ArrayLike, InputError, describe_value
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, kernels, solve_portfolio
 
@@ -39,19 +39,24 @@ def portfolio_layer(
     """
     if constraints is not None and constraints.limits:
         raise InputError("constraints: expected none with limits (they have no derivatives), found limits")
+    if not (isinstance(mean, Tensor) and mean.is_floating_point() and mean.dim()):
+        raise InputError(f"mean: expected a tensor (..., m) of real numbers, found {describe_value(mean)}")
+    if isinstance(benchmark, Tensor) and benchmark.requires_grad:
+        raise InputError("benchmark: expected no required gradient (it has no derivatives), found one")
     like = mean
     tensors = [torch.as_tensor(value, dtype=like.dtype) for value in (mean, previous, risk_aversion, turnover_l1, cost)]
     factors = (covariance.loadings, covariance.specific) if isinstance(covariance, FactorCovariance) else (covariance,)
     given: tuple[Any, ...] = tuple(torch.as_tensor(one, dtype=like.dtype) for one in factors)
-    lead = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-        mean.shape[:-1], tensors[1].shape[:-1], tensors[2].shape, tensors[3].shape, tensors[4].shape[:-1],
-        given[0].shape[:-2],
-    )  # fmt: skip
-    m = mean.shape[-1]
-    mean_, previous_ = tensors[0].expand(*lead, m), tensors[1].expand(*lead, m)
-    risk_, gamma_, cost_ = tensors[2].expand(lead), tensors[3].expand(lead), tensors[4].expand(*lead, m)
+    rows = [one.shape[:-1] for one in (tensors[0], tensors[1], tensors[4])] + [given[0].shape[:-2]]
+    try:
+        lead = torch.broadcast_shapes(*rows, tensors[2].shape, tensors[3].shape)  # type: ignore[no-untyped-call]
+        shapes = [(*lead, mean.shape[-1]), (*lead, mean.shape[-1]), lead, lead, (*lead, mean.shape[-1])]
+        tensors = [one.expand(shape) for one, shape in zip(tensors, shapes, strict=True)]
+    except RuntimeError:
+        found = ", ".join(str(tuple(one.shape)) for one in (*tensors, *given))
+        raise InputError(f"mean: expected shapes that fit those of the other arguments, found {found}") from None
     options = {"benchmark": benchmark, "constraints": constraints}
-    weights: Tensor = _Layer.apply(options, mean_, previous_, risk_, gamma_, cost_, *given)  # type: ignore[no-untyped-call]
+    weights: Tensor = _Layer.apply(options, *tensors, *given)  # type: ignore[no-untyped-call]
     return weights
 
 

@@ -249,6 +249,7 @@ def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:
         raise InputError(f"{where}: expected numbers, found one of more digits than fit") from None
     refuse(
         f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cells.iloc[row])}"
+        + (" (gaps='keep', or --gaps keep, allows them)" if _is_empty(cells.iloc[row]) else "")
         for row in map(int, np.flatnonzero(~np.isfinite(numbers)))
         if gaps == "refuse" or not _is_empty(cells.iloc[row])
     )
@@ -274,7 +275,7 @@ def _return_problems(table: pd.DataFrame, name: str) -> Iterator[str]:
     known = array[np.isfinite(array)]
     if looks_like_prices(known):
         found = f"only positive numbers with median {np.median(known):g}"
-        yield f"{name}: expected returns, found {found}: say that these are prices"
+        yield f"{name}: expected returns, found {found}: say that these are prices (values='prices', or --prices)"
     row, column = divmod(int(np.nanargmin(array)), array.shape[1])
     if array[row, column] < -1:
         place = _place(table.index, table.columns[column], row)

@@ -67,7 +67,8 @@ def decision_facts(
     network = Time2Decide.from_pretrained(model)
     cost = network.cost_bps if cost_bps is None else cost_bps
     holes = bool(table.isna().to_numpy().any())
-    expect(not (holes and (with_uncertainty or with_frontier)), "gaps", "neither uncertainty nor frontier", "one")
+    for name, asked in (("uncertainty", with_uncertainty), ("a turnover frontier", with_frontier)):
+        expect(not (holes and asked), "gaps", "neither uncertainty nor a frontier where returns are missing", name)
     terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost, "benchmark": benchmark, "gaps": gaps}
     decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     names = [str(column) for column in table.columns]
@@ -153,6 +154,11 @@ def _exact(decision: Decision | MarketDecision, constraints: Constraints, cost_b
     solution, weights = decision.solution, decision.weights
     assert solution is not None
     allowed = decision.turnover_l1 + _forced(decision)
+    benchmark, active = solution.problem.benchmark, {}
+    if benchmark is not None:
+        for name, held in (("active_risk", weights), ("active_risk_previous", decision.previous)):
+            distance = held - benchmark[0]
+            active[name] = float(max(distance @ decision.covariance @ distance, 0.0) ** 0.5)
     excess = constraints.excess(weights, decision.previous, allowed)
     return {
         "cash": constraints.exposure - float(weights.sum()),
@@ -170,6 +176,7 @@ def _exact(decision: Decision | MarketDecision, constraints: Constraints, cost_b
             "turnover_price": float(solution.turnover_price),
             "exposure_price": float(solution.budget_price),
         },
+        **active,
     }
 
 

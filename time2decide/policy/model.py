@@ -278,8 +278,11 @@ class Time2Decide:
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
         if np.isnan(array).any():
-            plain = isinstance(self.policy, MarketPolicy) and constraints is None and benchmark is None
-            expect(plain, "gaps", "the market policy, no constraints and no benchmark with missing returns", "other")
+            others = {"constraints": constraints is not None, "a benchmark": benchmark is not None}
+            others |= {"another policy": not isinstance(self.policy, MarketPolicy)}
+            found = next((name for name, there in others.items() if there), None)
+            expected = "the market policy without constraints and benchmark where returns are missing"
+            expect(found is None, "gaps", expected, found)
             assert isinstance(self.policy, MarketPolicy)
             held = None if previous_weights is None else previous
             return market_decision_with_gaps(self.policy, array, held, gamma, risk, cost)
