@@ -86,6 +86,7 @@ def test_trades_come_first_and_the_rest_is_counted(run, folder):
     assert "Why" not in shown
     shown = run("decide", "r.csv", "--returns", "--turnover", "0.05", "--all", cwd=folder).stdout
     assert all(name in shown for name in names)
+    assert "Not traded" not in shown
 
 
 def test_the_network_for_utility_reads_its_own_weights_and_says_so(run, folder):
@@ -209,6 +210,7 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     shown = run(*asked, "--cost", "10", "--frontier", cwd=folder).stdout
     assert "does not pay" in shown
     assert "certified" in shown
+    assert f"(tracking error) {facts['active_risk_previous']:.3%} before, {facts['active_risk']:.3%} after" in shown
 
 
 @pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
