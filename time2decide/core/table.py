@@ -12,6 +12,8 @@ _WIDE = 10_000  # columns of a console that folds no cell
 _WIDE_TABLE = 120  # letters of a row from which the page stacks figures and their errors
 _PROSE = 120  # columns to which captions and notes are folded
 
+_LONG = 40  # characters from which a cell is wrapped
+
 
 @dataclass(frozen=True)
 class Table:
@@ -65,8 +67,9 @@ class Table:
         return f'<div class="scroll" tabindex="0">{table}</div>{note}'
 
     def _is_prose(self, column: int) -> bool:
-        """Whether a column holds words rather than figures."""
-        return any(2 * sum(map(str.isalpha, row[column])) > len(row[column]) for row in self.rows)
+        """Whether a column holds words, or lists of figures, rather than figures."""
+        cells = [row[column] for row in self.rows]
+        return any(2 * sum(map(str.isalpha, cell)) > len(cell) or len(cell) > _LONG for cell in cells)
 
 
 def with_last_note(tables: list[Table]) -> list[Table]:

@@ -233,10 +233,13 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
 
 
 def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
-    """One table for all rows that have the same columns."""
+    """One table for all rows that have the same columns; of the peers' errors the largest."""
     alike: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        alike.setdefault(tuple(name for name in row if name != "kind"), []).append(row)
+    for full in rows:
+        row = {key: value for key, value in full.items() if key != "kind" and not key.endswith("_error")}
+        errors = [value for key, value in full.items() if key.endswith("_error") and value is not None]
+        row |= {"largest error of the peers": max(errors)} if errors else {}
+        alike.setdefault(tuple(row), []).append(row)
     return [
         Table(
             f"time2decide bench {name}",
