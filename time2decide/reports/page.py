@@ -244,7 +244,7 @@ def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
         Table(
             f"time2decide bench {name}",
             [column.replace("_", " ") for column in columns],
-            [[_text(row[column], 2 if column.endswith(("error", "gap")) else 3) for column in columns] for row in here],
+            [[_text(row[column], 2 if column.endswith(("error", "gap")) else 4) for column in columns] for row in here],
         )
         for columns, here in alike.items()
     ]
