@@ -186,3 +186,26 @@ def test_rows_that_are_bounds_are_met_exactly(batch):
     np.testing.assert_array_equal(answer.x[answer.dual > 0], 0)
     assert (answer.x >= 0).all()
     assert solve_bulk(Arrays.of(qp), 1e-8)[1].all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_large_sparse_singular_problems_around_a_known_answer(seed, monkeypatch):
+    """Interior points, sparse factorisations and one linear system: exact, degenerate vertices included."""
+    from time2decide.qp import engines
+
+    rng = np.random.default_rng(seed)
+    n, p = 340, 180
+    E = np.where(rng.random((p, n)) < 0.02, rng.normal(size=(p, n)), 0.0)
+    H = np.diag(np.where(rng.random(n) < 0.4, rng.exponential(size=n), 0.0))
+    x = np.where(rng.random(n) < 0.5, rng.exponential(size=n), 0.0)
+    pull = np.where((x == 0) & (rng.random(n) < 0.9), rng.exponential(size=n), 0.0)  # some at zero without a multiplier
+    b = -H @ x + E.T @ rng.normal(size=p) + pull
+    asked = []
+    real = engines.by_piqp
+    monkeypatch.setattr(engines, "by_piqp", lambda form: asked.append(engines.is_sparse(form)) or real(form))
+    answer = solve(QP(H, b, E=E, f=E @ x, lb=0.0))
+    assert asked[:1] == [True]
+    assert answer.status == "optimal"
+    assert answer.objective == pytest.approx(x @ H @ x / 2 + b @ x, rel=1e-9)
+    assert np.abs(E @ answer.x - E @ x).max() < 1e-9
+    assert answer.x.min() >= 0
