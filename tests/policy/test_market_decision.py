@@ -45,7 +45,7 @@ def test_permuting_assets_permutes_the_decision(model, returns):
 
 
 def test_dear_trades_are_not_made_and_nothing_predictable_means_no_forecasts(model, returns):
-    made = model.decision(returns, None, 1.0, cost_bps=500.0)
+    made = model.decision(returns, None, 1.0, cost_bps=5000.0)
     assert made.turnover == 0
     assert made.verdict.probability < 0.05
     assert "Nothing to predict" in made.verdict.text
@@ -53,8 +53,8 @@ def test_dear_trades_are_not_made_and_nothing_predictable_means_no_forecasts(mod
 
 
 def test_the_verdict_names_the_forecast_that_pays():
-    weak = ForecastRecord(1, False, 0.5, 1.0, 2.0, 2.0, 0.01, 0.0)
-    strong = ForecastRecord(3, False, 0.8, 5.0, 16.0, 4.0, 0.9, 0.4)
+    weak = ForecastRecord(1, "own past", 0.5, 1.0, 2.0, 2.0, 0.01, 0.0)
+    strong = ForecastRecord(3, "own past", 0.8, 5.0, 16.0, 4.0, 0.9, 0.4)
     verdict = Verdict((weak, strong), 10.0)
     assert verdict.best is strong
     assert "the next 3 days earned 16.0 bp per unit traded so far (95 %: 8.2 to 23.8)" in verdict.text

@@ -13,6 +13,7 @@ from time2decide.policy.market_policy import (
     MarketPolicy,
     MarketPolicyConfig,
     courage,
+    lasting_days,
     posterior,
 )
 
@@ -46,9 +47,24 @@ def typical_volatility(tokens):
 
 def test_the_untrained_network_is_the_rule(tokens):
     answer = MarketPolicy()(batch(tokens))
-    assert answer.days.item() == pytest.approx(4.5 * (5.0 * typical_volatility(tokens) / 0.375) ** (-2 / 3), rel=1e-4)
     torch.testing.assert_close(answer.volatility_mix[0, 0], torch.tensor([0.01, 0.04, 0.75, 0.10, 0.05, 0.05]))
     assert answer.correlation_mix.sum().item() == pytest.approx(1)
+
+
+def days(tokens, risk=25.0, bold=0.0, **changes):
+    return lasting_days(batch(tokens, risk, **changes), torch.tensor([bold])).item()
+
+
+def test_a_trade_lasts_long_for_those_who_mind_risk_little_and_in_calm_markets(tokens):
+    wild = {"unrest": torch.tensor([0.03])}
+    minds = 25.0 * typical_volatility(tokens) / 0.375
+    assert minds < 1
+    assert days(tokens, **wild) == pytest.approx(4.5 / minds, rel=1e-4)
+    assert days(tokens, 50 / minds, **wild) == pytest.approx(4.5 * 2 ** (-2 / 3), rel=1e-4)
+    assert days(tokens, 1e-3, **wild) == pytest.approx(40, rel=1e-4)
+    assert days(tokens, unrest=torch.tensor([0.005])) == pytest.approx(3 * 4.5 / minds, rel=1e-4)
+    assert days(tokens, 1e-3, bold=1.0, **wild) == pytest.approx(10, rel=1e-4)
+    assert days(tokens, 1e9, **wild) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("sees", SEES)
@@ -91,30 +107,38 @@ def test_permuting_assets_permutes_the_problem(tokens, policy):
 
 def record(tokens, worth, error=2e-4, cost=1e-3, risk=5.0):
     given = {"worth": torch.tensor([worth]), "worth_error": torch.full((1, len(EXPERTS)), error)}
-    return batch(tokens, risk, cost, slope=torch.ones(1, len(EXPERTS)), t_value=torch.full((1, 5), 4.0), **given)
+    given["pace"] = torch.ones(1, len(EXPERTS))
+    return batch(tokens, risk, cost, slope=torch.ones(1, len(EXPERTS)), t_value=torch.full((1, len(EXPERTS)), 4.0), **given)
 
 
 def test_forecasts_without_a_record_are_not_followed(tokens):
-    seen = record(tokens, [0.0, 1e-4, -5e-4, 2e-4, 0.0])
-    assert posterior(seen, torch.zeros(1, 5)).sum() < 0.06
+    seen = record(tokens, [0.0, 1e-4, -5e-4, 2e-4, 0.0, 0.0])
+    assert posterior(seen, torch.zeros(1, len(EXPERTS))).sum() < 0.07
     assert MarketPolicy()(seen).signal.abs().max() < 0.1 * seen.forecast.abs().max()
 
 
 def test_a_forecast_counts_for_what_it_earns_net_of_costs(tokens):
-    worth = [3e-4, 16e-4, 3e-4, 0.0, 0.0]
-    followed = posterior(record(tokens, worth), torch.zeros(1, 5))[0]
+    worth = [3e-4, 16e-4, 3e-4, 0.0, 0.0, 0.0]
+    followed = posterior(record(tokens, worth), torch.zeros(1, len(EXPERTS)))[0]
     assert followed[1] > 0.9
     assert followed.sum() <= 1
-    assert posterior(record(tokens, worth, cost=40e-4), torch.zeros(1, 5)).sum() < 0.06
-    free = posterior(record(tokens, [16e-4] * 5, cost=0.0), torch.zeros(1, 5))[0]
-    torch.testing.assert_close(free, torch.full((5,), 0.2), rtol=1e-3, atol=1e-3)  # the same effect is counted once
+    assert posterior(record(tokens, worth, cost=40e-4), torch.zeros(1, len(EXPERTS))).sum() < 0.07
+    free = posterior(record(tokens, [16e-4] * 6, cost=0.0), torch.zeros(1, len(EXPERTS)))[0]
+    torch.testing.assert_close(free, torch.full((6,), 1 / 6), rtol=1e-3, atol=1e-3)  # the same effect is counted once
+
+
+def test_of_two_forecasts_that_surely_pay_the_better_one_is_followed(tokens):
+    seen = record(tokens, [60e-4, 60e-4, 0.0, 0.0, 0.0, 0.0], error=3e-4)
+    pace = torch.tensor([[0.5, 1.0, 1.0, 1.0, 1.0, 1.0]])
+    sure = {"worth_error": torch.tensor([[3e-4, 8e-4, 3e-4, 3e-4, 3e-4, 3e-4]])}  # the better one is known less well
+    assert posterior(replace(seen, pace=pace, **sure), torch.zeros(1, len(EXPERTS)))[0, 1] > 0.95
 
 
 def test_weak_forecasts_are_for_those_who_mind_risk_little(tokens):
-    shares = [courage(record(tokens, [0.0] * 5, risk=risk))[0, 0].item() for risk in (0.1, 5.0, 25.0, 100.0)]
+    shares = [courage(record(tokens, [0.0] * 6, risk=risk))[0, 0].item() for risk in (0.1, 5.0, 25.0, 100.0)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.99
-    strong = replace(record(tokens, [0.0] * 5, risk=25.0), t_value=torch.full((1, 5), 40.0))
+    strong = replace(record(tokens, [0.0] * 6, risk=25.0), t_value=torch.full((1, 6), 40.0))
     assert courage(strong).min() > 0.8
 
 

@@ -54,7 +54,7 @@ def gradient_sizes(policy, loss):
     policy.zero_grad()
     loss.backward()
     last = policy.to_market[-1].bias.grad
-    names = {"correlation": last[:6], "trust": last[6:11], "days": last[11:12], "level": last[12:]}
+    names = {"correlation": last[:6], "trust": last[6:]}
     sizes = {name: float(part.abs().sum()) for name, part in names.items()}
     grad = policy.to_volatility.bias.grad
     return sizes | {"volatility": 0.0 if grad is None else float(grad.abs().sum())}
@@ -65,22 +65,10 @@ def test_each_loss_teaches_its_part(pool):
     risk = gradient_sizes(policy, risk_loss(policy, draw_days(pool, 8, 5, rng), SMOKE, rng))
     assert risk["correlation"] > 0
     assert risk["volatility"] > 0
-    assert risk["level"] > 0
-    assert risk["trust"] == risk["days"] == 0
+    assert risk["trust"] == 0
     utility = gradient_sizes(policy, utility_loss(policy, draw_days(pool, 8, 5, rng), 5, rng))
-    assert utility["days"] > 0
+    assert utility["trust"] > 0
     assert utility["correlation"] == utility["volatility"] == 0
-
-
-def test_the_level_is_drawn_towards_what_was_realised(pool):
-    policy = MarketPolicy()
-    for start, sign in ((2.0, 1.0), (-2.0, -1.0)):  # too high a level is to be lowered, too low a one raised
-        with torch.no_grad():
-            policy.to_market[-1].bias[12] = start
-        rng = np.random.default_rng(0)
-        policy.zero_grad()
-        risk_loss(policy, draw_days(pool, 16, 5, rng), SMOKE, rng).backward()
-        assert sign * float(policy.to_market[-1].bias.grad[12]) > 0
 
 
 def test_a_run_repeats_and_resumes_to_the_last_bit(tmp_path):

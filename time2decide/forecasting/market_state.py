@@ -7,6 +7,8 @@
   and Ω the inverse of their correlation matrix. Reversals show in u more clearly than in z;
 - regressions *pooled over assets* of the mean standardised return of the next h days on residuals and momentum, and a
   regression of tomorrow's returns on all of today's;
+- the forecasts of the kernel bank from each asset's last 96 returns, once the others show that far more can be
+  predicted here than in markets of stocks;
 - the *record* of each forecast: what it was worth out of sample so far. Forecasts count for what their record says.
 
 A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
@@ -19,13 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from time2decide.forecasting.features import window_features
+
 VOLATILITY_HALF_LIVES = (10.0, 21.0, 63.0, 125.0, 250.0, 1000.0)  # days
 CORRELATION_HALF_LIVES = (63.0, 125.0, 250.0, 1000.0)
-EXPERTS = (1, 3, 5, 21, 1)  # days that each forecast is for; the last expert is the regression on all assets
+EXPERTS = (1, 3, 5, 21, 1, 1)  # days that each forecast is for
+READS = ("own past",) * 4 + ("all assets", "kernel bank")  # what each forecast is made from
 LAGS = ((1, 0), (2, 1), (3, 2), (5, 0))  # residuals: means over the days t − a … t − b − 1
 TRENDS = ((21, 0), (63, 0), (252, 21))  # the same of standardised returns
 YOUNG = 10  # rows before the returns of an asset are standardised
 _MEMORY = max(first for first, _ in LAGS + TRENDS) + 1
+_MEDIUM = 2  # index of 63 days
 _STANDARDISE = (0.3, 0.4, 0.3)  # weights of the three fastest variances in the unit of z
 _CLIP = 6.0  # standard deviations: a crash counts, but not for all days that follow
 _RESIDUAL = 2  # index of the correlation half-life that residuals are made with
@@ -33,6 +39,10 @@ _PENALTY = 200.0  # of the pooled regressions, in observations
 _CROSS_PENALTY = 400.0  # of the regression on all assets: coefficients have a prior standard deviation of 0.05
 _MOST_CROSS = 200  # assets; beyond, a coefficient for every pair is too many and too dear, and that forecast is 0
 _FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE, _FORGET_CROSS = 750.0, 500.0, 250.0, 500.0  # half-lives
+_BANK_WINDOW = 96  # rows that the kernel bank reads
+_PREDICTABLE = 0.1  # correlation of a forecast with what came, from which the kernel bank is asked as well
+_SURE = 4.0  # standard errors of that correlation
+_FIRST_RECORD = 0.2  # part of the record of the best other forecast that it begins with
 _FEW = 20.0  # days of a pair at which its correlation counts half, if there are gaps
 _TINY = 1e-12
 
@@ -55,6 +65,7 @@ def record_rows(rows: Any) -> Any:
 
 
 _DAYS = np.array(EXPERTS)
+_POOLED = READS.count("own past")
 _LAG_DAYS, _TREND_DAYS = np.array(LAGS).T, np.array(TRENDS).T
 _SPANS = np.sqrt([first - last for first, last in LAGS + TRENDS])[:, None]
 _RIDGE = _PENALTY * np.eye(len(LAGS) + len(TRENDS))
@@ -79,8 +90,14 @@ class MarketTokens:
     worth, worth_error : (E,)
         What a long-short portfolio along each forecast has gained per unit traded, costs aside, and its standard
         error: trading along the forecast pays if it costs less than that.
+    pace : (E,)
+        Units traded per day by that portfolio.
     score : (K,)
         Record of each volatility: mean of log σ² + r²/σ² so far (QLIKE), less the least of them.
+    unrest : float
+        How far the volatilities of assets move against each other: mean square of log σ(63 days) − log σ(1000 days),
+        less its mean over assets, averaged over time. About 0.03 in markets of stocks, below 0.007 where volatilities
+        are constant or return to their mean within weeks.
     age : (m,)
         Rows seen of each asset.
     rows : int
@@ -93,7 +110,9 @@ class MarketTokens:
     t_value: np.ndarray
     worth: np.ndarray
     worth_error: np.ndarray
+    pace: np.ndarray
     score: np.ndarray
+    unrest: float
     age: np.ndarray
     rows: int
 
@@ -160,15 +179,18 @@ class MarketState:
         self._precision, self._cross_fit = np.eye(m), np.zeros((m, m))
         self._residuals, self._returns = RunningSums(m), RunningSums(m)
         size = len(LAGS) + len(TRENDS)
-        self._gram, self._target = np.zeros((experts - 1, size, size)), np.zeros((experts - 1, size))
+        self._gram, self._target = np.zeros((_POOLED, size, size)), np.zeros((_POOLED, size))
         recent = int(_DAYS.max()) + 1
         self._features = Recent(recent, m, size)
         self._forecasts = Recent(recent, experts, m)
         self._papers = Recent(recent, experts, m)  # long-short weights along the forecasts
         self._gross = RunningSums(m)  # of the returns themselves
+        self._rows = Recent(_BANK_WINDOW, m)  # the returns themselves
+        self._bank_asked = False
         self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
         self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
         self._score, self._score_weight = np.zeros(vols), 0.0
+        self._unrest = 0.0  # sum with the weights of the scores
 
     @property
     def assets(self) -> int:
@@ -196,6 +218,7 @@ class MarketState:
         self.age = self.age + seen
         self.rows += 1
         self._gross.add(r)
+        self._rows.add(r)
         self._learn(z, known, any_known)
         if any_known:
             self._block.append((z, known))
@@ -209,7 +232,9 @@ class MarketState:
 
     def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
         variance = self._variance[:, known]
-        loss = np.log(variance) + r[known] ** 2 / variance
+        logs = np.log(variance)
+        loss = logs + r[known] ** 2 / variance
+        self._unrest = _KEEP_SCORE * self._unrest + ((logs[_MEDIUM] - logs[-1]) / 2).var()
         self._score = _KEEP_SCORE * self._score + loss.mean(1)
         self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
 
@@ -219,13 +244,15 @@ class MarketState:
         self._residuals.add(np.where(known, self._precision @ z, 0.0))
         came = self._returns.sum(_DAYS) / _DAYS[:, None]  # mean of the last days relative to the other assets, (E, m)
         self._judge(came)
-        x = self._features.back(_DAYS[:-1])  # (E − 1, m, features)
+        x = self._features.back(_DAYS[:_POOLED])  # (pooled, m, features)
         self._gram = _KEEP_FIT * self._gram + x.swapaxes(1, 2) @ x
-        self._target = _KEEP_FIT * self._target + (x * came[:-1, :, None]).sum(1)
+        self._target = _KEEP_FIT * self._target + (x * came[:_POOLED, :, None]).sum(1)
         features = self._describe()
         self._features.add(features)
         across = self._cross_fit @ z if self.assets <= _MOST_CROSS else np.zeros(self.assets)
-        forecast = np.vstack([self._coefficients() @ features.T, across])
+        self._ask_the_bank()
+        kernels = self._kernel_forecast() if self._bank_asked else np.zeros(self.assets)
+        forecast = np.vstack([self._coefficients() @ features.T, across, kernels])
         if any_known:
             forecast -= forecast[:, known].mean(1, keepdims=True)
         forecast[:, ~known] = 0.0
@@ -243,14 +270,37 @@ class MarketState:
         said, before = self._forecasts.of_each(_DAYS), self.rows - 1  # forecasts made so far
         new = ((said * came).sum(1), (said * said).sum(1), (came * came).sum(1), (said != 0).sum(1))
         self._record = np.where(said.any(1), _KEEP_RECORD * self._record + new, self._record)
-        gain = (self._papers.of_each(_DAYS) * self._gross.sum(_DAYS)).sum(1)
+        paper = self._papers.of_each(_DAYS)
+        gain = (paper * self._gross.sum(_DAYS)).sum(1)
         traded = np.abs(self._papers.back(1) - self._papers.of_each(1 + _DAYS)).sum(1)
         worth = (gain, gain**2, traded, np.ones(len(EXPERTS)))
-        self._worth = np.where(before > _DAYS, _KEEP_RECORD * self._worth + worth, self._worth)
+        self._worth = np.where((before > _DAYS) & paper.any(1), _KEEP_RECORD * self._worth + worth, self._worth)
 
     def _coefficients(self) -> np.ndarray:
-        """Of the pooled regressions, (E − 1, features)."""
+        """Of the pooled regressions, (pooled, features)."""
         return np.linalg.solve(self._gram + _RIDGE, self._target[..., None])[..., 0]
+
+    def _ask_the_bank(self) -> None:
+        """Whether the kernel bank is asked; it begins with a small part of the record of the best forecast."""
+        if self._bank_asked or self.rows < _BANK_WINDOW:
+            return
+        information = self._information()[:-1]
+        sure = information * np.sqrt(self._record[3, :-1] / _DAYS[:-1]) > _SURE
+        self._bank_asked = bool((information * sure).max() > _PREDICTABLE)
+        if self._bank_asked:
+            best = int(np.where(_DAYS[:-1] == 1, information, -np.inf).argmax())
+            for kept in (self._record, self._worth):
+                kept[:, -1] = _FIRST_RECORD * kept[:, best]
+
+    def _kernel_forecast(self) -> np.ndarray:
+        """Tomorrow's standardised returns from the last 96 of each asset, (m,).
+
+        The forecasts of the kernel bank and of a regression on own lags, weighted by their precisions.
+        """
+        found = window_features(self._rows.back(np.arange(_BANK_WINDOW, 0, -1))[None])
+        trust = found.deviations[0] ** -2  # (m, 2)
+        ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
+        return np.asarray((found.level[0] + found.scale[0] * ahead).double().numpy() / self._unit)
 
     def _fold(self) -> None:
         """Put the rows of the block into the moments, and invert."""
@@ -268,6 +318,11 @@ class MarketState:
             penalty = _CROSS_PENALTY / self._cross_weight
             same = slow + penalty * np.eye(m)
             self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
+
+    def _information(self) -> np.ndarray:
+        """Correlation of each forecast with what came, so far (the information coefficient), (E,)."""
+        products, squares, came, _ = self._record
+        return np.asarray(products / np.sqrt(np.maximum(squares * came, _TINY)))
 
     def _folded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         """Moments, weights of the pairs, moments of one day on the day before, and their weight, block included."""
@@ -311,7 +366,7 @@ class MarketState:
         slope = products / np.maximum(squares, _TINY)
         variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
         t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
-        worth, worth_error = self._gain_per_unit_traded()
+        worth, worth_error, pace = self._gain_per_unit_traded()
         score = self._score / max(self._score_weight, _TINY)
         return MarketTokens(
             volatility=np.sqrt(self._variance),
@@ -321,18 +376,20 @@ class MarketState:
             t_value=t_value,
             worth=worth,
             worth_error=worth_error,
+            pace=pace,
             score=score - score.min(),
+            unrest=self._unrest / max(self._score_weight, _TINY),
             age=self.age.copy(),
             rows=self.rows,
         )
 
-    def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the long-short portfolios along the forecasts, with standard errors, (E,) each."""
+    def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the long-short portfolios along the forecasts, its standard error, and units traded a day, (E,) each."""
         gains, squares, traded, count = self._worth
         mean, number = gains / np.maximum(count, 1.0), np.maximum(count / np.array(EXPERTS), 1.0)  # overlapping days
         error = np.sqrt(np.maximum(squares / np.maximum(count, 1.0) - mean**2, 0.0) / number)
         turnover = np.where(traded > 0, traded / np.maximum(count, 1.0), np.inf)
-        return mean / turnover, error / turnover
+        return mean / turnover, error / turnover, traded / np.maximum(count, 1.0) / np.array(EXPERTS)
 
 
 def _raised(correlation: np.ndarray) -> np.ndarray:

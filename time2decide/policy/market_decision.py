@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from time2decide.core.validation import expect
-from time2decide.forecasting.market_state import EXPERTS, MarketState, MarketTokens
+from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
@@ -25,7 +25,7 @@ COST_BPS = 10.0  # of a trade, unless told
 RISK_AVERSION = 5.0  # λ of the market policy, unless told
 _NORMAL = 1.96  # standard errors of a 95 % interval
 _DELISTED, _ENOUGH = 21, 63  # rows without a return that mean delisted; returns that an asset must have to be bought
-_FOLLOWED = 0.05  # probability from which the verdict speaks of a forecast that pays
+_FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ForecastRecord:
     """The record of one forecast out of sample.
 
     days : that it is for
-    across : whether it reads all assets (else each asset's own past and residuals)
+    reads : what it is made from: each asset's own past and residuals, all assets, or the kernel bank
     slope, t_value : of what came on what was forecast
     worth_bps, worth_error_bps : gain per unit traded of a long-short portfolio along it, and its standard error
     probability : that this is the forecast that pays for its costs
@@ -41,7 +41,7 @@ class ForecastRecord:
     """
 
     days: int
-    across: bool
+    reads: str
     slope: float
     t_value: float
     worth_bps: float
@@ -296,7 +296,7 @@ def _verdict(tokens: MarketTokens, answer: MarketOutput, cost_bps: float) -> Ver
     records = tuple(
         ForecastRecord(
             days=days,
-            across=e == len(EXPERTS) - 1,
+            reads=READS[e],
             slope=float(tokens.slope[e]),
             t_value=float(tokens.t_value[e]),
             worth_bps=1e4 * float(tokens.worth[e]),

@@ -2,14 +2,14 @@
 
 A network of some thousand weights looks at `MarketTokens` and answers with the data of one portfolio problem:
 
-- Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, times a common level, R a
+- Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, R a
   mixture of correlation matrices, the constant one and the identity, so that Σ is positive definite by construction;
 - μ = a prior (equilibrium and equal Sharpe ratios) + forecasts, each followed with the posterior probability that it
   is the one that pays for its costs, given the records of all; the network says how far to trust these records;
-- how many days a trade lasts, over which its cost is spread.
+- how many days a trade lasts, over which its cost is spread; this is a rule without trained weights.
 
-The exact solver answers, and gives the gradient by which the network is trained for realised utility net of costs. The
-network is permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
+The exact solver answers, and gives the gradient by which the network is trained. The network is permutation-equivariant,
+serves any number of assets, and starts from a rule that needs no training.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ _SLOW = 4  # index of the half-life by which assets are compared: 250 days
 _ODDS = 4.5  # log of the prior odds against a forecast: at 3 standard errors it is as likely luck as not
 _COST_SHARE = 0.5  # the solver trades where a forecast is large, so the average forecast need not earn all of its cost
 _MOST_EVIDENCE = 40.0  # standard errors
+_PROVEN = 5.0  # standard errors beyond which forecasts are compared by what they earn a day
+_MOST_BEYOND = 30.0  # near equals are averaged
 # The rule that training starts from.
 _VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
 _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
-_TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0)  # log odds of each forecast beside those of its record
+_TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
 _CAUTION = 0.5  # see `courage`
 _LASTS = 10.0  # days for which a forecast of a few days is worth something
-_DAYS, _AT, _LEAST_DAYS, _MOST_DAYS = 4.5, 0.375, 1.0, 250.0  # days that a trade lasts at λσ = 0.375; bounds
+_DAYS, _AT, _MOST_DAYS = 4.5, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
+_UNREST = 0.015  # below it a trade lasts longer, a year at most
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class MarketPolicyConfig:
 class MarketBatch:
     """Tokens of B decisions as tensors, and the circumstances of each.
 
-    Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth and worth_error
-    (B, E), score (B, K), age (B, m), rows (B,); risk_aversion, cost (of one unit of turnover), turnover_l1 (B,).
+    Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth, worth_error
+    and pace (B, E), score (B, K), age (B, m), rows and unrest (B,); risk_aversion, cost (of one unit of turnover), turnover_l1 (B,).
     """
 
     volatility: Tensor
@@ -77,7 +80,9 @@ class MarketBatch:
     t_value: Tensor
     worth: Tensor
     worth_error: Tensor
+    pace: Tensor
     score: Tensor
+    unrest: Tensor
     age: Tensor
     rows: Tensor
     risk_aversion: Tensor
@@ -103,7 +108,7 @@ class MarketOutput:
     days : (B,) over which the cost of a trade is spread
     probability : (B, E) of each forecast to be the one that pays for its costs
     follow : (B, E) factor on each forecast
-    correlation_mix : (B, K' + 2), volatility_mix : (B, m, K), level : (B,) what Σ is made of
+    correlation_mix : (B, K' + 2), volatility_mix : (B, m, K), what Σ is made of
     """
 
     mean: Tensor
@@ -115,7 +120,6 @@ class MarketOutput:
     follow: Tensor
     correlation_mix: Tensor
     volatility_mix: Tensor
-    level: Tensor
 
 
 class MarketPolicy(PretrainedModel):
@@ -130,19 +134,18 @@ class MarketPolicy(PretrainedModel):
         self.config = config = config or MarketPolicyConfig()
         w, h = config.width, config.hidden
         vols, corrs, experts = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
-        asset, context = vols + corrs + 1, 2 + corrs + vols + corrs + 3 + 2 * experts
+        asset, context = vols + corrs + 1, 3 + corrs + vols + corrs + 3 + 2 * experts
         self.enter = _mlp(asset + context, h, w)
         self.layers = nn.ModuleList(_mlp(4 * w, h, w) for _ in range(config.layers))
         self.to_volatility = nn.Linear(w, vols)
-        self.to_market = _mlp(w + context, h, corrs + 2 + experts + 2)
+        self.to_market = _mlp(w + context, h, corrs + 2 + experts)
         with torch.no_grad():  # the untrained network is the rule
             last = self.to_market[-1]
             assert isinstance(last, nn.Linear)
             self.to_volatility.weight.zero_()
             last.weight.zero_()
             self.to_volatility.bias.copy_(torch.tensor(_VOLATILITY_MIX).log())
-            start = [torch.tensor(_CORRELATION_MIX).log(), torch.tensor(_TRUST), torch.zeros(2)]
-            last.bias.copy_(torch.cat(start))
+            last.bias.copy_(torch.cat([torch.tensor(_CORRELATION_MIX).log(), torch.tensor(_TRUST)]))
 
     def forward(self, batch: MarketBatch) -> MarketOutput:
         volatility, correlation = self._seen(batch)
@@ -153,18 +156,19 @@ class MarketPolicy(PretrainedModel):
         volatility_mix = self.to_volatility(h).softmax(-1)  # (B, m, K)
         market = self.to_market(torch.cat([h.mean(1), context], -1))
         corrs, experts = correlation.shape[1], batch.forecast.shape[1]
-        mix, trust, days, level = market.split([corrs + 2, experts, 1, 1], -1)
+        mix, trust = market.split([corrs + 2, experts], -1)
         mix = mix.softmax(-1)
-        sigma = ((volatility_mix * volatility.log().transpose(1, 2)).sum(-1) + level / 4).exp()  # (B, m)
+        sigma = (volatility_mix * volatility.log().transpose(1, 2)).sum(-1).exp()  # (B, m)
         covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
         probability = posterior(batch, trust)
-        days = lasting_days(batch, days[:, 0])
+        bold = probability * courage(batch)
+        days = lasting_days(batch, bold.sum(-1))
         fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
-        follow = probability * batch.slope.clamp(0.0, 1.2) * courage(batch) * fading
+        follow = bold * batch.slope.clamp(0.0, 1.2) * fading
         signal = (follow[..., None] * batch.forecast).sum(1)
         prior = self._prior_mean(covariance, sigma)
         return MarketOutput(
-            prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix, level[:, 0] / 4
+            prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix
         )
 
     def _seen(self, batch: MarketBatch) -> tuple[Tensor, Tensor]:
@@ -197,11 +201,16 @@ def posterior(batch: MarketBatch, trust: Tensor) -> Tensor:
     """Probability of each forecast to be the one that pays for its costs, (B, E); the rest is that none does.
 
     Forecasts have log odds ½ e² + trust with e their net evidence, none has 4.5: at three standard errors a forecast
-    is as likely luck as not. As probabilities they do not count the same effect twice.
+    is as likely luck as not. As probabilities they do not count the same effect twice. Evidence beyond five standard
+    errors counts for each in proportion to its net gain per day: of two that surely pay, the better one is followed.
     """
-    evidence = net_evidence(batch).clamp_min(0.0) ** 2 / 2 + trust
-    none = torch.full_like(evidence[:, :1], _ODDS)
-    return torch.cat([none, evidence], -1).softmax(-1)[:, 1:]
+    evidence = net_evidence(batch).clamp_min(0.0)
+    gain = ((batch.worth - _COST_SHARE * batch.cost[:, None]) * batch.pace).clamp_min(0.0)
+    beyond = (evidence.max(-1, keepdim=True).values ** 2 - _PROVEN**2).clamp(0.0, _MOST_BEYOND) / 2
+    share = gain / gain.max(-1, keepdim=True).values.clamp_min(1e-12)
+    odds = evidence.clamp_max(_PROVEN) ** 2 / 2 + share * beyond + trust
+    none = torch.full_like(odds[:, :1], _ODDS)
+    return torch.cat([none, odds], -1).softmax(-1)[:, 1:]
 
 
 def courage(batch: MarketBatch) -> Tensor:
@@ -218,16 +227,20 @@ def courage(batch: MarketBatch) -> Tensor:
     return squared / (squared + (_CAUTION * batch.risk_aversion * typical)[:, None] ** 2 + 1e-12)
 
 
-def lasting_days(batch: MarketBatch, longer: Tensor) -> Tensor:
-    """Days over which the cost of a trade is spread, (B,): 4.5 (λσ/0.375)^(−2/3) eᵃ with a = `longer`.
+def lasting_days(batch: MarketBatch, bold: Tensor) -> Tensor:
+    """Days over which the cost of a trade is spread, (B,): min(4.5 · 0.375/(λσ), 40) · max(1, 0.015/unrest).
 
-    Who minds risk little rebalances seldom, so that a trade lasts long. The width of the band in which nothing is
-    traded goes with the third root of cost/(λσ²), as in the theory of small proportional costs; this is its price.
+    Who minds risk little rebalances seldom, so that a trade lasts long: in the theory of small proportional costs the
+    band in which nothing is traded is the wider the smaller λσ². Where the risks of assets hardly move against each
+    other a trade lasts longer. As far as forecasts are followed, `bold` in [0, 1], it lasts no longer than they do.
     """
     typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
-    ratio = (batch.risk_aversion * typical / _AT).clamp_min(1e-6)
-    low, high = math.log(_LEAST_DAYS), math.log(_MOST_DAYS)
-    return (math.log(_DAYS) - 2 / 3 * ratio.log() + longer).clamp(low, high).exp()
+    minds = (batch.risk_aversion * typical / _AT).clamp_min(1e-6)
+    minds = torch.where(minds < 1, minds, minds ** (2 / 3))
+    calm = (_UNREST / batch.unrest.clamp_min(1e-6)).clamp_min(1.0)
+    days = ((_DAYS / minds).clamp_max(_MOST_DAYS) * calm).clamp_max(_YEAR).log()
+    days = days + bold * (math.log(_LASTS) - days).clamp_max(0.0)
+    return days.clamp_min(0.0).exp()
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -271,7 +284,7 @@ def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Ten
     rows = batch.rows.double().numpy()
     effective = effective_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
     crowded = (m / torch.from_numpy(effective).float()).log() / 2
-    numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log()]
+    numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log(), (batch.unrest / _UNREST + 0.01).log() / 3]
     numbers += [
         (batch.risk_aversion * typical + 1e-4).log() / 3,
         (batch.cost / typical + 1e-3).log() / 3,

@@ -4,11 +4,11 @@ Two losses per step, each for the part of the network that it can teach:
 
 - *risk*: the long-only minimum-variance portfolio under Σ, its realised variance over the next 21 days, the turnover
   between two such portfolios a week apart. This trains Σ. Realised means have no part in it: a covariance that is
-  bent towards past winners would not be one. How well its variance was predicted trains the level of Σ alone: what
-  predicts best, fast volatilities, is not what allocates best.
+  bent towards past winners would not be one.
 - *utility*: net of costs over an episode of consecutive decisions, at random λ, γ and cost, each trade made from the
-  drifted weights of the day before; the last weights are held for another 20 days, or the policy would learn that
-  trades do not last. This trains how far forecasts are followed and over how many days costs are spread.
+  drifted weights of the day before; the last weights are held for another 20 days. This trains how far forecasts are
+  followed. Over how many days costs are spread is a rule: episodes that are short enough to train on teach that trades
+  do not last.
 
 Markets are drawn from the prior, where conditional means and covariances are known, and from tables of real returns,
 as random subsets of assets. Which universes were trained on and which were only measured is written into the notes.
@@ -57,7 +57,6 @@ class MarketTraining:
     episodes: int = 12  # of the utility loss, per step
     days: int = 8  # of an episode
     turnover_weight: float = 0.04  # of the turnover between two minimum-variance portfolios, in units of variance
-    calibration_weight: float = 0.1
     seed: int = 0
 
 
@@ -238,7 +237,7 @@ def pose(
 def risk_loss(
     policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config: MarketTraining, rng: np.random.Generator
 ) -> Tensor:
-    """Realised variance of minimum-variance portfolios relative to 1/N, their turnover, and their calibration."""
+    """Realised variance of minimum-variance portfolios relative to 1/N, and their turnover."""
     pairs = [(market, np.array([day, day + _APART])) for market, day in days]
     answer = pose(policy, pairs, *circumstances(len(days), rng))
     sigma = answer.covariance.double()
@@ -251,10 +250,7 @@ def risk_loss(
     variance = _quadratic(weights, came) / level
     both = weights.view(-1, 2, m)
     turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
-    extra = 2 * (answer.level - answer.level.detach()).double()  # log of the variance, as a function of the level
-    ratios = [(_quadratic(s, came) / _quadratic(s, sigma)).detach() for s in (weights, flat)]
-    calibration = torch.stack([ratio.clamp(0, 20) * (-extra).exp() + extra for ratio in ratios]).mean()
-    return variance.mean() + config.turnover_weight * turnover.mean() + config.calibration_weight * calibration
+    return variance.mean() + config.turnover_weight * turnover.mean()
 
 
 def utility_loss(
@@ -266,7 +262,7 @@ def utility_loss(
     answer = pose(policy, [(market, np.arange(day, day + length)) for market, day in days], risk, cost, gamma)
     sigma = answer.covariance.detach().double().view(-1, length, m, m)
     mean = (answer.prior.detach() + answer.signal).double().view(-1, length, m)
-    spread = (cost[:, None] / answer.days.double().view(-1, length))[..., None]
+    spread = (cost[:, None] / answer.days.detach().double().view(-1, length))[..., None]
     earned, later, came, real = (
         torch.stack([getattr(market, part)[day : day + length] for market, day in days]).double()
         for part in ("mean", "later", "covariance", "returns")
