@@ -45,7 +45,7 @@ def test_permuting_assets_permutes_the_decision(model, returns):
 
 
 def test_dear_trades_are_not_made_and_nothing_predictable_means_no_forecasts(model, returns):
-    made = model.decision(returns, None, 1.0, cost_bps=5000.0)
+    made = model.decision(returns, None, 1.0, cost_bps=4999.0)
     assert made.turnover == 0
     assert made.verdict.probability < 0.05
     assert "Nothing to predict" in made.verdict.text
