@@ -52,7 +52,7 @@ def test_reading_at_once_and_day_by_day_agree_to_the_last_bit(rows):
     for row in returns:
         daily.update(row)
         daily.tokens()  # asking changes nothing
-    for name in ("volatility", "correlation", "forecast", "slope", "t_value", "worth", "pace", "score", "unrest"):
+    for name in ("volatility", "correlation", "forecast", "slope", "t_value", "worth", "pace", "score"):
         np.testing.assert_array_equal(getattr(once.tokens(), name), getattr(daily.tokens(), name))
 
 
@@ -95,14 +95,12 @@ def test_the_kernel_bank_is_asked_where_far_more_can_be_predicted_than_in_market
     assert np.corrcoef(np.ravel(said), relative[149:].ravel())[0, 1] > 0.8
 
 
-def test_unrest_tells_moving_risks_from_constant_ones():
-    calm = MarketState(8).extend(noise(1500, 8)).tokens().unrest
-    rng = np.random.default_rng(5)
-    wandering = np.exp(0.03 * rng.normal(size=(1500, 8)).cumsum(0))
-    common = np.exp(0.03 * rng.normal(size=(1500, 1)).cumsum(0))
-    assert calm < 0.004
-    assert MarketState(8).extend(noise(1500, 8) * wandering).tokens().unrest > 0.02
-    assert MarketState(8).extend(noise(1500, 8) * common).tokens().unrest < 0.006
+def test_scores_tell_moving_risks_from_constant_ones():
+    calm = MarketState(8).extend(noise(1000, 8)).tokens().score
+    assert calm[-1] < calm[2]
+    moving = np.exp(0.02 * np.random.default_rng(5).normal(size=(1000, 8)).cumsum(0))
+    score = MarketState(8).extend(noise(1000, 8) * moving).tokens().score
+    assert score[-1] > score[2] + 0.02
 
 
 def test_a_reversal_is_found_and_noise_is_not():

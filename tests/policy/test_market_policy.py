@@ -51,20 +51,21 @@ def test_the_untrained_network_is_the_rule(tokens):
     assert answer.correlation_mix.sum().item() == pytest.approx(1)
 
 
-def days(tokens, risk=25.0, bold=0.0, **changes):
-    return lasting_days(batch(tokens, risk, **changes), torch.tensor([bold])).item()
+def days(tokens, risk=25.0, bold=0.0, restless=0.02):
+    score = torch.tensor([[0.1, 0.0, 0.0, 0.0, 0.0, restless]])
+    return lasting_days(batch(tokens, risk, score=score), torch.tensor([bold])).item()
 
 
-def test_a_trade_lasts_long_for_those_who_mind_risk_little_and_in_calm_markets(tokens):
-    wild = {"unrest": torch.tensor([0.03])}
+def test_a_trade_lasts_long_for_those_who_mind_risk_little_and_where_risks_are_constant(tokens):
     minds = 25.0 * typical_volatility(tokens) / 0.375
     assert minds < 1
-    assert days(tokens, **wild) == pytest.approx(4.5 / minds, rel=1e-4)
-    assert days(tokens, 50 / minds, **wild) == pytest.approx(4.5 * 2 ** (-2 / 3), rel=1e-4)
-    assert days(tokens, 1e-3, **wild) == pytest.approx(40, rel=1e-4)
-    assert days(tokens, unrest=torch.tensor([0.005])) == pytest.approx(3 * 4.5 / minds, rel=1e-4)
-    assert days(tokens, 1e-3, bold=1.0, **wild) == pytest.approx(10, rel=1e-4)
-    assert days(tokens, 1e9, **wild) == pytest.approx(1)
+    assert days(tokens) == days(tokens, restless=0.3) == pytest.approx(3.2 / minds, rel=1e-4)
+    assert days(tokens, 50 / minds) == pytest.approx(3.2 * 2 ** (-1 / 3), rel=1e-4)
+    assert days(tokens, 1e-3) == pytest.approx(40, rel=1e-4)
+    assert days(tokens, restless=-0.01) == pytest.approx(8 * 3.2 / minds, rel=1e-4)
+    assert days(tokens, restless=0.01) == pytest.approx(8**0.5 * 3.2 / minds, rel=1e-4)
+    assert days(tokens, 1e-3, bold=1.0) == pytest.approx(10, rel=1e-4)
+    assert days(tokens, 1e9) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("sees", SEES)

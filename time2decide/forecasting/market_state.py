@@ -31,7 +31,6 @@ LAGS = ((1, 0), (2, 1), (3, 2), (5, 0))  # residuals: means over the days t − 
 TRENDS = ((21, 0), (63, 0), (252, 21))  # the same of standardised returns
 YOUNG = 10  # rows before the returns of an asset are standardised
 _MEMORY = max(first for first, _ in LAGS + TRENDS) + 1
-_MEDIUM = 2  # index of 63 days
 _STANDARDISE = (0.3, 0.4, 0.3)  # weights of the three fastest variances in the unit of z
 _CLIP = 6.0  # standard deviations: a crash counts, but not for all days that follow
 _RESIDUAL = 2  # index of the correlation half-life that residuals are made with
@@ -94,10 +93,6 @@ class MarketTokens:
         Units traded per day by that portfolio.
     score : (K,)
         Record of each volatility: mean of log σ² + r²/σ² so far (QLIKE), less the least of them.
-    unrest : float
-        How far the volatilities of assets move against each other: mean square of log σ(63 days) − log σ(1000 days),
-        less its mean over assets, averaged over time. About 0.03 in markets of stocks, below 0.007 where volatilities
-        are constant or return to their mean within weeks.
     age : (m,)
         Rows seen of each asset.
     rows : int
@@ -112,7 +107,6 @@ class MarketTokens:
     worth_error: np.ndarray
     pace: np.ndarray
     score: np.ndarray
-    unrest: float
     age: np.ndarray
     rows: int
 
@@ -190,7 +184,6 @@ class MarketState:
         self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
         self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
         self._score, self._score_weight = np.zeros(vols), 0.0
-        self._unrest = 0.0  # sum with the weights of the scores
 
     @property
     def assets(self) -> int:
@@ -232,9 +225,7 @@ class MarketState:
 
     def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
         variance = self._variance[:, known]
-        logs = np.log(variance)
-        loss = logs + r[known] ** 2 / variance
-        self._unrest = _KEEP_SCORE * self._unrest + ((logs[_MEDIUM] - logs[-1]) / 2).var()
+        loss = np.log(variance) + r[known] ** 2 / variance
         self._score = _KEEP_SCORE * self._score + loss.mean(1)
         self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
 
@@ -378,7 +369,6 @@ class MarketState:
             worth_error=worth_error,
             pace=pace,
             score=score - score.min(),
-            unrest=self._unrest / max(self._score_weight, _TINY),
             age=self.age.copy(),
             rows=self.rows,
         )

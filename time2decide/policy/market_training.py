@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ class TracedMarket:
     @property
     def assets(self) -> int:
         return int(self.returns.shape[1])
+
+    @cached_property
+    def level(self) -> float:
+        """Mean variance of 1/N: losses are relative to it, so that wild times count for more than calm ones."""
+        return max(float(self.covariance.mean()), 1e-10)
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -242,10 +248,10 @@ def risk_loss(
     answer = pose(policy, pairs, *circumstances(len(days), rng))
     sigma = answer.covariance.double()
     came = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
-    level = came.mean((1, 2)).clamp_min(1e-10)  # variance of 1/N
+    level = torch.tensor([market.level for market, _ in pairs]).double().repeat_interleave(2)
     m = sigma.shape[-1]
     flat = torch.full((len(sigma), m), 1.0 / m, dtype=torch.float64)
-    scaled = sigma / level.detach()[:, None, None]
+    scaled = sigma / sigma.detach().mean((1, 2), keepdim=True)
     weights = portfolio_layer(torch.zeros_like(flat), scaled, flat, 1.0)
     variance = _quadratic(weights, came) / level
     both = weights.view(-1, 2, m)
