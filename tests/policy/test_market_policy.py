@@ -59,11 +59,11 @@ def days(tokens, risk=25.0, bold=0.0, restless=0.02):
 def test_a_trade_lasts_long_for_those_who_mind_risk_little_and_where_risks_are_constant(tokens):
     minds = 25.0 * typical_volatility(tokens) / 0.375
     assert minds < 1
-    assert days(tokens) == days(tokens, restless=0.3) == pytest.approx(3.2 / minds, rel=1e-4)
-    assert days(tokens, 50 / minds) == pytest.approx(3.2 * 2 ** (-1 / 3), rel=1e-4)
+    assert days(tokens) == days(tokens, restless=0.3) == pytest.approx(3.8 / minds, rel=1e-4)
+    assert days(tokens, 50 / minds) == pytest.approx(3.8 * 2 ** (-1 / 3), rel=1e-4)
     assert days(tokens, 1e-3) == pytest.approx(40, rel=1e-4)
-    assert days(tokens, restless=-0.01) == pytest.approx(8 * 3.2 / minds, rel=1e-4)
-    assert days(tokens, restless=0.01) == pytest.approx(8**0.5 * 3.2 / minds, rel=1e-4)
+    assert days(tokens, restless=-0.01) == pytest.approx(8 * 3.8 / minds, rel=1e-4)
+    assert days(tokens, restless=0.01) == pytest.approx(8**0.5 * 3.8 / minds, rel=1e-4)
     assert days(tokens, 1e-3, bold=1.0) == pytest.approx(10, rel=1e-4)
     assert days(tokens, 1e9) == pytest.approx(1)
 

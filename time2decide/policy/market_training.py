@@ -57,7 +57,7 @@ class MarketTraining:
     portfolios: int = 40  # of the risk loss, per step
     episodes: int = 12  # of the utility loss, per step
     days: int = 8  # of an episode
-    turnover_weight: float = 0.04  # of the turnover between two minimum-variance portfolios, in units of variance
+    turnover_weight: float = 0.03  # of the turnover between two minimum-variance portfolios, in units of variance
     seed: int = 0
 
 
