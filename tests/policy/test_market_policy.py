@@ -59,11 +59,11 @@ def days(tokens, risk=25.0, bold=0.0, restless=0.02):
 def test_a_trade_lasts_long_for_those_who_mind_risk_little_and_where_risks_are_constant(tokens):
     minds = 25.0 * typical_volatility(tokens) / 0.375
     assert minds < 1
-    assert days(tokens) == days(tokens, restless=0.3) == pytest.approx(3.8 / minds, rel=1e-4)
-    assert days(tokens, 50 / minds) == pytest.approx(3.8 * 2 ** (-1 / 3), rel=1e-4)
+    assert days(tokens) == days(tokens, restless=0.3) == pytest.approx(3.6 / minds, rel=1e-4)
+    assert days(tokens, 50 / minds) == pytest.approx(3.6 * 2 ** (-1 / 3), rel=1e-4)
     assert days(tokens, 1e-3) == pytest.approx(40, rel=1e-4)
-    assert days(tokens, restless=-0.01) == pytest.approx(8 * 3.8 / minds, rel=1e-4)
-    assert days(tokens, restless=0.01) == pytest.approx(8**0.5 * 3.8 / minds, rel=1e-4)
+    assert days(tokens, restless=-0.01) == pytest.approx(8 * 3.6 / minds, rel=1e-4)
+    assert days(tokens, restless=0.01) == pytest.approx(8**0.5 * 3.6 / minds, rel=1e-4)
     assert days(tokens, 1e-3, bold=1.0) == pytest.approx(10, rel=1e-4)
     assert days(tokens, 1e9) == pytest.approx(1)
 
@@ -109,7 +109,9 @@ def test_permuting_assets_permutes_the_problem(tokens, policy):
 def record(tokens, worth, error=2e-4, cost=1e-3, risk=5.0):
     given = {"worth": torch.tensor([worth]), "worth_error": torch.full((1, len(EXPERTS)), error)}
     given["pace"] = torch.ones(1, len(EXPERTS))
-    return batch(tokens, risk, cost, slope=torch.ones(1, len(EXPERTS)), t_value=torch.full((1, len(EXPERTS)), 4.0), **given)
+    return batch(
+        tokens, risk, cost, slope=torch.ones(1, len(EXPERTS)), t_value=torch.full((1, len(EXPERTS)), 4.0), **given
+    )
 
 
 def test_forecasts_without_a_record_are_not_followed(tokens):

@@ -11,6 +11,7 @@ import torch
 
 from time2decide.core.validation import InputError
 from time2decide.markets.prior import random_market
+from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.market_training import (
     PRESETS,
@@ -21,7 +22,10 @@ from time2decide.policy.market_training import (
     trace,
     train_market_policy,
     utility_loss,
+    walk_forward,
 )
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import net_returns
 
 SMOKE = PRESETS["smoke"]
 
@@ -116,3 +120,15 @@ def test_the_command_trains_measures_and_says_which_universes_were_which(tmp_pat
         "two.csv": "measured only",
     }
     assert all(row["volatility"] > 0 for row in notes["walk_forward"])
+
+
+def test_walking_a_traced_market_is_the_rollout_of_the_strategy():
+    returns = np.random.default_rng(4).normal(0.0005, 0.01, (160, 5)) * np.linspace(0.5, 2, 5)
+    policy = MarketPolicy().eval()
+    net, amount = walk_forward(policy, trace("one", returns, 100), 25.0, 0.1, 1e-3)
+    given = {"risk_aversion": 25.0, "window": 100, "budget_from": "drifted", "cost_bps": 10.0}
+    result = rollout(returns, MarketStrategy(policy), [0.1], **given)
+    expected = net_returns(result, returns[None], 10.0)
+    np.testing.assert_allclose(net, expected[0][0, 0], atol=1e-8)
+    np.testing.assert_allclose(amount, expected[1][0, 0], atol=1e-6)
+    assert amount.sum() > 0.1

@@ -44,6 +44,7 @@ _MODULES = {
     "parity": "theory",
     "sp500": "sp500",
     "real-markets": "real_markets",
+    "left-out": "left_out",
     "scale": "scale",
 }
 

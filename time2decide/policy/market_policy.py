@@ -49,7 +49,7 @@ _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constan
 _TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
 _CAUTION = 0.5  # see `courage`
 _LASTS = 10.0  # days for which a forecast of a few days is worth something
-_DAYS, _AT, _MOST_DAYS = 3.8, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
+_DAYS, _AT, _MOST_DAYS = 3.6, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
 _CALM, _RESTLESS = 8.0, 0.02  # a trade lasts so much longer where risks are constant; QLIKE that says they are not
 
 
@@ -166,9 +166,7 @@ class MarketPolicy(PretrainedModel):
         follow = bold * batch.slope.clamp(0.0, 1.2) * fading
         signal = (follow[..., None] * batch.forecast).sum(1)
         prior = self._prior_mean(covariance, sigma)
-        return MarketOutput(
-            prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix
-        )
+        return MarketOutput(prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix)
 
     def _seen(self, batch: MarketBatch) -> tuple[Tensor, Tensor]:
         """The second-order information that the configuration lets through."""
@@ -229,7 +227,7 @@ def courage(batch: MarketBatch) -> Tensor:
 def lasting_days(batch: MarketBatch, bold: Tensor) -> Tensor:
     """Days over which the cost of a trade is spread, (B,).
 
-    3.8 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. Who minds risk little rebalances seldom, so
+    3.6 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. Who minds risk little rebalances seldom, so
     that a trade lasts long: in the theory of small proportional costs the band in which nothing is traded is the wider
     the smaller λσ². Where risks are constant a trade lasts eight times longer. The record tells: the volatility of
     1000 days then predicts no worse than that of 63. As far as forecasts are followed, `bold` in [0, 1], a trade lasts
