@@ -245,8 +245,9 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
 def _record_line(record: dict[str, Any]) -> str:
     days = "the next day" if record["days"] == 1 else f"the next {record['days']} days"
     low, high = record["interval_bps"]
+    reads = "" if record["reads"] == "own past" else f", from the {record['reads'].removeprefix('all ')}"
     return (
-        f"  {days}{'' if record['reads'] == 'own past' else ', from the ' + record['reads'].removeprefix('all ')}: earned {record['worth_bps']:.1f} bp per unit "
+        f"  {days}{reads}: earned {record['worth_bps']:.1f} bp per unit "
         f"traded (95 %: {low:.1f} to {high:.1f}), followed at {record['follow']:.0%}"
     )
 

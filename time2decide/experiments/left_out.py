@@ -17,7 +17,7 @@ import numpy as np
 
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.table import Table
-from time2decide.experiments.real_markets import FIRST, sources
+from time2decide.experiments.real_markets import FIRST, interval_text, sources
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.markets.tables import load_market, usual_periods
@@ -108,7 +108,7 @@ def tables(rows: list[Row]) -> list[Table]:
                 f"{row['volatility']:.4f}",
                 f"{row['traded']:.4f}",
                 f"{1e4 * row['utility']:.2f}",
-                f"{1e4 * row['over_none']:+.2f} [{1e4 * row['over_none_low']:+.2f}, {1e4 * row['over_none_high']:+.2f}]",
+                interval_text(row, "over_none"),
             ]
             for universe, here in grouped(rows, "universe").items()
             for row in here
@@ -116,8 +116,8 @@ def tables(rows: list[Row]) -> list[Table]:
         ]
         columns = ["left out", "strategy", "volatility", "traded a day", "utility", "over no second order"]
         note = (
-            "Market: trained on the prior and on the other universes. Utility in bp a day, net; 95 % intervals of paired "
-            "differences from the same policy without covariance tokens."
+            "Market: trained on the prior and on the other universes. Utility in bp a day, net; 95 % intervals of "
+            "paired differences from the same policy without covariance tokens."
         )
         found.append(Table(f"Universes that were left out of training, λ = {risk:g}", columns, lines, note))
     return found

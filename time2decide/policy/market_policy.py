@@ -8,8 +8,8 @@ A network of some thousand weights looks at `MarketTokens` and answers with the 
   is the one that pays for its costs, given the records of all; the network says how far to trust these records;
 - how many days a trade lasts, over which its cost is spread; this is a rule without trained weights.
 
-The exact solver answers, and gives the gradient by which the network is trained. The network is permutation-equivariant,
-serves any number of assets, and starts from a rule that needs no training.
+The exact solver answers, and gives the gradient by which the network is trained. The network is
+permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class MarketBatch:
     """Tokens of B decisions as tensors, and the circumstances of each.
 
     Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth, worth_error
-    and pace (B, E), score (B, K), age (B, m), rows (B,); risk_aversion, cost (of one unit of turnover), turnover_l1 (B,).
+    and pace (B, E), score (B, K), age (B, m), rows (B,); risk_aversion, cost (of one unit of
+    turnover) and turnover_l1 (B,).
     """
 
     volatility: Tensor
