@@ -1,8 +1,13 @@
 """The state of a market: sums against their definitions, no look ahead, gaps, and what its records find."""
 
+import pickle
+from copy import deepcopy
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
+from tests.forecasting.market_state_reference import RowByRow
 from time2decide.forecasting.market_state import (
     CORRELATION_HALF_LIVES,
     EXPERTS,
@@ -56,6 +61,54 @@ def test_reading_at_once_and_day_by_day_agree_to_the_last_bit(rows):
         np.testing.assert_array_equal(getattr(once.tokens(), name), getattr(daily.tokens(), name))
 
 
+def gappy(rows, assets, seed=4):
+    returns = noise(rows, assets, seed)
+    returns[np.random.default_rng(seed).uniform(size=returns.shape) < 0.02] = np.nan
+    returns[: rows // 3, 1] = np.nan  # lists late
+    returns[rows // 2 : rows // 2 + 30] = np.nan  # no trade anywhere
+    return returns
+
+
+def same_tokens(one, other, **tolerance):
+    for name in (field.name for field in fields(one)):
+        found, expected = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
+        scale = np.abs(expected).max(initial=0.0)
+        np.testing.assert_allclose(found, expected, atol=tolerance["rtol"] * scale, err_msg=name, **tolerance)
+
+
+CASES = {
+    "reversal": lambda: reversal(600),
+    "gaps": lambda: gappy(500, 6),
+    "many": lambda: noise(150, 210),
+    "one": lambda: noise(150, 1),
+    "young": lambda: noise(8, 3),
+    "bank": lambda: sinusoids(160),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_plain_form_row_by_row(case):
+    returns = CASES[case]()
+    m = returns.shape[1]
+    same_tokens(MarketState(m).extend(returns).tokens(), RowByRow(m).extend(returns).tokens(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("case", ["gaps", "many", "bank"])
+def test_parts_of_any_length_give_the_same_bits(case):
+    returns = CASES[case]()
+    m, at = returns.shape[1], np.array([1, 2, 20, 47, 100, 131])
+    parts = MarketState(m)
+    for part in np.split(returns, at[at < len(returns)]):
+        parts = pickle.loads(pickle.dumps(deepcopy(parts).extend(part)))
+    same_tokens(parts.tokens(), MarketState(m).extend(returns).tokens(), rtol=0.0)
+
+
+def test_copies_of_one_asset_are_no_singular_matrix():
+    tokens = MarketState(2).extend(np.repeat(noise(200, 1), 2, axis=1)).tokens()
+    assert np.isfinite(tokens.forecast).all()
+    assert np.abs(tokens.forecast).max() < 1e-6
+
+
 def test_permuting_assets_permutes_the_tokens():
     returns, order = reversal(400), np.random.default_rng(0).permutation(10)
     plain, moved = MarketState(10).extend(returns).tokens(), MarketState(10).extend(returns[:, order]).tokens()
@@ -102,6 +155,13 @@ def test_scores_tell_moving_risks_from_constant_ones():
     moving = np.exp(0.02 * np.random.default_rng(5).normal(size=(1000, 8)).cumsum(0))
     score = MarketState(8).extend(noise(1000, 8) * moving).tokens().score
     assert score[-1] > score[2] + 0.02
+
+
+def test_the_kernel_bank_is_not_asked_because_of_common_factors():
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        returns = 0.01 * rng.normal(size=(300, 3)) @ rng.normal(size=(3, 60)) + 0.01 * rng.normal(size=(300, 60))
+        assert not MarketState(60).extend(returns).tokens().forecast[-1].any()
 
 
 def test_a_reversal_is_found_and_noise_is_not():
@@ -158,11 +218,16 @@ def test_a_gap_leaves_an_asset_as_it_is_and_fills_nothing():
 
 
 def test_running_sums():
-    sums, rows = RunningSums(2), np.random.default_rng(0).normal(size=(2000, 2))
-    for count, row in enumerate(rows, start=1):
-        sums.add(row)
-        if count in (1, 5, 300, 758, 759, 2000):
-            np.testing.assert_allclose(sums.sum(5, 2), rows[max(count - 5, 0) : max(count - 2, 0)].sum(0), atol=1e-10)
+    sums, rows = RunningSums(253, 2), np.random.default_rng(0).normal(size=(2000, 2))
+    first, last, done = np.array([5, 252]), np.array([2, 21]), 0
+    for count in (1, 1, 3, 300, 453, 1, 600):
+        sums.add(rows[done : done + count])
+        done += count
+        found = sums.sum(first, last, count)
+        for day in range(count):
+            t = done - count + day + 1
+            expected = [rows[max(t - a, 0) : max(t - b, 0)].sum(0) for a, b in zip(first, last, strict=True)]
+            np.testing.assert_allclose(found[day], expected, atol=1e-10)
 
 
 def test_effective_rows():

@@ -151,10 +151,10 @@ def decide(
 
 @app.command()
 def market(
-    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 20 minutes.")] = "cpu",
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 5 minutes.")] = "cpu",
     out: Out = Path("runs/market"),
     data: Annotated[
-        list[str] | None, typer.Option(help="A universe to train on: .csv or .parquet; give it once per file.")
+        list[str] | None, typer.Option(help="A universe to train on: sp500, .csv or .parquet; repeatable.")
     ] = None,
     measure: Annotated[
         list[str] | None, typer.Option(help="A universe to measure on only: sp500, .csv or .parquet; repeatable.")
@@ -167,21 +167,23 @@ def market(
 ) -> None:
     """Train the market policy on the prior of markets and on universes of your own, through the exact solver.
 
-    Walk-forward figures of every universe are written into the notes: which were trained on, which only measured.
+    Assets with gaps are left out. Walk-forward figures of every universe are written into the notes: which were
+    trained on, which only measured.
     Start the same command again to go on after an interruption; the result is the same to the last bit.
 
     Example: time2decide train market --data us.csv --data eu.csv --measure sp500 --out runs/market
     """
     from time2decide.core.provenance import provenance
-    from time2decide.markets.tables import load_market
+    from time2decide.markets.tables import complete_returns
     from time2decide.policy.market_policy import SEES, MarketPolicyConfig
     from time2decide.policy.market_training import PRESETS, train_market_policy, walk_forward_figures
 
     validate_choice("preset", preset, PRESETS)
     validate_choice("sees", sees, SEES)
     config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
-    trained = {Path(name).name: load_market(name, None)[0].to_numpy() for name in data or []}
-    held_out = {Path(name).name: load_market(name, None)[0].to_numpy() for name in measure or []}
+    trained, held_out = (
+        {Path(name).name: complete_returns(name)[0] for name in names or []} for names in (data, measure)
+    )
     both = sorted(set(trained) & set(held_out))
     expect(not both, "measure", "other universes than those of --data", both)
     _prepare(out, threads)

@@ -20,7 +20,7 @@ from time2decide.core.table import Table
 from time2decide.experiments.real_markets import FIRST, interval_text, sources
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
-from time2decide.markets.tables import load_market, usual_periods
+from time2decide.markets.tables import complete_returns
 from time2decide.policy.market_policy import SEES, MarketPolicyConfig
 from time2decide.policy.market_training import PRESETS, trace, train_market_policy, walk_forward
 from time2decide.simulation.engine import rollout
@@ -32,11 +32,7 @@ _BASELINES = ("uniform", "minimum-variance", "minimum-variance-qis", "minimum-va
 _NOTHING = "market, none"
 
 
-@lru_cache(maxsize=8)
-def _load(source: str) -> tuple[np.ndarray, float]:
-    """Returns (time, m) of the assets without gaps, and periods per year."""
-    table = load_market(source, gaps="keep")[0].dropna(axis=1)
-    return table.to_numpy(copy=True), usual_periods(table.index)
+_load = lru_cache(maxsize=8)(complete_returns)
 
 
 def tasks(preset: str) -> list[Config]:

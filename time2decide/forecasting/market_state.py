@@ -1,6 +1,6 @@
 """What years of returns say about the next days, carried forward day by day.
 
-`MarketState` reads one row of returns after the other and keeps sums, never the rows themselves:
+`MarketState` reads rows of returns and keeps sums, never the rows themselves:
 
 - variances of every asset and correlations of every pair, each at several half-lives;
 - *residuals*: the part of a day's move that the other assets do not explain, u = Ω z with z the standardised returns
@@ -12,11 +12,16 @@
 - the *record* of each forecast: what it was worth out of sample so far. Forecasts count for what their record says.
 
 A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
+
+Many rows are read together: each step below is one operation over all of them, and every number is computed from its
+row and the sums before it, so that rows read together and one by one give the same state to the last bit.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -44,6 +49,8 @@ _SURE = 4.0  # standard errors of that correlation
 _FIRST_RECORD = 0.2  # part of the record of the best other forecast that it begins with
 _FEW = 20.0  # days of a pair at which its correlation counts half, if there are gaps
 _TINY = 1e-12
+_TOGETHER = 126  # rows that are read together
+_SMALL = 32  # rows of a triangle that is inverted at once
 
 
 def decay(half_life: float | np.ndarray) -> np.ndarray:
@@ -65,10 +72,12 @@ def record_rows(rows: Any) -> Any:
 
 _DAYS = np.array(EXPERTS)
 _POOLED = READS.count("own past")
+_FEATURES = len(LAGS) + len(TRENDS)
 _LAG_DAYS, _TREND_DAYS = np.array(LAGS).T, np.array(TRENDS).T
 _SPANS = np.sqrt([first - last for first, last in LAGS + TRENDS])[:, None]
-_RIDGE = _PENALTY * np.eye(len(LAGS) + len(TRENDS))
+_RIDGE = _PENALTY * np.eye(_FEATURES)
 _KEEP_VOLATILITY = decay(np.array(VOLATILITY_HALF_LIVES))[:, None]
+_KEEP_CORRELATION = decay(np.array(CORRELATION_HALF_LIVES))[:, None]
 _KEEP_FIT, _KEEP_RECORD, _KEEP_SCORE = (float(decay(h)) for h in (_FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE))
 
 
@@ -122,218 +131,352 @@ class MarketTokens:
 
 
 class Recent:
-    """The last arrays of a sequence, one a day; zeros before the first."""
+    """The last rows of a sequence of arrays; zeros before the first.
+
+    Rows are only ever written behind the end, so that a shallow copy remains what it was while the original goes on.
+    """
 
     def __init__(self, length: int, *shape: int) -> None:
-        self._rows, self._end, self._length = np.zeros((3 * length, *shape)), length, length
+        self._length, self._end = length, length
+        self._rows = np.zeros((2 * length, *shape))
 
-    def add(self, row: np.ndarray) -> None:
-        if self._end == len(self._rows):
-            self._rows[: self._length] = self._rows[-self._length :]
-            self._end = self._length
-        self._rows[self._end] = row
-        self._end += 1
+    def add(self, rows: np.ndarray) -> None:
+        end = self._end + len(rows)
+        if end > len(self._rows):
+            kept = self._rows[self._end - self._length : self._end]
+            self._rows = np.zeros((self._length + max(self._length, len(rows)), *kept.shape[1:]))
+            self._rows[: self._length] = kept
+            end = self._length + len(rows)
+        self._rows[end - len(rows) : end] = rows
+        self._end = end
 
-    def back(self, days: int | np.ndarray) -> np.ndarray:
-        """The array of so many days ago, 1 for the latest; several for several."""
-        return np.asarray(self._rows[self._end - days])
+    def replace_last(self, row: np.ndarray) -> None:
+        self._rows[self._end - 1] = row
 
-    def of_each(self, days: np.ndarray) -> np.ndarray:
-        """Row e of the array of days[e] ago, for every e."""
-        return np.asarray(self._rows[self._end - days, np.arange(len(days))])
+    def back(self, days: int, count: int = 1) -> np.ndarray:
+        """For each of the last `count` days the array of so many days before, 1 for that day's own, (count, ...)."""
+        return self._rows[self._end - count + 1 - days : self._end + 1 - days]
+
+    def at(self, days: np.ndarray, count: int) -> np.ndarray:
+        """The same for several numbers of days, (count, len(days), ...)."""
+        return np.asarray(self._rows[self._index(days, count)])
+
+    def of_each(self, days: np.ndarray, count: int) -> np.ndarray:
+        """Row e of the array of days[e] before, for every e, (count, E, ...)."""
+        return np.asarray(self._rows[self._index(days, count), np.arange(len(days))])
+
+    def _index(self, days: np.ndarray, count: int) -> np.ndarray:
+        return np.arange(self._end - count + 1, self._end + 1)[:, None] - days
 
 
 class RunningSums(Recent):
     """Sums over any of the last days of m series, zero before the first day."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(_MEMORY, width)
+    def add(self, rows: np.ndarray) -> None:
+        super().add(np.add.accumulate(np.concatenate([self.back(1), rows]))[1:])
 
-    def add(self, row: np.ndarray) -> None:
-        super().add(self.back(1) + row)
+    def sum(self, first: np.ndarray, last: np.ndarray, count: int = 1) -> np.ndarray:
+        """Sums over the days t − first … t − last − 1 for each of the last `count` days, t the day after it.
 
-    def sum(self, first: int | np.ndarray, last: int | np.ndarray = 0) -> np.ndarray:
-        """Sum over the days t − first … t − last − 1, with t the day after the latest."""
-        return self.back(1 + last) - self.back(1 + first)
+        Of several such spans, (count, spans, m).
+        """
+        return np.asarray(self.at(1 + last, count) - self.at(1 + first, count))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows as they are read: returns with 0 in gaps, which of them count, and what they are measured in.
+
+    returns, standardised : (T, m)
+    known : (T, m) bool, seen and of an asset with enough rows before; share : (T, m, 1), weights of their mean
+    unit : (T, m), of the standardised returns of the day after
+    """
+
+    returns: np.ndarray
+    standardised: np.ndarray
+    known: np.ndarray
+    share: np.ndarray
+    unit: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def relative(self, values: np.ndarray) -> np.ndarray:
+        """Values (T, E, m) less their mean over the known assets, and 0 for the others."""
+        return np.where(self.known[:, None], values - values @ self.share, 0.0)
 
 
 class MarketState:
-    """Running sums over the returns of m assets; `update` reads a row, `tokens` says what is known after it."""
+    """Running sums over the returns of m assets; `extend` and `update` read rows, `tokens` says what is known then."""
 
     def __init__(self, assets: int) -> None:
         m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
         self.rows = 0
         self.age = np.zeros(m, dtype=int)
-        self._squares, self._weights = np.zeros((vols, m)), np.zeros((vols, m))
+        self._squares = np.zeros((2, vols, m))  # Σ r², Σ 1 with the weights of each half-life
         self._variance, self._unit = np.full((vols, m), _TINY), np.full(m, np.sqrt(_TINY))  # unit of z, per day
         self._moments, self._pairs = np.zeros((corrs, m, m)), np.zeros((corrs, 1, 1))  # (corrs, m, m) with gaps
-        self._cross, self._cross_weight = np.zeros((m, m)), 0.0  # of one day on the day before
+        crossed = m if m <= _MOST_CROSS else 0
+        self._cross, self._cross_weight = np.zeros((crossed, crossed)), 0.0  # of one day on the day before
         self._block: list[tuple[np.ndarray, np.ndarray]] = []  # z and mask of the rows not yet in the moments
         self._before = np.zeros(m)  # z of the row before the block
-        self._precision, self._cross_fit = np.eye(m), np.zeros((m, m))
-        self._residuals, self._returns = RunningSums(m), RunningSums(m)
-        size = len(LAGS) + len(TRENDS)
-        self._gram, self._target = np.zeros((_POOLED, size, size)), np.zeros((_POOLED, size))
-        recent = int(_DAYS.max()) + 1
-        self._features = Recent(recent, m, size)
-        self._forecasts = Recent(recent, experts, m)
-        self._papers = Recent(recent, experts, m)  # long-short weights along the forecasts
-        self._gross = RunningSums(m)  # of the returns themselves
-        self._rows = Recent(_BANK_WINDOW, m)  # the returns themselves
+        self._inner, self._outer = np.eye(m)[None], np.eye(m)[None]  # residuals and forecasts are outer (inner z)
+        if crossed:
+            self._inner, self._outer = np.stack([np.eye(m)] * 2), np.stack([np.eye(m), np.zeros((m, m))])
+        longest, recent = max(first for first, _ in LAGS + TRENDS), int(_DAYS.max())
+        self._residuals, self._returns = RunningSums(longest + 1, m), RunningSums(longest + 1, m)
+        self._gross = RunningSums(recent + 1, m)  # of the returns themselves
+        self._features = Recent(recent + 1, _FEATURES, m)
+        self._fit = np.zeros((_FEATURES + _POOLED, _FEATURES))  # Gram matrix and targets of the pooled regressions
+        self._inverse_gram = Recent(recent, _FEATURES, _FEATURES)
+        self._forecasts = Recent(recent + 1, experts, m)
+        self._papers = Recent(recent + 2, experts, m)  # long-short weights along the forecasts
+        self._raw = Recent(_BANK_WINDOW, m)  # the returns themselves
         self._bank_asked = False
         self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
         self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
-        self._score, self._score_weight = np.zeros(vols), 0.0
+        self._score = np.zeros(vols + 1)  # Σ losses of the volatilities, Σ 1
 
     @property
     def assets(self) -> int:
         return len(self.age)
 
     def extend(self, returns: np.ndarray) -> MarketState:
-        """Read rows (time, m), oldest first."""
-        for row in returns:
-            self.update(row)
+        """Read rows (time, m), oldest first; NaN where there was no trade."""
+        done = 0
+        while done < len(returns):
+            done += self._read(returns[done : done + _TOGETHER])
         return self
 
     def update(self, row: np.ndarray) -> None:
         """Read the returns of one day, (m,); NaN where there was no trade."""
-        seen = np.isfinite(row)
-        known = seen & (self.age >= YOUNG)
-        r = np.where(seen, row, 0.0)
-        any_known = bool(known.any())
-        z = np.where(known, np.clip(r / self._unit, -_CLIP, _CLIP), 0.0)
-        if any_known:
-            self._score_volatilities(r, known)
-        self._squares = np.where(seen, _KEEP_VOLATILITY * self._squares + r**2, self._squares)
-        self._weights = np.where(seen, _KEEP_VOLATILITY * self._weights + 1.0, self._weights)
-        self._variance = np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY)
-        self._unit = np.sqrt(_STANDARDISE @ self._variance[:3])
-        self.age = self.age + seen
-        self.rows += 1
-        self._gross.add(r)
-        self._rows.add(r)
-        self._learn(z, known, any_known)
-        if any_known:
-            self._block.append((z, known))
-        if len(self._block) >= self._refresh:
-            self._fold()
+        self.extend(row[None])
+
+    def _read(self, returns: np.ndarray) -> int:
+        """Read rows, and how many: up to the row on which the kernel bank is asked for the first time."""
+        before = self._copy() if len(returns) > 1 and not self._bank_asked else self
+        rows = self._standardise(returns)
+        records = self._learn(rows)
+        if not self._bank_asked:
+            asked = np.flatnonzero(self._predictable(*records))
+            if asked.size and asked[0] + 1 < len(rows):  # what came after was read without the kernel bank
+                self.__dict__ = before.__dict__
+                return self._read(returns[: asked[0] + 1])
+            if asked.size:
+                self._ask_the_bank(rows)
+        return len(rows)
+
+    def _copy(self) -> MarketState:
+        """A copy that stays as it is while rows are read: sums are replaced, never changed in place."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Recent | list):
+                setattr(other, name, copy(value))
+        return other
+
+    def _standardise(self, returns: np.ndarray) -> _Rows:
+        """Returns in units of the volatility before them; volatilities and their scores go forward."""
+        seen = np.isfinite(returns)
+        ages = self.age + np.add.accumulate(seen, dtype=int)  # (T, m)
+        known = seen & (ages - seen >= YOUNG)
+        share = (known / np.maximum(known.sum(1, keepdims=True), 1))[..., None]
+        r = np.where(seen, returns, 0.0)
+        new = np.stack([r**2, seen.astype(float)], axis=1)[:, :, None]  # (T, 2, 1, m)
+        keep = _KEEP_VOLATILITY[None] if seen.all() else np.where(seen[:, None, None], _KEEP_VOLATILITY, 1.0)
+        sums = _recursion(self._squares, keep, new)
+        variance = np.maximum(sums[:, 0] / np.maximum(sums[:, 1], _TINY), _TINY)  # (T, K, m)
+        units = np.sqrt(sum(w * variance[:, k] for k, w in enumerate(_STANDARDISE)))
+        before = np.concatenate([self._unit[None], units[:-1]])
+        z = np.where(known, np.clip(r / before, -_CLIP, _CLIP), 0.0)
+        self._score_volatilities(r, np.concatenate([self._variance[None], variance[:-1]]), share, known.any(1))
+        self._squares, self._variance, self._unit = sums[-1].copy(), variance[-1].copy(), units[-1].copy()
+        self.age, self.rows = ages[-1].copy(), self.rows + len(r)
+        return _Rows(r, z, known, share, units)
+
+    def _score_volatilities(
+        self, r: np.ndarray, variance: np.ndarray, share: np.ndarray, any_known: np.ndarray
+    ) -> None:
+        """Losses log σ² + r²/σ² of the volatilities (T, K, m) before each row."""
+        loss = ((np.log(variance) + (r**2)[:, None] / variance) @ share)[..., 0]  # (T, K)
+        new = np.concatenate([loss, any_known[:, None]], axis=1)
+        keep = np.where(any_known, _KEEP_SCORE, 1.0)[:, None]
+        self._score = _recursion(self._score, keep, np.where(any_known[:, None], new, 0.0))[-1].copy()
+
+    def _learn(self, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Sum up the days, refit the regressions, make the forecasts of every day, and judge those of the days before.
+
+        Returns records and sums of gains after each of the rows, (T, 4, E) each.
+        """
+        z, count = rows.standardised, len(rows)
+        residuals, across = self._project(rows)
+        self._raw.add(rows.returns)
+        self._gross.add(rows.returns)
+        self._returns.add(rows.relative(z[:, None])[:, 0])
+        self._residuals.add(np.where(rows.known, residuals, 0.0))
+        self._features.add(self._describe(count))
+        kernels = self._kernel_forecasts(rows) if self._bank_asked else np.zeros_like(z)
+        came = self._returns.sum(_DAYS, 0 * _DAYS, count) / _DAYS[:, None]
+        own = self._coefficients(came) @ self._features.back(1, count)  # (T, pooled, m)
+        forecasts, papers = self._with_portfolios(
+            np.concatenate([own, across[:, None], kernels[:, None]], axis=1), rows
+        )
+        self._forecasts.add(forecasts)
+        self._papers.add(papers)
+        return self._judge(came)
+
+    def _with_portfolios(self, forecast: np.ndarray, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Differences between assets of the forecasts (T, E, m), and the long-short portfolios along them."""
+        forecast = rows.relative(forecast)
+        paper = forecast / rows.unit[:, None]
+        return forecast, paper / np.maximum(np.abs(paper).sum(-1, keepdims=True), _TINY)
+
+    def _project(self, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals and forecasts from all assets, (T, m) each; the matrices change where a block of rows is full."""
+        z, any_known = rows.standardised, np.asarray(rows.known.any(1))
+        projected = np.zeros((len(z), 2, self.assets))
+        first = 0
+        while first < len(z):
+            missing = self._refresh - len(self._block)
+            last = first + int(np.searchsorted(np.add.accumulate(any_known[first:], dtype=int), missing)) + 1
+            part = slice(first, min(last, len(z)))
+            # Products row by row: a product of matrices would round by their number.
+            projected[part, : len(self._inner)] = (self._outer @ (self._inner @ z[part, None, :, None]))[..., 0]
+            self._block += [(z[t], rows.known[t]) for t in range(first, part.stop) if any_known[t]]
+            if len(self._block) >= self._refresh:
+                self._fold(self.rows - len(z) + part.stop)
+            first = part.stop
+        return projected[:, 0], projected[:, 1]
 
     @property
     def _refresh(self) -> int:
         """Rows between two inversions: a month, a quarter where an inversion is dear."""
         return 21 if self.assets <= 200 else 63
 
-    def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
-        variance = self._variance[:, known]
-        loss = np.log(variance) + r[known] ** 2 / variance
-        self._score = _KEEP_SCORE * self._score + loss.mean(1)
-        self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
+    def _describe(self, count: int) -> np.ndarray:
+        """Features of the regressions at the end of the last days, (count, features, m), each of variance about 1."""
+        parts = [self._residuals.sum(_LAG_DAYS[0], _LAG_DAYS[1], count)]
+        parts.append(self._returns.sum(_TREND_DAYS[0], _TREND_DAYS[1], count))
+        return np.asarray(np.concatenate(parts, axis=1) / _SPANS)
 
-    def _learn(self, z: np.ndarray, known: np.ndarray, any_known: bool) -> None:
-        """Compare what was forecast with what came, refit the regressions, and make today's forecasts."""
-        self._returns.add(np.where(known, z - z[known].mean(), 0.0) if any_known else z)
-        self._residuals.add(np.where(known, self._precision @ z, 0.0))
-        came = self._returns.sum(_DAYS) / _DAYS[:, None]  # mean of the last days relative to the other assets, (E, m)
-        self._judge(came)
-        x = self._features.back(_DAYS[:_POOLED])  # (pooled, m, features)
-        self._gram = _KEEP_FIT * self._gram + x.swapaxes(1, 2) @ x
-        self._target = _KEEP_FIT * self._target + (x * came[:_POOLED, :, None]).sum(1)
-        features = self._describe()
-        self._features.add(features)
-        across = self._cross_fit @ z if self.assets <= _MOST_CROSS else np.zeros(self.assets)
-        self._ask_the_bank()
-        kernels = self._kernel_forecast() if self._bank_asked else np.zeros(self.assets)
-        forecast = np.vstack([self._coefficients() @ features.T, across, kernels])
-        if any_known:
-            forecast -= forecast[:, known].mean(1, keepdims=True)
-        forecast[:, ~known] = 0.0
-        self._forecasts.add(forecast)
-        paper = forecast / self._unit
-        self._papers.add(paper / np.maximum(np.abs(paper).sum(1, keepdims=True), _TINY))
+    def _coefficients(self, came: np.ndarray) -> np.ndarray:
+        """Of the pooled regressions of each of the last days, (count, pooled, features).
 
-    def _describe(self) -> np.ndarray:
-        """Features of the regressions at the end of the day, (m, features), each of variance about 1."""
-        parts = [self._residuals.sum(*_LAG_DAYS), self._returns.sum(*_TREND_DAYS)]
-        return np.asarray((np.vstack(parts) / _SPANS).T)
+        The Gram matrix of the forecasts for h days is the one of tomorrow's forecasts h − 1 days before.
+        """
+        count = len(came)
+        x = self._features.back(2, count)  # what tomorrow's forecasts were made from
+        new = np.empty((count, *self._fit.shape))
+        new[:, :_FEATURES] = x @ x.swapaxes(1, 2)
+        for e, h in enumerate(EXPERTS[:_POOLED]):
+            new[:, _FEATURES + e] = (self._features.back(1 + h, count) @ came[:, e, :, None])[..., 0]
+        fits = _recursion(self._fit, np.full((1, 1, 1), _KEEP_FIT), new)
+        self._fit = fits[-1].copy()
+        self._inverse_gram.add(np.linalg.inv(fits[:, :_FEATURES] + _RIDGE))
+        inverse = self._inverse_gram.at(_DAYS[:_POOLED], count)
+        return np.asarray((inverse @ fits[:, _FEATURES:, :, None])[..., 0])
 
-    def _judge(self, came: np.ndarray) -> None:
-        """Keep the record of the forecasts whose days have passed, and of what trading along them earned."""
-        said, before = self._forecasts.of_each(_DAYS), self.rows - 1  # forecasts made so far
-        new = ((said * came).sum(1), (said * said).sum(1), (came * came).sum(1), (said != 0).sum(1))
-        self._record = np.where(said.any(1), _KEEP_RECORD * self._record + new, self._record)
-        paper = self._papers.of_each(_DAYS)
-        gain = (paper * self._gross.sum(_DAYS)).sum(1)
-        traded = np.abs(self._papers.back(1) - self._papers.of_each(1 + _DAYS)).sum(1)
-        worth = (gain, gain**2, traded, np.ones(len(EXPERTS)))
-        self._worth = np.where((before > _DAYS) & paper.any(1), _KEEP_RECORD * self._worth + worth, self._worth)
+    def _judge(self, came: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Keep the record of the forecasts whose days have passed, and of what trading along them earned.
 
-    def _coefficients(self) -> np.ndarray:
-        """Of the pooled regressions, (pooled, features)."""
-        return np.linalg.solve(self._gram + _RIDGE, self._target[..., None])[..., 0]
+        `came` (T, E, m) has the mean returns of the last days relative to the other assets, standardised. Returns the
+        records and the sums of the gains after each of the T days, (T, 4, E) each.
+        """
+        count = len(came)
+        said = self._forecasts.of_each(1 + _DAYS, count)  # (T, E, m)
+        new = [_dot(said, came), _dot(said, said), _dot(came, came), (said != 0).sum(-1)]
+        records = _recursion(self._record, *_counted(new[-1] > 0, new))
+        self._record = records[-1].copy()
+        paper = self._papers.of_each(1 + _DAYS, count)
+        gain = _dot(paper, self._gross.sum(_DAYS, 0 * _DAYS, count))
+        traded = np.abs(self._papers.back(2, count) - self._papers.of_each(2 + _DAYS, count)).sum(-1)
+        before = np.arange(self.rows - count, self.rows)[:, None]  # forecasts made before each day
+        counted = (before > _DAYS) & paper.any(-1)
+        worths = _recursion(self._worth, *_counted(counted, [gain, gain**2, traded, np.ones_like(gain)]))
+        self._worth = worths[-1].copy()
+        return records, worths
 
-    def _ask_the_bank(self) -> None:
-        """Whether the kernel bank is asked; it begins with a small part of the record of the best forecast."""
-        if self._bank_asked or self.rows < _BANK_WINDOW:
-            return
-        information = self._information()[:-1]
-        sure = information * np.sqrt(self._record[3, :-1] / _DAYS[:-1]) > _SURE
-        self._bank_asked = bool((information * sure).max() > _PREDICTABLE)
-        if self._bank_asked:
-            best = int(np.where(_DAYS[:-1] == 1, information, -np.inf).argmax())
-            for kept in (self._record, self._worth):
-                kept[:, -1] = _FIRST_RECORD * kept[:, best]
+    def _predictable(self, records: np.ndarray, worths: np.ndarray) -> np.ndarray:
+        """Whether the records after each of the last days, (T, 4, E), show that far more can be predicted than in
+        markets of stocks, (T,) bool. Gains are judged as well: common factors make correlations look surer."""
+        information = _information(records)[:, :-1]
+        sure = information * np.sqrt(records[:, 3, :-1] / _DAYS[:-1]) > _SURE
+        mean, error = _mean_gain(worths)
+        sure &= (mean > _SURE * error)[:, :-1]
+        after = np.arange(self.rows - len(records), self.rows) + 1
+        few = self.assets <= _MOST_CROSS
+        return few & (after >= _BANK_WINDOW) & ((information * sure).max(-1) > _PREDICTABLE)
 
-    def _kernel_forecast(self) -> np.ndarray:
-        """Tomorrow's standardised returns from the last 96 of each asset, (m,).
+    def _ask_the_bank(self, rows: _Rows) -> None:
+        """From the last of the rows on; the kernel bank begins with a small part of the record of the best forecast."""
+        self._bank_asked = True
+        best = int(np.where(_DAYS[:-1] == 1, _information(self._record[None])[0, :-1], -np.inf).argmax())
+        for kept in (self._record, self._worth):
+            kept[:, -1] = _FIRST_RECORD * kept[:, best]
+        last = _Rows(*(part[-1:] for part in vars(rows).values()))
+        forecast = self._forecasts.back(1).copy()
+        forecast[:, -1] = self._kernel_forecasts(last)
+        for recent, row in zip((self._forecasts, self._papers), self._with_portfolios(forecast, last), strict=True):
+            recent.replace_last(row[0])
+
+    def _kernel_forecasts(self, rows: _Rows) -> np.ndarray:
+        """Tomorrow's standardised returns from the last 96 of each asset, on each day, (T, m).
 
         The forecasts of the kernel bank and of a regression on own lags, weighted by their precisions.
         """
-        found = window_features(self._rows.back(np.arange(_BANK_WINDOW, 0, -1))[None])
-        trust = found.deviations[0] ** -2  # (m, 2)
-        ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
-        return np.asarray((found.level[0] + found.scale[0] * ahead).double().numpy() / self._unit)
+        windows = [self._raw.back(ago, len(rows)) for ago in range(_BANK_WINDOW, 0, -1)]
+        forecasts = []
+        for window in np.stack(windows, axis=1):  # (96, m)
+            found = window_features(window[None])
+            trust = found.deviations[0] ** -2  # (m, 2)
+            ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
+            forecasts.append((found.level[0] + found.scale[0] * ahead).double().numpy())
+        return np.array(forecasts) / rows.unit
 
-    def _fold(self) -> None:
-        """Put the rows of the block into the moments, and invert."""
-        self._moments, self._pairs, self._cross, self._cross_weight = self._folded()
-        self._before = self._block[-1][0]
-        self._block.clear()
+    def _fold(self, rows: int) -> None:
+        """Put the rows of the block into the moments, and invert; `rows` were read up to its end."""
+        self._moments, self._pairs = self._folded()
+        self._fold_cross()
+        self._before, self._block = self._block[-1][0].copy(), []
         m = self.assets
-        used = [_RESIDUAL, -1]
-        near, slow = self._correlations(self._moments[used], self._pairs[used])
-        rows = effective_rows(self.rows, np.array(CORRELATION_HALF_LIVES))
-        shrink = min(0.9, 0.2 + m / (m + rows[_RESIDUAL]))
-        precision = np.linalg.inv((1 - shrink) * near + shrink * _constant(near))
-        self._precision = precision / np.sqrt(np.diag(precision))[:, None]
-        if self._cross_weight > 1 and m <= _MOST_CROSS:
-            penalty = _CROSS_PENALTY / self._cross_weight
-            same = slow + penalty * np.eye(m)
-            self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
+        used = [_RESIDUAL, -1][: len(self._inner)]
+        matrices = self._correlations(self._moments[used], self._pairs[used])
+        effective = float(effective_rows(rows, np.array(CORRELATION_HALF_LIVES[_RESIDUAL])))
+        shrink = min(0.9, 0.2 + m / (m + effective))
+        matrices[0] = (1 - shrink) * matrices[0] + shrink * _constant(matrices[0])
+        matrices[0].flat[:: m + 1] += _TINY  # assets may be copies of each other
+        if self._cross.size:
+            matrices[1].flat[:: m + 1] += _CROSS_PENALTY / self._cross_weight
+        self._inner = _inverse_triangle(np.linalg.cholesky(matrices))  # W with WᵀW the inverse
+        self._outer = self._inner.swapaxes(1, 2).copy()
+        self._outer[0] /= np.sqrt((self._outer[0] ** 2).sum(1, keepdims=True))
+        if self._cross.size:
+            self._outer[1] = self._cross / self._cross_weight @ self._outer[1]
 
-    def _information(self) -> np.ndarray:
-        """Correlation of each forecast with what came, so far (the information coefficient), (E,)."""
-        products, squares, came, _ = self._record
-        return np.asarray(products / np.sqrt(np.maximum(squares * came, _TINY)))
+    def _fold_cross(self) -> None:
+        """Put the rows of the block into the moments of one day on the day before."""
+        if not self._cross.size:
+            return
+        z = np.array([z for z, _ in self._block])
+        before = np.vstack([self._before, z[:-1]])
+        forget = decay(_FORGET_CROSS)
+        fading = forget ** np.arange(len(z) - 1, -1, -1)
+        self._cross = forget ** len(z) * self._cross + (z * fading[:, None]).T @ before
+        self._cross_weight = float(forget ** len(z) * self._cross_weight + fading.sum())
 
-    def _folded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Moments, weights of the pairs, moments of one day on the day before, and their weight, block included."""
+    def _folded(self) -> tuple[np.ndarray, np.ndarray]:
+        """Moments and weights of the pairs, block included."""
         if not self._block:
-            return self._moments, self._pairs, self._cross, self._cross_weight
+            return self._moments, self._pairs
         z, mask = (np.array(part, dtype=float) for part in zip(*self._block, strict=True))  # (days, m)
         days = len(z)
-        keep = decay(np.array(CORRELATION_HALF_LIVES))[:, None]
-        weight = keep ** np.arange(days - 1, -1, -1)  # (corrs, days)
-        fade = (keep**days)[:, :, None]
+        weight = _KEEP_CORRELATION ** np.arange(days - 1, -1, -1)  # (corrs, days)
+        fade = (_KEEP_CORRELATION**days)[:, :, None]
         moments = fade * self._moments + (z.T[None] * weight[:, None]) @ z
         if self._pairs.shape[-1] == 1 and mask.all():
             pairs = fade * self._pairs + weight.sum(1)[:, None, None]
         else:
             pairs = fade * self._pairs + (mask.T[None] * weight[:, None]) @ mask
-        before = np.vstack([self._before, z[:-1]])
-        forget = decay(_FORGET_CROSS)
-        fading = forget ** np.arange(days - 1, -1, -1)
-        cross = forget**days * self._cross + (z * fading[:, None]).T @ before
-        return moments, pairs, cross, float(forget**days * self._cross_weight + fading.sum())
+        return moments, pairs
 
     def _correlations(self, moments: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """Correlation matrices (corrs, m, m) of moments; 0 between assets that were never seen together.
@@ -352,17 +495,17 @@ class MarketState:
 
     def tokens(self) -> MarketTokens:
         """What is known after the last row."""
-        moments, pairs, _, _ = self._folded()
+        moments, pairs = self._folded()
         products, squares, came, count = self._record
         slope = products / np.maximum(squares, _TINY)
         variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
         t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
         worth, worth_error, pace = self._gain_per_unit_traded()
-        score = self._score / max(self._score_weight, _TINY)
+        score = self._score[:-1] / max(self._score[-1], _TINY)
         return MarketTokens(
             volatility=np.sqrt(self._variance),
             correlation=self._correlations(moments, pairs),
-            forecast=self._forecasts.back(1) * self._unit,
+            forecast=self._forecasts.back(1)[0] * self._unit,
             slope=slope,
             t_value=t_value,
             worth=worth,
@@ -375,21 +518,70 @@ class MarketState:
 
     def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of the long-short portfolios along the forecasts, its standard error, and units traded a day, (E,) each."""
-        gains, squares, traded, count = self._worth
-        mean, number = gains / np.maximum(count, 1.0), np.maximum(count / np.array(EXPERTS), 1.0)  # overlapping days
-        error = np.sqrt(np.maximum(squares / np.maximum(count, 1.0) - mean**2, 0.0) / number)
+        mean, error = _mean_gain(self._worth)
+        traded, count = self._worth[2:]
         turnover = np.where(traded > 0, traded / np.maximum(count, 1.0), np.inf)
         return mean / turnover, error / turnover, traded / np.maximum(count, 1.0) / np.array(EXPERTS)
 
 
+def _recursion(start: np.ndarray, keep: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """x_t = keep_t · x_{t−1} + new_t from x_0 = `start`, for every t, (T, ...); one `keep` may stand for all."""
+    values = np.empty((len(new), *start.shape))
+    last = start
+    for value, factor, term in zip(values, keep if len(keep) > 1 else repeat(keep[0]), new, strict=False):
+        np.multiply(last, factor, out=value)
+        value += term
+        last = value
+    return values
+
+
+def _counted(counted: np.ndarray, new: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Factors (T, 1, E) and terms (T, n, E) of a record: a day that does not count (T, E) leaves it as it is."""
+    keep = np.where(counted, _KEEP_RECORD, 1.0)[:, None]
+    return keep, np.where(counted[:, None], np.stack(new, axis=1), 0.0)
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Σ_i a_i b_i along the last axis."""
+    return np.asarray(np.einsum("...i,...i->...", a, b))
+
+
+def _mean_gain(worths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean gain of the long-short portfolios over the days of each forecast, and its standard error, (..., E)."""
+    gains, squares, count = worths[..., 0, :], worths[..., 1, :], np.maximum(worths[..., 3, :], 1.0)
+    mean = gains / count
+    number = np.maximum(count / _DAYS, 1.0)  # days overlap
+    return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0) / number)
+
+
+def _information(records: np.ndarray) -> np.ndarray:
+    """Correlation of each forecast with what came, so far (the information coefficient), (T, E)."""
+    products, squares, came = records[:, 0], records[:, 1], records[:, 2]
+    return np.asarray(products / np.sqrt(np.maximum(squares * came, _TINY)))
+
+
 def _raised(correlation: np.ndarray) -> np.ndarray:
     """Correlation matrices near symmetric ones of unit diagonal, with eigenvalues of at least about 0.001."""
-    values, vectors = np.linalg.eigh(correlation)
-    if values.min() > 1e-3:
+    try:
+        np.linalg.cholesky(correlation - 1e-3 * np.eye(correlation.shape[-1]))
         return correlation
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(correlation)
     near = (vectors * np.maximum(values, 1e-3)[..., None, :]) @ vectors.swapaxes(-1, -2)
     scale = np.sqrt(near.diagonal(axis1=-2, axis2=-1))
     return np.asarray(near / (scale[..., :, None] * scale[..., None, :]))
+
+
+def _inverse_triangle(L: np.ndarray) -> np.ndarray:
+    """Inverses of lower triangular matrices (..., m, m), by halves."""
+    if L.shape[-1] <= _SMALL:
+        return np.linalg.inv(L)
+    half = L.shape[-1] // 2
+    inverse = np.zeros_like(L)
+    top, bottom = _inverse_triangle(L[..., :half, :half]), _inverse_triangle(L[..., half:, half:])
+    inverse[..., :half, :half], inverse[..., half:, half:] = top, bottom
+    inverse[..., half:, :half] = -bottom @ (L[..., half:, :half] @ top)
+    return inverse
 
 
 def _constant(correlation: np.ndarray) -> np.ndarray:

@@ -98,6 +98,13 @@ def load_market(
     return (_prices_to_returns if values == "prices" else _validate_table_of_returns)(table, name), values
 
 
+def complete_returns(source: str | Path) -> tuple[np.ndarray, float]:
+    """Returns (time, m) of the assets of a table that have no gaps, and its steps per year."""
+    table = load_market(source, gaps="keep")[0].dropna(axis=1)
+    expect(table.shape[1] >= 2, str(source), "at least 2 assets without gaps", table.shape[1])
+    return table.to_numpy(copy=True), usual_periods(table.index)
+
+
 def _guess(array: np.ndarray, name: str) -> str:
     known = array[np.isfinite(array)]
     if looks_like_prices(known):

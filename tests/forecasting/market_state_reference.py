@@ -1,0 +1,320 @@
+"""The state of a market in its plain form: one row after the other, as its definition reads. Slow; for comparison."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from time2decide.forecasting.features import window_features
+from time2decide.forecasting.market_state import (
+    _BANK_WINDOW,
+    _CLIP,
+    _CROSS_PENALTY,
+    _DAYS,
+    _FEW,
+    _FIRST_RECORD,
+    _FORGET_CROSS,
+    _KEEP_FIT,
+    _KEEP_RECORD,
+    _KEEP_SCORE,
+    _KEEP_VOLATILITY,
+    _LAG_DAYS,
+    _MOST_CROSS,
+    _POOLED,
+    _PREDICTABLE,
+    _RESIDUAL,
+    _RIDGE,
+    _SPANS,
+    _STANDARDISE,
+    _SURE,
+    _TINY,
+    _TREND_DAYS,
+    CORRELATION_HALF_LIVES,
+    EXPERTS,
+    LAGS,
+    TRENDS,
+    VOLATILITY_HALF_LIVES,
+    YOUNG,
+    MarketTokens,
+    decay,
+    effective_rows,
+)
+
+_MEMORY = max(first for first, _ in LAGS + TRENDS) + 1
+
+
+class Recent:
+    """The last arrays of a sequence, one a day; zeros before the first."""
+
+    def __init__(self, length: int, *shape: int) -> None:
+        self._rows, self._end, self._length = np.zeros((3 * length, *shape)), length, length
+
+    def add(self, row: np.ndarray) -> None:
+        if self._end == len(self._rows):
+            self._rows[: self._length] = self._rows[-self._length :]
+            self._end = self._length
+        self._rows[self._end] = row
+        self._end += 1
+
+    def back(self, days: int | np.ndarray) -> np.ndarray:
+        """The array of so many days ago, 1 for the latest; several for several."""
+        return np.asarray(self._rows[self._end - days])
+
+    def of_each(self, days: np.ndarray) -> np.ndarray:
+        """Row e of the array of days[e] ago, for every e."""
+        return np.asarray(self._rows[self._end - days, np.arange(len(days))])
+
+
+class RunningSums(Recent):
+    """Sums over any of the last days of m series, zero before the first day."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(_MEMORY, width)
+
+    def add(self, row: np.ndarray) -> None:
+        super().add(self.back(1) + row)
+
+    def sum(self, first: int | np.ndarray, last: int | np.ndarray = 0) -> np.ndarray:
+        """Sum over the days t − first … t − last − 1, with t the day after the latest."""
+        return self.back(1 + last) - self.back(1 + first)
+
+
+class RowByRow:
+    """Running sums over the returns of m assets; `update` reads a row, `tokens` says what is known after it."""
+
+    def __init__(self, assets: int) -> None:
+        m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
+        self.rows = 0
+        self.age = np.zeros(m, dtype=int)
+        self._squares, self._weights = np.zeros((vols, m)), np.zeros((vols, m))
+        self._variance, self._unit = np.full((vols, m), _TINY), np.full(m, np.sqrt(_TINY))  # unit of z, per day
+        self._moments, self._pairs = np.zeros((corrs, m, m)), np.zeros((corrs, 1, 1))  # (corrs, m, m) with gaps
+        self._cross, self._cross_weight = np.zeros((m, m)), 0.0  # of one day on the day before
+        self._block: list[tuple[np.ndarray, np.ndarray]] = []  # z and mask of the rows not yet in the moments
+        self._before = np.zeros(m)  # z of the row before the block
+        self._precision, self._cross_fit = np.eye(m), np.zeros((m, m))
+        self._residuals, self._returns = RunningSums(m), RunningSums(m)
+        size = len(LAGS) + len(TRENDS)
+        self._gram, self._target = np.zeros((_POOLED, size, size)), np.zeros((_POOLED, size))
+        recent = int(_DAYS.max()) + 1
+        self._features = Recent(recent, m, size)
+        self._forecasts = Recent(recent, experts, m)
+        self._papers = Recent(recent, experts, m)  # long-short weights along the forecasts
+        self._gross = RunningSums(m)  # of the returns themselves
+        self._rows = Recent(_BANK_WINDOW, m)  # the returns themselves
+        self._bank_asked = False
+        self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
+        self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
+        self._score, self._score_weight = np.zeros(vols), 0.0
+
+    @property
+    def assets(self) -> int:
+        return len(self.age)
+
+    def extend(self, returns: np.ndarray) -> RowByRow:
+        """Read rows (time, m), oldest first."""
+        for row in returns:
+            self.update(row)
+        return self
+
+    def update(self, row: np.ndarray) -> None:
+        """Read the returns of one day, (m,); NaN where there was no trade."""
+        seen = np.isfinite(row)
+        known = seen & (self.age >= YOUNG)
+        r = np.where(seen, row, 0.0)
+        any_known = bool(known.any())
+        z = np.where(known, np.clip(r / self._unit, -_CLIP, _CLIP), 0.0)
+        if any_known:
+            self._score_volatilities(r, known)
+        self._squares = np.where(seen, _KEEP_VOLATILITY * self._squares + r**2, self._squares)
+        self._weights = np.where(seen, _KEEP_VOLATILITY * self._weights + 1.0, self._weights)
+        self._variance = np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY)
+        self._unit = np.sqrt(_STANDARDISE @ self._variance[:3])
+        self.age = self.age + seen
+        self.rows += 1
+        self._gross.add(r)
+        self._rows.add(r)
+        self._learn(z, known, any_known)
+        if any_known:
+            self._block.append((z, known))
+        if len(self._block) >= self._refresh:
+            self._fold()
+
+    @property
+    def _refresh(self) -> int:
+        """Rows between two inversions: a month, a quarter where an inversion is dear."""
+        return 21 if self.assets <= 200 else 63
+
+    def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
+        variance = self._variance[:, known]
+        loss = np.log(variance) + r[known] ** 2 / variance
+        self._score = _KEEP_SCORE * self._score + loss.mean(1)
+        self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
+
+    def _learn(self, z: np.ndarray, known: np.ndarray, any_known: bool) -> None:
+        """Compare what was forecast with what came, refit the regressions, and make today's forecasts."""
+        self._returns.add(np.where(known, z - z[known].mean(), 0.0) if any_known else z)
+        self._residuals.add(np.where(known, self._precision @ z, 0.0))
+        came = self._returns.sum(_DAYS) / _DAYS[:, None]  # mean of the last days relative to the other assets, (E, m)
+        self._judge(came)
+        x = self._features.back(_DAYS[:_POOLED])  # (pooled, m, features)
+        self._gram = _KEEP_FIT * self._gram + x.swapaxes(1, 2) @ x
+        self._target = _KEEP_FIT * self._target + (x * came[:_POOLED, :, None]).sum(1)
+        features = self._describe()
+        self._features.add(features)
+        across = self._cross_fit @ z if self.assets <= _MOST_CROSS else np.zeros(self.assets)
+        self._ask_the_bank()
+        kernels = self._kernel_forecast() if self._bank_asked else np.zeros(self.assets)
+        forecast = np.vstack([self._coefficients() @ features.T, across, kernels])
+        if any_known:
+            forecast -= forecast[:, known].mean(1, keepdims=True)
+        forecast[:, ~known] = 0.0
+        self._forecasts.add(forecast)
+        paper = forecast / self._unit
+        self._papers.add(paper / np.maximum(np.abs(paper).sum(1, keepdims=True), _TINY))
+
+    def _describe(self) -> np.ndarray:
+        """Features of the regressions at the end of the day, (m, features), each of variance about 1."""
+        parts = [self._residuals.sum(*_LAG_DAYS), self._returns.sum(*_TREND_DAYS)]
+        return np.asarray((np.vstack(parts) / _SPANS).T)
+
+    def _judge(self, came: np.ndarray) -> None:
+        """Keep the record of the forecasts whose days have passed, and of what trading along them earned."""
+        said, before = self._forecasts.of_each(_DAYS), self.rows - 1  # forecasts made so far
+        new = ((said * came).sum(1), (said * said).sum(1), (came * came).sum(1), (said != 0).sum(1))
+        self._record = np.where(said.any(1), _KEEP_RECORD * self._record + new, self._record)
+        paper = self._papers.of_each(_DAYS)
+        gain = (paper * self._gross.sum(_DAYS)).sum(1)
+        traded = np.abs(self._papers.back(1) - self._papers.of_each(1 + _DAYS)).sum(1)
+        worth = (gain, gain**2, traded, np.ones(len(EXPERTS)))
+        self._worth = np.where((before > _DAYS) & paper.any(1), _KEEP_RECORD * self._worth + worth, self._worth)
+
+    def _coefficients(self) -> np.ndarray:
+        """Of the pooled regressions, (pooled, features)."""
+        return np.linalg.solve(self._gram + _RIDGE, self._target[..., None])[..., 0]
+
+    def _ask_the_bank(self) -> None:
+        """Whether the kernel bank is asked; it begins with a small part of the record of the best forecast."""
+        if self._bank_asked or self.rows < _BANK_WINDOW or self.assets > _MOST_CROSS:
+            return
+        information = self._information()[:-1]
+        sure = information * np.sqrt(self._record[3, :-1] / _DAYS[:-1]) > _SURE
+        worth, error, _ = self._gain_per_unit_traded()
+        sure &= (worth > _SURE * error)[:-1]
+        self._bank_asked = bool((information * sure).max() > _PREDICTABLE)
+        if self._bank_asked:
+            best = int(np.where(_DAYS[:-1] == 1, information, -np.inf).argmax())
+            for kept in (self._record, self._worth):
+                kept[:, -1] = _FIRST_RECORD * kept[:, best]
+
+    def _kernel_forecast(self) -> np.ndarray:
+        """Tomorrow's standardised returns from the last 96 of each asset, (m,).
+
+        The forecasts of the kernel bank and of a regression on own lags, weighted by their precisions.
+        """
+        found = window_features(self._rows.back(np.arange(_BANK_WINDOW, 0, -1))[None])
+        trust = found.deviations[0] ** -2  # (m, 2)
+        ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
+        return np.asarray((found.level[0] + found.scale[0] * ahead).double().numpy() / self._unit)
+
+    def _fold(self) -> None:
+        """Put the rows of the block into the moments, and invert."""
+        self._moments, self._pairs, self._cross, self._cross_weight = self._folded()
+        self._before = self._block[-1][0]
+        self._block.clear()
+        m = self.assets
+        used = [_RESIDUAL, -1]
+        near, slow = self._correlations(self._moments[used], self._pairs[used])
+        rows = effective_rows(self.rows, np.array(CORRELATION_HALF_LIVES))
+        shrink = min(0.9, 0.2 + m / (m + rows[_RESIDUAL]))
+        precision = np.linalg.inv((1 - shrink) * near + shrink * _constant(near))
+        self._precision = precision / np.sqrt(np.diag(precision))[:, None]
+        if self._cross_weight > 1 and m <= _MOST_CROSS:
+            penalty = _CROSS_PENALTY / self._cross_weight
+            same = slow + penalty * np.eye(m)
+            self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
+
+    def _information(self) -> np.ndarray:
+        """Correlation of each forecast with what came, so far (the information coefficient), (E,)."""
+        products, squares, came, _ = self._record
+        return np.asarray(products / np.sqrt(np.maximum(squares * came, _TINY)))
+
+    def _folded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """Moments, weights of the pairs, moments of one day on the day before, and their weight, block included."""
+        if not self._block:
+            return self._moments, self._pairs, self._cross, self._cross_weight
+        z, mask = (np.array(part, dtype=float) for part in zip(*self._block, strict=True))  # (days, m)
+        days = len(z)
+        keep = decay(np.array(CORRELATION_HALF_LIVES))[:, None]
+        weight = keep ** np.arange(days - 1, -1, -1)  # (corrs, days)
+        fade = (keep**days)[:, :, None]
+        moments = fade * self._moments + (z.T[None] * weight[:, None]) @ z
+        if self._pairs.shape[-1] == 1 and mask.all():
+            pairs = fade * self._pairs + weight.sum(1)[:, None, None]
+        else:
+            pairs = fade * self._pairs + (mask.T[None] * weight[:, None]) @ mask
+        before = np.vstack([self._before, z[:-1]])
+        forget = decay(_FORGET_CROSS)
+        fading = forget ** np.arange(days - 1, -1, -1)
+        cross = forget**days * self._cross + (z * fading[:, None]).T @ before
+        return moments, pairs, cross, float(forget**days * self._cross_weight + fading.sum())
+
+    def _correlations(self, moments: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """Correlation matrices (corrs, m, m) of moments; 0 between assets that were never seen together.
+
+        With gaps every pair has its own days: pairs seen for a few days count little, and eigenvalues that this makes
+        negative are raised.
+        """
+        second = moments / np.maximum(pairs, _TINY)
+        scale = np.sqrt(np.maximum(second.diagonal(axis1=1, axis2=2), _TINY))
+        correlation = np.clip(second / (scale[:, :, None] * scale[:, None, :]), -1.0, 1.0)
+        index = np.arange(self.assets)
+        if pairs.shape[-1] > 1:
+            correlation *= pairs / (pairs + _FEW)
+        correlation[:, index, index] = 1.0
+        return _raised(correlation) if pairs.shape[-1] > 1 else correlation
+
+    def tokens(self) -> MarketTokens:
+        """What is known after the last row."""
+        moments, pairs, _, _ = self._folded()
+        products, squares, came, count = self._record
+        slope = products / np.maximum(squares, _TINY)
+        variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
+        t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
+        worth, worth_error, pace = self._gain_per_unit_traded()
+        score = self._score / max(self._score_weight, _TINY)
+        return MarketTokens(
+            volatility=np.sqrt(self._variance),
+            correlation=self._correlations(moments, pairs),
+            forecast=self._forecasts.back(1) * self._unit,
+            slope=slope,
+            t_value=t_value,
+            worth=worth,
+            worth_error=worth_error,
+            pace=pace,
+            score=score - score.min(),
+            age=self.age.copy(),
+            rows=self.rows,
+        )
+
+    def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the long-short portfolios along the forecasts, its standard error, and units traded a day, (E,) each."""
+        gains, squares, traded, count = self._worth
+        mean, number = gains / np.maximum(count, 1.0), np.maximum(count / np.array(EXPERTS), 1.0)  # overlapping days
+        error = np.sqrt(np.maximum(squares / np.maximum(count, 1.0) - mean**2, 0.0) / number)
+        turnover = np.where(traded > 0, traded / np.maximum(count, 1.0), np.inf)
+        return mean / turnover, error / turnover, traded / np.maximum(count, 1.0) / np.array(EXPERTS)
+
+
+def _raised(correlation):
+    values, vectors = np.linalg.eigh(correlation)
+    if values.min() > 1e-3:
+        return correlation
+    near = (vectors * np.maximum(values, 1e-3)[..., None, :]) @ vectors.swapaxes(-1, -2)
+    scale = np.sqrt(near.diagonal(axis1=-2, axis2=-1))
+    return near / (scale[..., :, None] * scale[..., None, :])
+
+
+def _constant(correlation):
+    m = correlation.shape[-1]
+    mean = (correlation.sum((-2, -1), keepdims=True) - m) / max(m * (m - 1), 1)
+    return mean + (1 - mean) * np.eye(m)
