@@ -45,6 +45,7 @@ _MODULES = {
     "sp500": "sp500",
     "real-markets": "real_markets",
     "left-out": "left_out",
+    "stylised-markets": "stylised_markets",
     "scale": "scale",
 }
 
