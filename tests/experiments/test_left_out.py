@@ -31,14 +31,19 @@ def test_a_universe_is_measured_by_networks_that_never_saw_it(two, monkeypatch):
     monkeypatch.setattr(
         left_out, "train_market_policy", lambda c, o, u, **kw: seen.append(sorted(u)) or train(c, o, u, **kw)
     )
-    found = tasks("smoke")
-    assert [(task["universe"], task["trained_on"]) for task in found] == [("one", ["two"]), ("two", ["one"])]
-    rows = run(found[1])
-    assert seen == [["one"]] * len(SEES)
-    assert len(rows) == 3 * (4 + len(SEES))
-    nothing = [row for row in rows if row["strategy"] == "market, none"]
-    assert all(row["over_none"] == row["over_none_low"] == row["over_none_high"] == 0 for row in nothing)
+    found = {(task["universe"], task["sees"]): task for task in tasks("smoke")}
+    assert set(found) == {(name, sees) for name in ("one", "two") for sees in SEES}
+    rows = []
+    for sees in ("all", "none"):
+        task = found["two", sees]
+        assert task["trained_on"] == ["one"]
+        rows += [{**task, **row} for row in run(task)]
+    assert seen == [["one"]] * 2
+    assert len(rows) == 3 * (4 + 2)
     assert all(row["steps"] == 40 for row in rows)
-    shown = tables([{**found[1], **row} for row in rows])
-    assert len(shown) == 3
+    shown = tables(rows)
+    assert [line[-1] for line in shown[0].rows if line[1] == "market, none"] == ["–"]
+    assert "[" in next(line[-1] for line in shown[0].rows if line[1] == "market, all")
+    drawn = np.array(rows[0]["drawn"])
+    assert abs(drawn.mean() - rows[0]["utility"]) < 4 * drawn.std()
     assert _load(left_out.sources()["two"])[0].shape == (560, 4)

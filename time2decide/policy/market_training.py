@@ -46,7 +46,7 @@ _UNIT = 0.03  # gains are counted in this share of a day's volatility, beside ri
 class MarketTraining:
     """How a market policy is trained."""
 
-    steps: int = 1000
+    steps: int = 2500
     lr: float = 2e-3
     prior_markets: int = 40
     prior_days: int = 1100
