@@ -52,6 +52,7 @@ PAGES = {
         "IEWMACovariance",
         "TwoScaleCovariance",
         "CMIEWMACovariance",
+        "LearnedCovariance",
         "QISCovariance",
     ),
     "time2decide.markets.tables": ("read_weights", "write_weights"),

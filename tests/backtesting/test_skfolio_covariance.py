@@ -8,13 +8,18 @@ from sklearn.base import clone
 from time2decide.backtesting.skfolio_covariance import (
     CMIEWMACovariance,
     IEWMACovariance,
+    LearnedCovariance,
     QISCovariance,
     TwoScaleCovariance,
 )
 from time2decide.core.validation import InputError
+from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.estimators import IteratedEWMA
 
-ESTIMATORS = [IEWMACovariance(), TwoScaleCovariance(), CMIEWMACovariance(((10, 21), (63, 125))), QISCovariance(120)]
+ESTIMATORS = [
+    *(IEWMACovariance(), TwoScaleCovariance(), CMIEWMACovariance(((10, 21), (63, 125))), QISCovariance(120)),
+    LearnedCovariance(),
+]
 
 
 @pytest.fixture
@@ -48,6 +53,15 @@ def test_it_goes_into_an_optimiser(returns):
 
     fitted = MeanRisk(prior_estimator=EmpiricalPrior(covariance_estimator=QISCovariance())).fit(returns)
     assert fitted.weights_.sum() == pytest.approx(1)
+
+
+def test_the_learned_one_is_the_covariance_of_the_decision(returns):
+    from time2decide.policy.market_decision import pose
+    from time2decide.policy.market_policy import MarketPolicy
+
+    tokens = MarketState(4).extend(returns.to_numpy()).tokens()
+    expected = pose(MarketPolicy.from_pretrained("market"), [tokens], 25.0, 1e-3, 0.1).covariance[0].double().numpy()
+    np.testing.assert_allclose(LearnedCovariance().fit(returns).covariance_, expected, rtol=1e-6)
 
 
 def test_fit_starts_anew(returns):

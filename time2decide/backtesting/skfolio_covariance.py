@@ -1,7 +1,7 @@
 """The estimators of `markets.estimators` as skfolio covariance estimators, with gaps and `partial_fit`.
 
 They go wherever skfolio takes a covariance (priors of optimisers, `online_covariance_forecast_evaluation`, online grid
-search). A learned estimator is a subclass of `OnlineCovarianceEstimator` that makes its own `OnlineCovariance`.
+search). An estimator of your own is a subclass of `OnlineCovarianceEstimator` that makes its own `OnlineCovariance`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from time2decide.markets.estimators import (
     OnlineCovariance,
     RollingQIS,
 )
+from time2decide.policy.market_covariance import MarketCovariance
+from time2decide.policy.market_policy import MarketPolicy
 
 
 class OnlineCovarianceEstimator(BaseCovariance):
@@ -223,3 +225,27 @@ class QISCovariance(OnlineCovarianceEstimator):
 
     def _make(self) -> OnlineCovariance:
         return RollingQIS(self.window, self.min_observations)
+
+
+class LearnedCovariance(OnlineCovarianceEstimator):
+    """The covariance of the market policy: half-lives of 10 to 1,000 days, mixed by a trained network.
+
+    Parameters
+    ----------
+    model : str
+        `market`, or a folder written by `time2decide train market`.
+    """
+
+    def __init__(
+        self,
+        model: str = "market",
+        min_observations: int = LEAST_OBSERVATIONS,
+        nearest: bool = True,
+        higham: bool = False,
+        higham_max_iteration: int = 100,
+    ) -> None:
+        super().__init__(min_observations, nearest, higham, higham_max_iteration)
+        self.model = model
+
+    def _make(self) -> OnlineCovariance:
+        return MarketCovariance(MarketPolicy.from_pretrained(self.model), self.min_observations)
