@@ -237,7 +237,7 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
         lines += [
             *(reasons if _trades(facts) else []),
             f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
-            *(_record_line(record) for record in facts["verdict"]["records"]),
+            *(_record_line(record) for record in facts["verdict"]["records"] if record["worth_error_bps"] > 0),
         ]
     return lines
 
@@ -245,7 +245,7 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
 def _record_line(record: dict[str, Any]) -> str:
     days = "the next day" if record["days"] == 1 else f"the next {record['days']} days"
     low, high = record["interval_bps"]
-    reads = "" if record["reads"] == "own past" else f", from the {record['reads'].removeprefix('all ')}"
+    reads = {"all assets": ", from all assets", "kernel bank": ", from the kernel bank"}.get(record["reads"], "")
     return (
         f"  {days}{reads}: earned {record['worth_bps']:.1f} bp per unit "
         f"traded (95 %: {low:.1f} to {high:.1f}), followed at {record['follow']:.0%}"
