@@ -22,7 +22,15 @@ from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.markets.tables import complete_returns
 from time2decide.policy.market_policy import SEES, MarketPolicyConfig
-from time2decide.policy.market_training import PRESETS, trace, train_market_policy, walk_forward
+from time2decide.policy.market_training import (
+    PRESETS,
+    MarketTraining,
+    TracedMarket,
+    real_markets,
+    trace,
+    train_market_policy,
+    walk_forward,
+)
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import PairedBootstrap, net_returns, realised_utility
 
@@ -34,6 +42,12 @@ _DRAWS = 200
 
 
 _load = lru_cache(maxsize=8)(complete_returns)
+
+
+@lru_cache(maxsize=8)
+def _traced(source: str, training: MarketTraining) -> list[TracedMarket]:
+    """What networks train on in a universe: made once for all that do."""
+    return real_markets(source, _load(source)[0], training)
 
 
 def tasks(preset: str) -> list[Config]:
@@ -51,7 +65,7 @@ def run(config: Config) -> list[Row]:
     """Figures of the policy at every λ, and of the baselines beside the policy that sees all."""
     where = sources()
     training = replace(PRESETS["cpu"], **{name: _plain(config[name]) for name in asdict(PRESETS["cpu"])})
-    others = {name: _load(where[name])[0] for name in config["trained_on"]}
+    others = {name: _traced(where[name], training) for name in config["trained_on"]}
     returns, periods = _load(where[config["universe"]])
     returns = returns[: config["rows"]]
     bootstrap = PairedBootstrap(len(returns) - FIRST, draws=_DRAWS, seed=0)

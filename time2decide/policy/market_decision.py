@@ -70,7 +70,10 @@ class Verdict:
 
     @property
     def best(self) -> ForecastRecord:
-        """The forecast with the greatest probability to pay."""
+        """The forecast with the greatest probability to pay; where none pays, the one with the best record."""
+        if self.probability < _FOLLOWED:
+            made = [record for record in self.records if record.worth_error_bps > 0] or list(self.records)
+            return max(made, key=lambda record: record.worth_bps / max(record.worth_error_bps, 1e-9))
         return max(self.records, key=lambda record: record.probability)
 
     @property

@@ -5,8 +5,10 @@ A network of some thousand weights looks at `MarketTokens` and answers with the 
 - Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, R a
   mixture of correlation matrices, the constant one and the identity, so that Σ is positive definite by construction;
 - μ = a prior (equilibrium and equal Sharpe ratios) + forecasts, each followed with the posterior probability that it
-  is the one that pays for its costs, given the records of all; the network says how far to trust these records;
-- how many days a trade lasts, over which its cost is spread; this is a rule without trained weights.
+  is the one that pays for its costs, given the records of all;
+- how many days a trade lasts, over which its cost is spread.
+
+Σ is what the network says; μ and days are rules without trained weights.
 
 The exact solver answers, and gives the gradient by which the network is trained. The network is
 permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
@@ -39,6 +41,7 @@ _YEAR = 252.0
 _REFERENCE = 2  # index of the half-life that volatilities are compared with: 63 days
 _SLOW = 4  # index of the half-life by which assets are compared: 250 days
 _ODDS = 4.5  # log of the prior odds against a forecast: at 3 standard errors it is as likely luck as not
+_TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
 _COST_SHARE = 0.5  # the solver trades where a forecast is large, so the average forecast need not earn all of its cost
 _MOST_EVIDENCE = 40.0  # standard errors
 _PROVEN = 5.0  # standard errors beyond which forecasts are compared by what they earn a day
@@ -46,7 +49,6 @@ _MOST_BEYOND = 30.0  # near equals are averaged
 # The rule that training starts from.
 _VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
 _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
-_TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
 _CAUTION = 0.5  # see `courage`
 _LASTS = 10.0  # days for which a forecast of a few days is worth something
 _DAYS, _AT, _MOST_DAYS = 3.6, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
@@ -138,14 +140,14 @@ class MarketPolicy(PretrainedModel):
         self.enter = _mlp(asset + context, h, w)
         self.layers = nn.ModuleList(_mlp(4 * w, h, w) for _ in range(config.layers))
         self.to_volatility = nn.Linear(w, vols)
-        self.to_market = _mlp(w + context, h, corrs + 2 + experts)
+        self.to_market = _mlp(w + context, h, corrs + 2)
         with torch.no_grad():  # the untrained network is the rule
             last = self.to_market[-1]
             assert isinstance(last, nn.Linear)
             self.to_volatility.weight.zero_()
             last.weight.zero_()
             self.to_volatility.bias.copy_(torch.tensor(_VOLATILITY_MIX).log())
-            last.bias.copy_(torch.cat([torch.tensor(_CORRELATION_MIX).log(), torch.tensor(_TRUST)]))
+            last.bias.copy_(torch.tensor(_CORRELATION_MIX).log())
 
     def forward(self, batch: MarketBatch) -> MarketOutput:
         volatility, correlation = self._seen(batch)
@@ -154,13 +156,10 @@ class MarketPolicy(PretrainedModel):
         for layer in self.layers:
             h = h + layer(torch.cat([h, *_attend(correlation, h), _repeat(h.mean(1), volatility)], -1))
         volatility_mix = self.to_volatility(h).softmax(-1)  # (B, m, K)
-        market = self.to_market(torch.cat([h.mean(1), context], -1))
-        corrs, experts = correlation.shape[1], batch.forecast.shape[1]
-        mix, trust = market.split([corrs + 2, experts], -1)
-        mix = mix.softmax(-1)
+        mix = self.to_market(torch.cat([h.mean(1), context], -1)).softmax(-1)
         sigma = (volatility_mix * volatility.log().transpose(1, 2)).sum(-1).exp()  # (B, m)
         covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
-        probability = posterior(batch, trust)
+        probability = posterior(batch)
         bold = probability * courage(batch)
         days = lasting_days(batch, bold.sum(-1))
         fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
@@ -195,18 +194,19 @@ def net_evidence(batch: MarketBatch) -> Tensor:
     return (net / batch.worth_error.clamp_min(1e-9)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
 
 
-def posterior(batch: MarketBatch, trust: Tensor) -> Tensor:
+def posterior(batch: MarketBatch) -> Tensor:
     """Probability of each forecast to be the one that pays for its costs, (B, E); the rest is that none does.
 
-    Forecasts have log odds ½ e² + trust with e their net evidence, none has 4.5: at three standard errors a forecast
-    is as likely luck as not. As probabilities they do not count the same effect twice. Evidence beyond five standard
-    errors counts for each in proportion to its net gain per day: of two that surely pay, the better one is followed.
+    Forecasts have log odds ½ e² (less 1 for some) with e their net evidence, none has 4.5: at three standard errors
+    a forecast is as likely luck as not. As probabilities they do not count the same effect twice. Evidence beyond
+    five standard errors counts for each in proportion to its net gain per day: of two that surely pay, the better
+    one is followed.
     """
     evidence = net_evidence(batch).clamp_min(0.0)
     gain = ((batch.worth - _COST_SHARE * batch.cost[:, None]) * batch.pace).clamp_min(0.0)
     beyond = (evidence.max(-1, keepdim=True).values ** 2 - _PROVEN**2).clamp(0.0, _MOST_BEYOND) / 2
     share = gain / gain.max(-1, keepdim=True).values.clamp_min(1e-12)
-    odds = evidence.clamp_max(_PROVEN) ** 2 / 2 + share * beyond + trust
+    odds = evidence.clamp_max(_PROVEN) ** 2 / 2 + share * beyond + torch.tensor(_TRUST)
     none = torch.full_like(odds[:, :1], _ODDS)
     return torch.cat([none, odds], -1).softmax(-1)[:, 1:]
 

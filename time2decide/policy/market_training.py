@@ -1,25 +1,22 @@
 """Training of the policy for real markets, end to end through the exact solver.
 
-Two losses per step, each for the part of the network that it can teach:
+The loss is risk: the long-only minimum-variance portfolio under Σ, its realised variance over the next 21 days, and the
+turnover between two such portfolios a week apart. Realised means have no part in it: a covariance that is bent towards
+past winners would not be one. How far forecasts are followed and over how many days costs are spread are rules: trained
+for utility on realised returns the first overfits, and the second learns from episodes that are short enough to train
+on that trades do not last.
 
-- *risk*: the long-only minimum-variance portfolio under Σ, its realised variance over the next 21 days, the turnover
-  between two such portfolios a week apart. This trains Σ. Realised means have no part in it: a covariance that is
-  bent towards past winners would not be one.
-- *utility*: net of costs over an episode of consecutive decisions, at random λ, γ and cost, each trade made from the
-  drifted weights of the day before; the last weights are held for another 20 days. This trains how far forecasts are
-  followed. Over how many days costs are spread is a rule: episodes that are short enough to train on teach that trades
-  do not last.
-
-Markets are drawn from the prior, where conditional means and covariances are known, and from tables of real returns,
-as random subsets of assets. Which universes were trained on and which were only measured is written into the notes.
+Markets are drawn from the prior, where conditional covariances are known, and from tables of real returns, as random
+subsets of assets. Which universes were trained on and which were only measured is written into the notes.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +36,25 @@ _AHEAD = 21  # days over which a realised covariance is taken
 _APART = 5  # days between two minimum-variance portfolios whose turnover is counted
 _TOKENS = [field.name for field in fields(MarketTokens)]
 _TOGETHER = 256  # days that are posed at once
-_UNIT = 0.03  # gains are counted in this share of a day's volatility, beside risk
 
 
 @dataclass(frozen=True)
 class MarketTraining:
     """How a market policy is trained."""
 
-    steps: int = 2500
+    steps: int = 1500
     lr: float = 2e-3
     prior_markets: int = 40
     prior_days: int = 1100
     sizes: tuple[int, ...] = (6, 12, 20, 32)  # assets of a market; one subset of each size per real universe
     real_share: float = 0.7  # of the steps, if there are real universes
-    portfolios: int = 40  # of the risk loss, per step
-    episodes: int = 12  # of the utility loss, per step
-    days: int = 8  # of an episode
+    portfolios: int = 40  # per step
     turnover_weight: float = 0.03  # of the turnover between two minimum-variance portfolios, in units of variance
     seed: int = 0
 
 
 PRESETS = {
-    "smoke": MarketTraining(steps=4, prior_markets=2, prior_days=160, sizes=(6,), portfolios=4, episodes=2, days=3),
+    "smoke": MarketTraining(steps=4, prior_markets=2, prior_days=160, sizes=(6,), portfolios=4),
     "cpu": MarketTraining(),
 }
 
@@ -71,15 +65,12 @@ class TracedMarket:
 
     tokens : name -> (days, ...) float32, what is known before the returns of each day
     returns : (days, m)
-    mean, later : (days, m), covariance : (days, m, m): realised or, where it is known, conditional; `later` is the
-        mean over the 21 days from each
+    covariance : (days, m, m): realised over the 21 days from each or, where it is known, conditional
     """
 
     name: str
     tokens: dict[str, Tensor]
     returns: Tensor
-    mean: Tensor
-    later: Tensor
     covariance: Tensor
 
     @property
@@ -95,9 +86,7 @@ class TracedMarket:
         return len(self.returns)
 
 
-def trace(
-    name: str, returns: np.ndarray, first: int, mean: np.ndarray | None = None, covariance: np.ndarray | None = None
-) -> TracedMarket:
+def trace(name: str, returns: np.ndarray, first: int, covariance: np.ndarray | None = None) -> TracedMarket:
     """Walk through returns (time, m) once and keep the tokens of every day from `first` on."""
     state = MarketState(returns.shape[1]).extend(returns[:first])
     seen: dict[str, list[np.ndarray]] = {token: [] for token in _TOKENS}
@@ -109,42 +98,40 @@ def trace(
     if covariance is None:
         windows = [returns[t : t + _AHEAD] for t in range(first, len(returns))]
         covariance = np.stack([(window.T @ window / len(window)).astype(np.float32) for window in windows])
-    earned = returns[first:] if mean is None else mean[first:]
-    later = np.stack([earned[t : t + _AHEAD].mean(0) for t in range(len(earned))])
     return TracedMarket(
         name,
         {token: torch.from_numpy(np.stack(rows)) for token, rows in seen.items()},
-        *(torch.from_numpy(part) for part in (returns[first:], earned, later, covariance.astype(np.float32))),
+        *(torch.from_numpy(part) for part in (returns[first:], covariance.astype(np.float32))),
     )
 
 
-def prior_markets(config: MarketTraining) -> list[TracedMarket]:
+@lru_cache(maxsize=1)
+def prior_markets(config: MarketTraining) -> tuple[TracedMarket, ...]:
     """Markets of the prior, young ones included: tokens begin after 40 days."""
     traced = []
     for index in range(config.prior_markets):
         rng = np.random.default_rng([config.seed, 1, index])
         market = random_market(config.sizes[index % len(config.sizes)], config.prior_days, rng)
         covariance = market.covariance(np.arange(40, config.prior_days))
-        traced.append(trace(f"prior ({market.kind})", market.returns, 40, market.mean, covariance))
-    return traced
+        traced.append(trace(f"prior ({market.kind})", market.returns, 40, covariance))
+    return tuple(traced)
 
 
-def real_markets(universes: Mapping[str, np.ndarray], config: MarketTraining) -> list[TracedMarket]:
-    """Random subsets of the assets of real universes (time, m), from random days on."""
+def real_markets(name: str, returns: np.ndarray, config: MarketTraining) -> list[TracedMarket]:
+    """Random subsets of the assets of a real universe (time, m), from random days on."""
     traced = []
-    for index, (name, returns) in enumerate(universes.items()):
-        for size in {min(size, returns.shape[1]) for size in config.sizes if size >= 12 or len(config.sizes) == 1}:
-            rng = np.random.default_rng([config.seed, 2, index, size])
-            chosen = np.sort(rng.choice(returns.shape[1], size, replace=False))
-            begin = int(rng.integers(0, max(len(returns) // 8, 1)))
-            traced.append(trace(name, returns[begin:, chosen], 60))
+    for size in {min(size, returns.shape[1]) for size in config.sizes if size >= 12 or len(config.sizes) == 1}:
+        rng = np.random.default_rng([config.seed, 2, zlib.crc32(name.encode()), size])
+        chosen = np.sort(rng.choice(returns.shape[1], size, replace=False))
+        begin = int(rng.integers(0, max(len(returns) // 8, 1)))
+        traced.append(trace(name, returns[begin:, chosen], 60))
     return traced
 
 
 def train_market_policy(
     config: MarketTraining,
     out: str | Path,
-    universes: Mapping[str, np.ndarray] | None = None,
+    universes: Mapping[str, np.ndarray | list[TracedMarket]] | None = None,
     *,
     policy_config: MarketPolicyConfig | None = None,
     notes: Mapping[str, Any] | None = None,
@@ -154,13 +141,15 @@ def train_market_policy(
 
     Parameters
     ----------
-    universes : name -> returns (time, m), optional
+    universes : name -> returns (time, m) or what `real_markets` made of them, optional
         Real universes to train on, without gaps; the prior alone unless given.
     """
-    for name, returns in (universes or {}).items():
-        if returns.ndim != 2 or len(returns) < 400 or not np.isfinite(returns).all():
-            raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {returns.shape}")
-    pools = [pool for pool in (prior_markets(config), real_markets(universes or {}, config)) if pool]
+    real: list[TracedMarket] = []
+    for name, given in (universes or {}).items():
+        if isinstance(given, np.ndarray) and (given.ndim != 2 or len(given) < 400 or not np.isfinite(given).all()):
+            raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {given.shape}")
+        real += real_markets(name, given, config) if isinstance(given, np.ndarray) else given
+    pools = [pool for pool in (prior_markets(config), real) if pool]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         policy = MarketPolicy(policy_config)
@@ -169,8 +158,7 @@ def train_market_policy(
     def loss(step: int) -> Tensor:
         rng = np.random.default_rng([config.seed, 3, step])
         pool = pools[int(rng.choice(len(pools), p=shares))]
-        risk = risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config, rng)
-        return risk + utility_loss(policy, draw_days(pool, config.episodes, config.days, rng), config.days, rng)
+        return risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config, rng)
 
     loop = LoopConfig(
         steps=config.steps,
@@ -278,45 +266,6 @@ def risk_loss(
     both = weights.view(-1, 2, m)
     turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
     return variance.mean() + config.turnover_weight * turnover.mean()
-
-
-def utility_loss(
-    policy: MarketPolicy, days: list[tuple[TracedMarket, int]], length: int, rng: np.random.Generator
-) -> Tensor:
-    """Minus the utility net of costs of episodes, gains relative to 1/N, in units of risk and of small gains."""
-    risk, cost, gamma = circumstances(len(days), rng)
-    m = days[0][0].assets
-    answer = pose(policy, [(market, np.arange(day, day + length)) for market, day in days], risk, cost, gamma)
-    sigma = answer.covariance.detach().double().view(-1, length, m, m)
-    mean = (answer.prior.detach() + answer.signal).double().view(-1, length, m)
-    spread = (cost[:, None] / answer.days.detach().double().view(-1, length))[..., None]
-    earned, later, came, real = (
-        torch.stack([getattr(market, part)[day : day + length] for market, day in days]).double()
-        for part in ("mean", "later", "covariance", "returns")
-    )
-    held = _first_weights(mean[:, 0], sigma[:, 0], risk, rng)
-    total = torch.zeros_like(risk)
-    for t in range(length):
-        weights = portfolio_layer(mean[:, t], sigma[:, t], held, risk, gamma, spread[:, t])
-        traded = (weights - held).abs().sum(-1)
-        gain = ((weights - 1.0 / m) * earned[:, t]).sum(-1)
-        variance = risk * _quadratic(weights, came[:, t])
-        total = total + gain - cost * traded - variance
-        drifted = weights * (1 + real[:, t])
-        held = drifted / drifted.sum(-1, keepdim=True)
-    held_on = _AHEAD - 1
-    total = total + held_on * (((weights - 1.0 / m) * later[:, -1]).sum(-1) - variance)
-    level = came.mean((1, 2, 3)).clamp_min(1e-10)
-    return -(total / (length + held_on) / (risk * level + _UNIT * level.sqrt())).mean()
-
-
-def _first_weights(mean: Tensor, sigma: Tensor, risk: Tensor, rng: np.random.Generator) -> Tensor:
-    """Where an episode starts: the policy's own optimum, mixed with a random portfolio."""
-    m = mean.shape[-1]
-    flat = np.full(mean.shape, 1.0 / m)
-    best = solve_portfolio(mean.detach(), sigma, flat, risk_aversion=risk).weights
-    share = rng.uniform(0, 0.5, (len(best), 1))
-    return torch.from_numpy((1 - share) * best + share * rng.dirichlet(np.ones(m), len(best)))
 
 
 def _quadratic(weights: Tensor, matrix: Tensor) -> Tensor:

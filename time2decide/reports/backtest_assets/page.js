@@ -235,10 +235,10 @@ function verdictTable() {
   at("verdict").textContent = typeset(verdict.text);
   const bp = (x) => number(x, 1);
   sortable(at("records"), [
-    { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? "the next day" : `the next ${r.days} days`) + (r.across ? ", from all assets" : "") },
+    { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? "the next day" : `the next ${r.days} days`) + ({ "all assets": ", from all assets", "kernel bank": ", from the kernel bank" }[r.reads] ?? "") },
     { key: "worth_bps", title: "earned per unit traded, bp", form: (r) => bp(r.worth_bps), small: (r) => ` [${bp(r.interval_bps[0])}, ${bp(r.interval_bps[1])}]`, tone: (r) => (r.interval_bps[0] > cost ? "up" : r.interval_bps[1] < cost ? "down" : "") },
     { key: "follow", title: "followed", form: (r) => percent(r.follow, 0) },
-  ], verdict.records, ["days", 1]);
+  ], verdict.records.filter((r) => r.worth_error_bps > 0), ["days", 1]);
   const differs = Object.keys(weights).reduce((sum, asset) => sum + Math.abs(weights[asset] - without[asset]), 0);
   at("recordhint").textContent = `Out of sample so far, with 95 % intervals; trading costs ${number(cost, 0)} bp per unit (red: below that beyond the interval, green: above). ` +
     `Without forecasts the weights would differ by ${percent(differs, 2)} (ℓ1).`;
