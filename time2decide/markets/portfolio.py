@@ -264,7 +264,8 @@ def _solve_single(
     def build() -> PortfolioProblem:
         return build_problem(*arguments, None, LONG_ONLY)[0]
 
-    return PortfolioSolution(weights, np.float64(theta), np.float64(nu), np.float64(max(gap, 0.0)), classes, build)
+    scalar: Any = np.float64
+    return PortfolioSolution(weights, scalar(theta), scalar(nu), scalar(max(gap, 0.0)), classes, build)
 
 
 def nearest_portfolio(
