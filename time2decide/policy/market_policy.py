@@ -51,7 +51,7 @@ _VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
 _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
 _CAUTION = 0.5  # see `courage`
 _LASTS = 10.0  # days for which a forecast of a few days is worth something
-_DAYS, _AT, _MOST_DAYS = 3.6, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
+_DAYS, _AT, _MOST_DAYS = 3.7, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
 _CALM, _RESTLESS = 8.0, 0.02  # a trade lasts so much longer where risks are constant; QLIKE that says they are not
 
 
@@ -212,7 +212,9 @@ def posterior(batch: MarketBatch) -> Tensor:
 
 
 def courage(batch: MarketBatch) -> Tensor:
-    """IC² / (IC² + (0.5 λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
+    """IC² / (IC² + (c λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
+
+    c goes from 0.5 at small λσ to 1 at λσ ≥ 0.35: c² = 0.25 min(1 + (λσ/0.2)², 4).
 
     IC is the correlation of a forecast with what came, so far. Following a forecast concentrates the portfolio in
     assets that have just moved, which is riskier than any covariance says. Strong forecasts are worth that at every
@@ -222,13 +224,15 @@ def courage(batch: MarketBatch) -> Tensor:
     typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
     pairs = m * record_rows(batch.rows)  # (B,)
     squared = batch.t_value**2 * torch.tensor(EXPERTS).float() / pairs[:, None]
-    return squared / (squared + (_CAUTION * batch.risk_aversion * typical)[:, None] ** 2 + 1e-12)
+    minds = batch.risk_aversion * typical
+    caution = _CAUTION * minds * (1 + (minds / 0.2) ** 2).clamp_max(4.0).sqrt()
+    return squared / (squared + caution[:, None] ** 2 + 1e-12)
 
 
 def lasting_days(batch: MarketBatch, bold: Tensor) -> Tensor:
     """Days over which the cost of a trade is spread, (B,).
 
-    3.6 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. Who minds risk little rebalances seldom, so
+    3.7 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. Who minds risk little rebalances seldom, so
     that a trade lasts long: in the theory of small proportional costs the band in which nothing is traded is the wider
     the smaller λσ². Where risks are constant a trade lasts eight times longer. The record tells: the volatility of
     1000 days then predicts no worse than that of 63. As far as forecasts are followed, `bold` in [0, 1], a trade lasts

@@ -215,8 +215,6 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
         store = Store(path.parent.name, path.stem, root)
         lines = list(store.lines().values())
         rows = [row for line in lines for row in line["rows"]]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        cells = [[_text(row.get(name)) for name in columns] for row in rows]
         name = store.experiment.removeprefix("bench-")
         found.append(
             Section(
@@ -225,7 +223,7 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
                 paper="not in the paper: peers timed in the same run",
                 preset=store.preset,
                 provenance=_provenance(lines, store.preset, len(lines)),
-                tables=[Table(f"time2decide bench {name}", columns, cells)],
+                tables=_bench_tables(name, rows),
                 figure="",
                 picture=None,
                 claims=[],
@@ -234,8 +232,27 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
     return found
 
 
-def _text(value: Any) -> str:
-    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
+    """One table for all rows that have the same columns."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault(tuple(name for name in row if name != "kind"), []).append(row)
+    return [
+        Table(
+            f"time2decide bench {name}",
+            [column.replace("_", " ") for column in columns],
+            [[_text(row[column], 2 if column.endswith(("error", "gap")) else 3) for column in columns] for row in here],
+        )
+        for columns, here in alike.items()
+    ]
+
+
+def _text(value: Any, digits: int = 4) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(one, digits)}" for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(one, digits) for one in value)
+    return "–" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _most_complete(experiment: Experiment, root: str | Path | None) -> tuple[str | None, dict[str, Row], int]:
