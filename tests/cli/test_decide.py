@@ -11,6 +11,7 @@ import pytest
 from time2decide import Time2Decide, load_returns
 from time2decide.core.validation import InputError
 from time2decide.markets import read_constraints
+from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.tables import read_weights, write_weights
 
 
@@ -40,7 +41,7 @@ def test_decide_says_everything_and_is_the_model(run, folder):
     assert set(facts["reasons_bps"]) == {"prior", "forecast", "risk"}
     assert facts["exact"]["gap"] <= 1e-12
     assert facts["verdict"]["text"]
-    assert len(facts["verdict"]["records"]) == 5
+    assert len(facts["verdict"]["records"]) == 6
     assert read_weights(folder / "new.csv").to_dict() == facts["weights"]
     assert json.loads(run(*asked, "--uncertainty", cwd=folder).stdout) == facts
     assert "uncertainty" not in json.loads(run(*asked, cwd=folder).stdout)
@@ -217,16 +218,20 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
 def test_the_frontier_is_drawn_and_agrees_with_separate_decisions(name, run, folder):
     done = run("decide", "returns.csv", "--cost", "0.1", "--figure", name, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
-    frontier = json.loads(done.stdout)["frontier"]
+    facts = json.loads(done.stdout)
+    frontier = facts["frontier"]
     assert frontier["largest_gap"] < 1e-12
+    table = load_returns(folder / "returns.csv")
+    given = {"risk_aversion": facts["risk_aversion"], "cost_bps": 0.1}
+    made = Time2Decide.from_pretrained().decision(table, None, facts["turnover_l1"], **given)
     for i in (48, 96):
-        gamma = str(frontier["curve"]["turnover_l1"][i])
-        facts = json.loads(
-            run("decide", "returns.csv", "--cost", "0.1", "--turnover", gamma, "--json", cwd=folder).stdout
+        separate = solve_portfolio(
+            *(made.mean, made.covariance, made.previous),
+            risk_aversion=facts["risk_aversion"],
+            turnover_l1=frontier["curve"]["turnover_l1"][i],
+            cost=1e-5 / made.days,
         )
-        assert frontier["curve"]["price"][i] == pytest.approx(
-            facts["days"] * facts["exact"]["turnover_price"], rel=1e-6
-        )
+        assert frontier["curve"]["price"][i] == pytest.approx(made.days * float(separate.turnover_price), rel=1e-6)
     start = (folder / name).read_bytes()[:200]
     assert start.startswith(b"\x89PNG") if name.endswith("png") else b"<?xml" in start
     assert run("decide", "returns.csv", "--figure", "frontier.gif", cwd=folder).returncode == 2
