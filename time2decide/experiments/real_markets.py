@@ -172,7 +172,7 @@ def _universe_table(name: str, rows: list[Row]) -> Table:
         by_risk = {row["risk_aversion"]: row for row in cells}
         top = by_risk[risks[-1]]
         utilities = [f"{1e4 * by_risk[risk]['utility']:.2f}" for risk in risks]
-        differences = [interval_text(top, f"over_{reference}") for reference in REFERENCES]
+        differences = [_interval(top, f"over_{reference}") for reference in REFERENCES]
         figures = [f"{top['volatility']:.4f}", f"{top['sharpe']:.2f}", f"{top['traded']:.3f}"]
         lines.append([strategy, *figures, *utilities, *differences])
     lines.sort(key=lambda line: -float(line[3 + len(risks)]))
@@ -187,8 +187,7 @@ def _universe_table(name: str, rows: list[Row]) -> Table:
     return Table(caption, columns, lines, note)
 
 
-def interval_text(row: Row, key: str) -> str:
-    """A difference of utilities in bp a day with its interval."""
+def _interval(row: Row, key: str) -> str:
     return f"{1e4 * row[key]:+.2f} [{1e4 * row[f'{key}_low']:+.2f}, {1e4 * row[f'{key}_high']:+.2f}]"
 
 
