@@ -60,7 +60,7 @@ def test_the_learned_one_is_the_covariance_of_the_decision(returns):
     from time2decide.policy.market_policy import MarketPolicy
 
     tokens = MarketState(4).extend(returns.to_numpy()).tokens()
-    expected = pose(MarketPolicy.from_pretrained("market"), [tokens], 25.0, 1e-3, 0.1).covariance[0].double().numpy()
+    expected = pose(MarketPolicy.from_pretrained("market"), [tokens], 25.0, 1e-3).covariance[0].double().numpy()
     np.testing.assert_allclose(LearnedCovariance().fit(returns).covariance_, expected, rtol=1e-5)
 
 

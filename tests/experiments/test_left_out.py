@@ -39,7 +39,7 @@ def test_a_universe_is_measured_by_networks_that_never_saw_it(two, monkeypatch):
         assert task["trained_on"] == ["one"]
         rows += [{**task, **row} for row in run(task)]
     assert seen == [["one"]] * 2
-    assert len(rows) == 3 * (4 + 2)
+    assert len(rows) == 3 * (5 + 2)
     assert all(row["steps"] == 40 for row in rows)
     shown = tables(rows)
     assert [line[-1] for line in shown[0].rows if line[1] == "market, none"] == ["–"]

@@ -37,8 +37,8 @@ def policy():
     return made.eval()
 
 
-def batch(tokens, risk=5.0, cost=1e-3, gamma=0.5, **changes):
-    return replace(MarketBatch.of([tokens], risk, cost, gamma), **changes)
+def batch(tokens, risk=5.0, cost=1e-3, **changes):
+    return replace(MarketBatch.of([tokens], risk, cost), **changes)
 
 
 def typical_volatility(tokens):
@@ -156,3 +156,8 @@ def test_the_prior_makes_equal_weights_efficient_or_sharpe_ratios_equal(tokens):
     ratio = equal.prior[0] / equal.covariance[0].diag().sqrt()
     torch.testing.assert_close(ratio, ratio.mean().expand(6))
     assert (equal.prior[0].mean() / risk).item() * 252**0.5 == pytest.approx(0.2, rel=1e-4)
+
+
+def test_the_covariance_is_the_same_for_every_risk_aversion_and_cost(tokens, policy):
+    one, other = (policy(batch(tokens, risk, cost)).covariance for risk, cost in ((1.0, 0.0), (100.0, 3e-3)))
+    assert torch.equal(one, other)

@@ -36,7 +36,7 @@ from time2decide.simulation.metrics import PairedBootstrap, net_returns, realise
 
 _BUDGET, _COST_BPS = 0.1, 10.0
 _RISKS = (1.0, 5.0, 25.0)
-_BASELINES = ("uniform", "minimum-variance", "minimum-variance-qis", "minimum-variance-iewma")
+_BASELINES = ("uniform", "minimum-variance", "minimum-variance-qis", "minimum-variance-iewma", "pooled-rule")
 _NOTHING = "market, none"
 _DRAWS = 200
 
@@ -45,9 +45,9 @@ _load = lru_cache(maxsize=8)(complete_returns)
 
 
 @lru_cache(maxsize=8)
-def _traced(source: str, training: MarketTraining) -> list[TracedMarket]:
-    """What networks train on in a universe: made once for all that do."""
-    return real_markets(source, _load(source)[0], training)
+def _traced(name: str, source: str, training: MarketTraining) -> list[TracedMarket]:
+    """What networks train on in a universe: made once for all that do; drawn by its name, wherever the file is."""
+    return real_markets(name, _load(source)[0], training)
 
 
 def tasks(preset: str) -> list[Config]:
@@ -65,14 +65,14 @@ def run(config: Config) -> list[Row]:
     """Figures of the policy at every λ, and of the baselines beside the policy that sees all."""
     where = sources()
     training = replace(PRESETS["cpu"], **{name: _plain(config[name]) for name in asdict(PRESETS["cpu"])})
-    others = {name: _traced(where[name], training) for name in config["trained_on"]}
+    others = {name: _traced(name, where[name], training) for name in config["trained_on"]}
     returns, periods = _load(where[config["universe"]])
     returns = returns[: config["rows"]]
     bootstrap = PairedBootstrap(len(returns) - FIRST, draws=_DRAWS, seed=0)
     rows = []
     for name in _BASELINES if config["sees"] == SEES[0] else ():
-        path = _baseline(name, returns)
-        rows += [_row(name, risk, path, periods, bootstrap) for risk in _RISKS]
+        paths = _baseline(name, returns)
+        rows += [_row(name, risk, path, periods, bootstrap) for risk, path in zip(_RISKS, paths, strict=True)]
     network = MarketPolicyConfig(sees=config["sees"])
     with tempfile.TemporaryDirectory() as folder:
         policy = train_market_policy(training, folder, others, policy_config=network).eval()
@@ -87,12 +87,16 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _baseline(name: str, returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Net returns and what was traded on every day from row 520 on."""
+def _baseline(name: str, returns: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Net returns and what was traded on every day from row 520 on, for every λ."""
     given: dict[str, Any] = {"window": FIRST, "budget_from": "drifted", "cost_bps": _COST_BPS}
-    result = rollout(returns, make_strategy(name), [_BUDGET], risk_aversion=_RISKS[-1], **given)
-    net, amount = net_returns(result, returns[None], _COST_BPS)
-    return net[0, 0], amount[0, 0]
+    strategy: Any = make_strategy(name)
+    paths = []
+    for risk in _RISKS if strategy.uses_risk_aversion else _RISKS[:1]:
+        result = rollout(returns, strategy, [_BUDGET], risk_aversion=risk, **given)
+        net, amount = net_returns(result, returns[None], _COST_BPS)
+        paths.append((net[0, 0], amount[0, 0]))
+    return paths if len(paths) > 1 else paths * len(_RISKS)
 
 
 def _row(

@@ -9,8 +9,6 @@ from time2decide.markets.estimators import LEAST_OBSERVATIONS, OnlineCovariance
 from time2decide.policy.market_decision import pose
 from time2decide.policy.market_policy import MarketPolicy
 
-_MINDS_RISK, _COST, _BUDGET = 25.0, 1e-3, 0.1  # circumstances that the network is told of: those of minimum variance
-
 
 class MarketCovariance(OnlineCovariance):
     """Volatilities and correlations at several half-lives, mixed by the trained network."""
@@ -28,7 +26,7 @@ class MarketCovariance(OnlineCovariance):
         self._state.extend(rows)
 
     def _estimate(self, assets: np.ndarray) -> np.ndarray:
-        answer = pose(self.policy, [self._state.tokens().of_assets(assets)], _MINDS_RISK, _COST, _BUDGET)
+        answer = pose(self.policy, [self._state.tokens().of_assets(assets)], risk_aversion=1.0, cost=0.0)
         return answer.covariance[0].double().numpy()
 
     def _forget(self, assets: np.ndarray) -> None:

@@ -187,10 +187,10 @@ class MarketStrategy:
         self._last = observation.returns
         tokens = [state.tokens() for state in self._states]
         cost = observation.cost_bps / 1e4
-        answers = [pose(self.policy, tokens, observation.risk_aversion, cost, g) for g in observation.turnover_l1]
-        mean = torch.stack([a.mean if self.follow else a.prior for a in answers], 1).double().numpy()
-        sigma = torch.stack([a.covariance for a in answers], 1).double().numpy()
-        spread = cost / torch.stack([a.days for a in answers], 1).double().numpy()[..., None]
+        answer = pose(self.policy, tokens, observation.risk_aversion, cost)
+        mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
+        sigma = answer.covariance[:, None].double().numpy()
+        spread = cost / answer.days[:, None, None].double().numpy()
         if self.constraints is not None:
             observation = replace(observation, constraints=self.constraints)
         weights, self._solution = solve_observation(
@@ -204,11 +204,9 @@ class MarketStrategy:
 
 
 @torch.no_grad()
-def pose(
-    policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float, turnover_l1: float
-) -> MarketOutput:
+def pose(policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float) -> MarketOutput:
     """The portfolio problem that the policy poses after each of the tokens."""
-    answer: MarketOutput = policy(MarketBatch.of(tokens, risk_aversion, cost, turnover_l1))
+    answer: MarketOutput = policy(MarketBatch.of(tokens, risk_aversion, cost))
     return answer
 
 
@@ -228,7 +226,7 @@ def market_decision(
     """
     tokens, cost = state.tokens(), cost_bps / 1e4
     tokens = tokens if known is None else tokens.of_assets(known)
-    answer = pose(policy, [tokens], risk_aversion, cost, turnover_l1)
+    answer = pose(policy, [tokens], risk_aversion, cost)
     mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
     days = float(answer.days[0])
     given = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days, **options}

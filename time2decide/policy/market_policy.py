@@ -8,7 +8,7 @@ A network of some thousand weights looks at `MarketTokens` and answers with the 
   is the one that pays for its costs, given the records of all;
 - how many days a trade lasts, over which its cost is spread.
 
-Σ is what the network says; μ and days are rules without trained weights.
+Σ is what the network says, the same for every λ, γ and cost; μ and days are rules without trained weights.
 
 The exact solver answers, and gives the gradient by which the network is trained. The network is
 permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
@@ -69,11 +69,10 @@ class MarketPolicyConfig:
 
 @dataclass(frozen=True)
 class MarketBatch:
-    """Tokens of B decisions as tensors, and the circumstances of each.
+    """Tokens of B decisions as tensors, with the risk aversion and the cost of each.
 
     Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth, worth_error
-    and pace (B, E), score (B, K), age (B, m), rows (B,); risk_aversion, cost (of one unit of
-    turnover) and turnover_l1 (B,).
+    and pace (B, E), score (B, K), age (B, m), rows (B,); risk_aversion and cost (of one unit of turnover) (B,).
     """
 
     volatility: Tensor
@@ -89,13 +88,12 @@ class MarketBatch:
     rows: Tensor
     risk_aversion: Tensor
     cost: Tensor
-    turnover_l1: Tensor
 
     @classmethod
-    def of(cls, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float, turnover_l1: float) -> MarketBatch:
-        """Tokens of one universe's size under one set of circumstances."""
+    def of(cls, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float) -> MarketBatch:
+        """Tokens of one universe's size, all with one risk aversion and cost."""
         read = {field.name: np.stack([getattr(one, field.name) for one in tokens]) for field in fields(MarketTokens)}
-        same = {"risk_aversion": risk_aversion, "cost": cost, "turnover_l1": turnover_l1}
+        same = {"risk_aversion": risk_aversion, "cost": cost}
         read |= {name: np.full(len(tokens), float(value)) for name, value in same.items()}
         return cls(**{name: torch.from_numpy(np.asarray(array, dtype=np.float32)) for name, array in read.items()})
 
@@ -135,8 +133,8 @@ class MarketPolicy(PretrainedModel):
         super().__init__()
         self.config = config = config or MarketPolicyConfig()
         w, h = config.width, config.hidden
-        vols, corrs, experts = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
-        asset, context = vols + corrs + 1, 2 + corrs + vols + corrs + 3 + 2 * experts
+        vols, corrs = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES)
+        asset, context = vols + corrs + 1, 2 + corrs + vols + corrs
         self.enter = _mlp(asset + context, h, w)
         self.layers = nn.ModuleList(_mlp(4 * w, h, w) for _ in range(config.layers))
         self.to_volatility = nn.Linear(w, vols)
@@ -282,18 +280,15 @@ def _asset_features(batch: MarketBatch, volatility: Tensor, correlation: Tensor)
 
 
 def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
-    """What the network sees of the market and of the decision, (B, F); without a unit."""
+    """What the network sees of the market, (B, F); without a unit.
+
+    Nothing of λ, γ and costs: Σ is an estimate, the same for every decision made from it.
+    """
     m = volatility.shape[-1]
     typical = volatility[:, _REFERENCE].log().mean(-1).exp()  # (B,)
     rows = batch.rows.double().numpy()
     effective = effective_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
     crowded = (m / torch.from_numpy(effective).float()).log() / 2
     numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log()]
-    numbers += [
-        (batch.risk_aversion * typical + 1e-4).log() / 3,
-        (batch.cost / typical + 1e-3).log() / 3,
-        batch.turnover_l1.clamp_min(1e-3).log() / 2,
-    ]
-    records = [(net_evidence(batch) / 4).tanh(), batch.slope.clamp(-1.0, 1.5)]
     scores = 5 * batch.score.clamp(0.0, 0.3)
-    return torch.cat([torch.stack(numbers, -1), crowded, scores, correlation.mean((-2, -1)), *records], -1)
+    return torch.cat([torch.stack(numbers, -1), crowded, scores, correlation.mean((-2, -1))], -1)

@@ -158,7 +158,7 @@ def train_market_policy(
     def loss(step: int) -> Tensor:
         rng = np.random.default_rng([config.seed, 3, step])
         pool = pools[int(rng.choice(len(pools), p=shares))]
-        return risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config, rng)
+        return risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config)
 
     loop = LoopConfig(
         steps=config.steps,
@@ -190,7 +190,7 @@ def walk_forward(
         days = np.arange(first, min(first + _TOGETHER, len(market)))
         one = torch.ones(1)
         with torch.no_grad():
-            answer = pose(policy, [(market, days)], risk_aversion * one, cost * one, turnover_l1 * one)
+            answer = pose(policy, [(market, days)], risk_aversion * one, cost * one)
         mean, sigma, last = (part.double().numpy() for part in (answer.mean, answer.covariance, answer.days))
         for k, day in enumerate(days):
             given = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
@@ -229,32 +229,22 @@ def draw_days(
     return drawn
 
 
-def circumstances(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Random λ in [0.5, 100], cost in [1, 30] basis points or none, γ in [0.05, 2]."""
-    risk = np.exp(rng.uniform(math.log(0.5), math.log(100.0), count))
-    cost = np.where(rng.uniform(size=count) < 0.15, 0.0, rng.uniform(1e-4, 3e-3, count))
-    gamma = np.exp(rng.uniform(math.log(0.05), math.log(2.0), count))
-    return torch.from_numpy(risk), torch.from_numpy(cost), torch.from_numpy(gamma)
-
-
 def pose(
-    policy: MarketPolicy, days: Sequence[tuple[TracedMarket, np.ndarray]], risk: Tensor, cost: Tensor, gamma: Tensor
+    policy: MarketPolicy, days: Sequence[tuple[TracedMarket, np.ndarray]], risk: Tensor, cost: Tensor
 ) -> MarketOutput:
-    """The network's answer for days of markets of one size; λ, cost and γ belong to markets."""
+    """The network's answer for days of markets of one size; λ and cost belong to markets."""
     tokens = {token: torch.cat([market.tokens[token][rows] for market, rows in days]) for token in _TOKENS}
     each = torch.tensor([len(rows) for _, rows in days])
-    given = {"risk_aversion": risk, "cost": cost, "turnover_l1": gamma}
-    spread = {name: value.float().repeat_interleave(each) for name, value in given.items()}
-    answer: MarketOutput = policy(MarketBatch(**tokens, **spread))
+    risk, cost = (value.float().repeat_interleave(each) for value in (risk, cost))
+    answer: MarketOutput = policy(MarketBatch(**tokens, risk_aversion=risk, cost=cost))
     return answer
 
 
-def risk_loss(
-    policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config: MarketTraining, rng: np.random.Generator
-) -> Tensor:
+def risk_loss(policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config: MarketTraining) -> Tensor:
     """Realised variance of minimum-variance portfolios relative to 1/N, and their turnover."""
     pairs = [(market, np.array([day, day + _APART])) for market, day in days]
-    answer = pose(policy, pairs, *circumstances(len(days), rng))
+    one = torch.ones(len(days))  # Σ does not depend on λ and costs
+    answer = pose(policy, pairs, one, one)
     sigma = answer.covariance.double()
     came = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
     level = torch.tensor([market.level for market, _ in pairs]).double().repeat_interleave(2)
