@@ -39,6 +39,7 @@ _RISKS = (1.0, 5.0, 25.0)
 _BASELINES = ("uniform", "minimum-variance", "minimum-variance-qis", "minimum-variance-iewma", "pooled-rule")
 _NOTHING = "market, none"
 _DRAWS = 200
+_VERSION = 2  # of what the network sees; rows of earlier versions stay in the store
 
 
 _load = lru_cache(maxsize=8)(complete_returns)
@@ -55,7 +56,14 @@ def tasks(preset: str) -> list[Config]:
     names, training = sorted(sources()), asdict(PRESETS[preset])
     rows = FIRST + 40 if preset == "smoke" else None
     return [
-        {"universe": name, "trained_on": [o for o in names if o != name], "rows": rows, "sees": sees, **training}
+        {
+            "universe": name,
+            "trained_on": [o for o in names if o != name],
+            "rows": rows,
+            "sees": sees,
+            "version": _VERSION,
+            **training,
+        }
         for sees in SEES
         for name in names
     ]

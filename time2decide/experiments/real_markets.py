@@ -20,12 +20,14 @@ import numpy as np
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
 from time2decide.core.cache import digest
+from time2decide.core.cache import fingerprint as file_fingerprint
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.markets.tables import load_market, usual_periods
 from time2decide.markets.universe import Universe, universe_of
+from time2decide.policy.market_policy import MarketPolicy
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import PairedBootstrap, net_returns, realised_utility, sharpe_ratio
 
@@ -81,10 +83,18 @@ def tasks(preset: str) -> list[Config]:
         fingerprint = _load(source, cells.get("last"))[2]
         found += [
             {"universe": name, "data": fingerprint, "strategy": strategy, **cells, "first": FIRST, "seed": 0}
+            | weights_of(strategy)
             for strategy in chosen
             if strategy in REGISTRY
         ]
     return found
+
+
+def weights_of(strategy: str) -> Config:
+    """What a row of the market policy depends on beside its settings: the fingerprint of its bundled weights."""
+    if not strategy.startswith("market"):
+        return {}
+    return {"network": file_fingerprint(MarketPolicy.BUNDLED["market"] / "model.safetensors")}
 
 
 def run(config: Config) -> list[Row]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.table import Table
+from time2decide.experiments.real_markets import weights_of
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.simulation.engine import rollout
@@ -69,7 +70,7 @@ def tasks(preset: str) -> list[Config]:
     """One task per kind of market and strategy."""
     size = {"series": 2, "rows": 220} if preset == "smoke" else {"series": 20, "rows": 1024}
     return [
-        {"market": kind, "predictable": much, "strategy": name, **size, "seed": 0}
+        {"market": kind, "predictable": much, "strategy": name, **size, "seed": 0} | weights_of(name)
         for kind, much in _KINDS.items()
         for name in _STRATEGIES[much]
     ]
