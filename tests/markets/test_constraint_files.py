@@ -38,11 +38,24 @@ def test_a_file_with_every_section(tmp_path):
 
 def test_a_table_of_bounds_and_groups(tmp_path):
     (tmp_path / "b.csv").write_text("asset,lower,upper,group\nAAA,0.1,0.5,x\nBBB,,0.5,x\nCCC,0,,\n")
-    found = read_constraints(tmp_path / "b.csv", ASSETS)
+    (tmp_path / "c.toml").write_text('table = "b.csv"\n[groups.x]\nupper = 0.7\n')
+    found = read_constraints(tmp_path / "c.toml", ASSETS)
     np.testing.assert_array_equal(found.lower, [0.1, 0, 0, 0])
     np.testing.assert_array_equal(found.upper, [0.5, 0.5, np.inf, np.inf])
+    np.testing.assert_array_equal(found.limits[0].coefficients, [1, 1, 0, 0])
+
+
+def test_a_group_of_the_table_without_limits_is_refused(tmp_path):
+    (tmp_path / "b.csv").write_text("asset,lower,upper,group\nAAA,0.1,0.5,x\nBBB,,0.5,y\n")
+    with pytest.raises(InputError, match=r"b.csv: group of 'AAA': expected one with limits in \[groups.x\]"):
+        read_constraints(tmp_path / "b.csv", ASSETS)
     (tmp_path / "c.toml").write_text('table = "b.csv"\n[groups.x]\nupper = 0.7\n')
-    np.testing.assert_array_equal(read_constraints(tmp_path / "c.toml", ASSETS).limits[0].coefficients, [1, 1, 0, 0])
+    with pytest.raises(InputError, match=r"group of 'BBB'.* 'y' without any in c\.toml"):
+        read_constraints(tmp_path / "c.toml", ASSETS)
+    both = 'table = "b.csv"\n[groups.x]\nassets = ["AAA"]\nupper = 0.7\n[groups.y]\nupper = 0.5\n'
+    (tmp_path / "c.toml").write_text(both)
+    with pytest.raises(InputError, match=r"\[groups.x\]: expected its assets here or in the table, found both"):
+        read_constraints(tmp_path / "c.toml", ASSETS)
 
 
 #: Text of a TOML file, and what the one line must name.

@@ -1,6 +1,7 @@
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -319,3 +320,45 @@ def test_the_layer_names_bad_arguments():
     ):
         with pytest.raises(InputError, match=message):
             portfolio_layer(*arguments, **options)
+
+
+def test_labels_of_pandas_must_agree_in_order():
+    rng = np.random.default_rng(0)
+    names, p = list("ABC"), np.full(3, 1 / 3)
+    mean = pd.Series(0.01 * rng.normal(size=3), names)
+    S = pd.DataFrame(np.diag([1e-4, 4e-4, 9e-4]), names, names)
+    given = {"risk_aversion": 2.0, "turnover_l1": 1.0}
+    weights = solve_portfolio(mean, S, pd.Series(p, names), **given).weights
+    np.testing.assert_array_equal(weights, solve_portfolio(mean.to_numpy(), S.to_numpy(), p, **given).weights)
+    other = ["B", "A", "C"]
+    for wrong in (
+        {"covariance": S.loc[other, other]},
+        {"covariance": S.loc[other]},
+        {"previous": pd.Series(p, other)},
+        {"benchmark": pd.Series(p, other)},
+        {"cost": pd.Series(p, other)},
+        {"mean": mean[other]},
+    ):
+        arguments = {"mean": mean, "covariance": S, "previous": pd.Series(p, names)} | wrong
+        with pytest.raises(InputError, match="in the same order, found their assets in another order"):
+            solve_portfolio(**arguments, **given)
+    with pytest.raises(InputError, match="previous: expected the assets of mean in the same order, found others"):
+        solve_portfolio(mean, S, pd.Series(p, list("ABD")), **given)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_prices_of_limits_prove_the_optimum(seed):
+    """gradient − ν − Aᵀη is at most the price of a trade for assets between their bounds."""
+    rng = np.random.default_rng(seed)
+    m = 6
+    mean, S, p = 0.01 * rng.normal(size=m), 1e-3 * np.cov(rng.normal(size=(m, 30))), np.full(m, 1 / m)
+    limits = tuple(Limit(str(k), 10.0**k * rng.normal(size=m), -np.inf, 0.0) for k in (0, 3))
+    limits = tuple(one._replace(high=float(one.coefficients @ p) - 0.01 * one.size) for one in limits)
+    found = solve_portfolio(mean, S, p, risk_aversion=3.0, cost=1e-4, constraints=Constraints(limits=limits))
+    assert found.limit_prices.shape == (2,)
+    assert (found.limit_prices >= 0).all()
+    slope = mean - 6.0 * S @ found.weights - found.budget_price
+    slope = slope - sum(e * one.coefficients for e, one in zip(found.limit_prices, limits, strict=True))
+    traded = (found.weights > 1e-9) & (np.abs(found.weights - p) > 1e-9)
+    price = 1e-4 + float(found.turnover_price)
+    np.testing.assert_allclose(np.abs(slope[traded]), price, atol=1e-9)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from time2decide import InputError, Time2Decide, backtest
+from time2decide import Time2Decide, backtest
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.market_decision import ForecastRecord, MarketStrategy, Verdict, market_decision
@@ -95,41 +95,3 @@ def test_unpredictable_markets_are_hardly_traded():
 def test_two_assets_and_twenty_rows(model):
     weights = model.decide(0.01 * np.random.default_rng(0).normal(size=(20, 2)))
     assert weights.sum() == pytest.approx(1)
-
-
-def with_gaps(returns):
-    table = np.vstack([returns, 1.1 * returns])[:, [0, 1, 2, 3, 4, 0, 1, 2]].copy()
-    table = table + 1e-3 * np.random.default_rng(5).normal(size=table.shape)
-    table[:-40, 5] = np.nan  # listed 40 rows ago
-    table[-30:, 6] = np.nan  # delisted
-    table[-2:, 7] = np.nan  # halted
-    return table
-
-
-def test_gaps_young_assets_are_not_bought_halted_ones_not_traded_delisted_ones_sold(model, returns):
-    table, previous = with_gaps(returns), np.array([0.2, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.1])
-    made = model.decision(table, previous, 0.3, gaps="keep")
-    assert made.weights[6] == 0
-    assert made.weights[7] == pytest.approx(0.1, abs=1e-12)
-    assert made.weights[5] == pytest.approx(0.1, abs=1e-12)
-    assert made.weights.sum() == pytest.approx(1, abs=1e-12)
-    assert made.weights.min() >= 0
-    assert made.forced == pytest.approx(0.4)
-    assert made.turnover <= 0.3 + made.forced + 1e-9
-    assert made.solution.gap <= 1e-12
-    fresh = model.decision(table, None, 2.0, gaps="keep")
-    assert fresh.weights[5] == fresh.weights[6] == 0
-
-
-def test_gaps_without_missing_returns_change_nothing(model, returns):
-    np.testing.assert_array_equal(model.decide(returns, None, 0.3, gaps="keep"), model.decide(returns, None, 0.3))
-
-
-def test_gaps_are_refused_unless_kept_and_for_other_models(model, returns):
-    table = with_gaps(returns)
-    with pytest.raises(InputError, match="returns: expected finite numbers"):
-        model.decide(table)
-    with pytest.raises(InputError, match="gaps: expected the market policy"):
-        Time2Decide.from_pretrained("decide").decide(table, gaps="keep")
-    with pytest.raises(InputError, match="gaps: expected"):
-        model.decide(table, gaps="fill")

@@ -23,6 +23,7 @@ _GAPS = {
     "delisted": "Sold, no return in the last 21 rows",
     "halted": "Not traded, no return on the last row",
     "young": "Not bought, fewer than 63 returns",
+    "outside": "Outside its bounds, and cannot be traded",
 }
 _REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -> part of `reasons_bps`
 

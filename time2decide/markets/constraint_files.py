@@ -127,7 +127,10 @@ class _Reader:
         found = []
         for label, part in self.content.get("groups", {}).items():
             where = f"[groups.{label}]"
-            chosen = part.get("assets", [asset for asset, row in self.table.items() if row[2] == label])
+            marked = [asset for asset, row in self.table.items() if row[2] == label]
+            once = not (marked and "assets" in part)
+            expect(once, f"{self.path.name}: {where}", "its assets here or in the table", "both")
+            chosen = part.get("assets", marked)
             good = isinstance(chosen, list) and chosen and len(set(map(str, chosen))) == len(chosen)
             expect(good, f"{self.path.name}: {where}", "a list of distinct assets", repr(chosen)[:60])
             coefficients = np.zeros(len(self.assets))
@@ -191,6 +194,11 @@ class _Reader:
             expect(row[0] not in table, where, "distinct assets", f"{row[0]!r} again")
             low, high = (self._cell(cell, where) for cell in row[1:3])
             table[row[0]] = (low, high, row[3] if len(row) == 4 else "")
+        limited = self.content.get("groups", {})
+        for asset, (*_, group) in table.items():  # a group without limits would silently mean nothing
+            where, name = f"{path.name}: group of {asset!r}", self.path.name
+            known = f"one with limits in [groups.{group}] of a .toml file whose table is this file"
+            expect(not group or group in limited, where, known, f"{group!r} without any in {name}")
         return table
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +20,14 @@ class Limit(NamedTuple):
     low: float
     high: float
 
+    @property
+    def size(self) -> float:
+        """The largest coefficient, 1 if all are 0."""
+        return float(np.abs(self.coefficients).max(initial=0.0)) or 1.0
+
     def scaled(self) -> Limit:
         """The same limit with coefficients of at most 1, for which one tolerance fits any unit."""
-        size = np.abs(self.coefficients).max(initial=0.0) or 1.0
+        size = self.size
         return self._replace(coefficients=self.coefficients / size, low=self.low / size, high=self.high / size)
 
 
@@ -97,6 +102,29 @@ class Constraints:
         off += [limit.low - value for limit, value in zip(limits, held, strict=True)]
         off += [value - limit.high for limit, value in zip(limits, held, strict=True)]
         return float(max(*off, np.abs(weights - previous).sum() - turnover_l1))
+
+    def fix(self, held: np.ndarray, fixed: np.ndarray) -> Constraints:
+        """The same constraints with the weights of some assets, (m,) bool, fixed at those of `held`."""
+        lower, upper = self.bounds(len(held))
+        return replace(self, lower=np.where(fixed, held, lower), upper=np.where(fixed, held, upper))
+
+    def among(self, held: np.ndarray, chosen: np.ndarray) -> Constraints:
+        """What is left of the constraints for some assets, (m,) bool, if the others keep the weights of `held`."""
+        lower, upper = self.bounds(len(held))
+        rest = np.where(chosen, 0.0, held)
+        limits = []
+        for one in self.limits_for(len(held)):
+            used = float(one.coefficients @ rest)
+            limits.append(Limit(one.name, one.coefficients[chosen], one.low - used, one.high - used))
+        names = tuple(name for name, kept in zip(self.assets, chosen, strict=True) if kept) if self.assets else ()
+        return replace(
+            self,
+            lower=lower[chosen],
+            upper=upper[chosen],
+            exposure=self.exposure - float(rest.sum()),
+            limits=tuple(limits),
+            assets=names,
+        )
 
     def limits_for(self, m: int) -> tuple[Limit, ...]:
         """The limits, whose coefficients must be (m,)."""

@@ -144,6 +144,8 @@ class PortfolioSolution:
         A bound on the utility that any feasible portfolio has above this one, relative to the size of the data.
     classes : (..., m)
         0 untouched, 1 bought, −1 sold, 2 at the upper, −2 at the lower bound: the start of a later solve.
+    limit_prices : (..., limits)
+        η, the shadow price of each limit: positive at its upper end, negative at its lower.
     status : (...) of text
         "solved" (gap at most 1e-12) or "inaccurate" (at most 1e-8); what is worse raises.
     """
@@ -154,6 +156,7 @@ class PortfolioSolution:
     gap: np.ndarray
     classes: np.ndarray = field(repr=False)
     build: Callable[[], PortfolioProblem] = field(repr=False)
+    limit_prices: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @cached_property
     def problem(self) -> PortfolioProblem:
@@ -215,6 +218,7 @@ def solve_portfolio(
 
     Notes
     -----
+    Arguments of pandas must name the same assets in the same order.
     Current weights outside the bounds are allowed: the trades to the nearest bounds count towards turnover and cost.
     Batches broadcast along the leading dimensions. Where the maximiser is not unique, one of them is returned.
     """
@@ -228,11 +232,10 @@ def solve_portfolio(
     if start is not None and start.classes.shape != (*lead, m):
         raise InputError(f"start: expected a solution of shape {(*lead, m)}, found {start.classes.shape}")
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
-    weights, report = solve_rows(problem, classes, start is not None, threads)
+    weights, report, eta = solve_rows(problem, classes, start is not None, threads)
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
-    return PortfolioSolution(
-        weights.reshape(*lead, m), theta, nu, np.maximum(gap, 0.0), classes.reshape(*lead, m), lambda: problem
-    )
+    weights, classes, eta = (array.reshape(*lead, array.shape[-1]) for array in (weights, classes, eta))
+    return PortfolioSolution(weights, theta, nu, np.maximum(gap, 0.0), classes, lambda: problem, eta)
 
 
 def _solve_single(
@@ -302,10 +305,13 @@ def nearest_portfolio(
 
 def solve_rows(
     problem: PortfolioProblem, classes: np.ndarray, warm: bool, threads: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (rows, m) and report (rows, 4: θ, ν, gap, breakpoints) of validated problems; classes are filled in."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights (rows, m), report (rows, 4: θ, ν, gap, breakpoints) and η (rows, limits) of validated problems.
+
+    `classes` are filled in.
+    """
     rows, m = problem.mean.shape
-    weights, report = np.empty((rows, m)), np.empty((rows, 4))
+    weights, report, eta = np.empty((rows, m)), np.empty((rows, 4)), np.zeros((rows, len(problem.limits)))
     factor = 2 * problem.risk_aversion
     columns = (problem.which, factor, problem.linear, problem.start[0], problem.lower, problem.upper, problem.cost,
                problem.start[1], problem.relative_cash, problem.exposure, classes)  # fmt: skip
@@ -324,12 +330,12 @@ def solve_rows(
     if failed.size:
         from time2decide.markets.portfolio_general import repair
 
-        repair(problem, failed, weights, report, classes)
+        repair(problem, failed, weights, report, classes, eta)
     worst = report[:, 2].max(initial=0.0)
     if not worst <= _REFUSED:
         raise ArithmeticError(f"portfolio: no answer was found (relative gap {worst:.3g})")
     report[:, 1] += problem.level
-    return weights, report
+    return weights, report, eta
 
 
 _done = 0  # decisions · assets that this process has solved in numpy
@@ -372,6 +378,9 @@ def build_problem(
     """Validate everything and bring it to rows; also the batch shape."""
     if not isinstance(constraints, Constraints):
         raise InputError(f"constraints: expected Constraints, found {type(constraints).__name__}")
+    _validate_labels(
+        {"mean": mean, "covariance": covariance, "previous": previous, "cost": cost, "benchmark": benchmark}
+    )
     mu, p = finite_array("mean", mean), finite_array("previous", previous)
     m = mu.shape[-1] if mu.ndim else 0
     if not m or p.shape[-1:] != (m,):
@@ -413,6 +422,27 @@ def build_problem(
         np.full(rows, exposure), _own(cash), constraints.limits_for(m), constraints.assets,
     )  # fmt: skip
     return problem, lead
+
+
+def _validate_labels(arguments: dict[str, Any]) -> None:
+    """Raise unless all arguments of pandas name the same assets in the same order: numbers alone are read."""
+    found: dict[str, list[Any]] = {}
+    for name, value in arguments.items():
+        if hasattr(value, "columns"):
+            found[name] = list(value.columns)
+            if name == "covariance":
+                found["covariance's rows"] = list(value.index)
+        elif hasattr(value, "index") and hasattr(value, "to_numpy"):
+            found[name] = list(value.index)
+    if not found:
+        return
+    first, expected = next(iter(found.items()))
+    for name, labels in found.items():
+        if labels != expected:
+            order = (
+                "their assets in another order" if sorted(map(str, labels)) == sorted(map(str, expected)) else "others"
+            )
+            raise InputError(f"{name}: expected the assets of {first} in the same order, found {order}")
 
 
 def _rows(array: np.ndarray, lead: tuple[int, ...], rows: int, m: int) -> np.ndarray:

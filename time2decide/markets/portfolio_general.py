@@ -50,9 +50,15 @@ class _Answer(NamedTuple):
 
 
 def repair(
-    problem: PortfolioProblem, rows: np.ndarray, weights: np.ndarray, report: np.ndarray, classes: np.ndarray
+    problem: PortfolioProblem,
+    rows: np.ndarray,
+    weights: np.ndarray,
+    report: np.ndarray,
+    classes: np.ndarray,
+    eta: np.ndarray,
 ) -> None:
     """Solve the given rows by the second family of solvers, in place; an answer is replaced only by a better one."""
+    sizes = np.array([limit.size for limit in problem.limits])
     for row in rows:
         one, scale, shift = scaled_row(problem, int(row))
         try:
@@ -65,6 +71,7 @@ def repair(
         weights[row] = answer.s
         report[row] = answer.theta * scale, answer.nu * scale + shift, answer.gap, 0
         classes[row] = _classes(one, answer.s, 1e-13)
+        eta[row] = answer.eta * scale / sizes
 
 
 def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:

@@ -254,11 +254,12 @@ def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:
         numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     except OverflowError:
         raise InputError(f"{where}: expected numbers, found one of more digits than fit") from None
+    absent = np.flatnonzero(~np.isfinite(numbers))
     refuse(
-        f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cells.iloc[row])}"
-        + (" (gaps='keep', or --gaps keep, allows them)" if _is_empty(cells.iloc[row]) else "")
-        for row in map(int, np.flatnonzero(~np.isfinite(numbers)))
-        if gaps == "refuse" or not _is_empty(cells.iloc[row])
+        f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cell)}"
+        + (" (gaps='keep', or --gaps keep, allows them)" if _is_empty(cell) else "")
+        for row, cell in zip(absent.tolist(), cells.take(absent).tolist(), strict=True)
+        if gaps == "refuse" or not _is_empty(cell)
     )
     return np.asarray(numbers)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide.core.validation import expect
-from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.episodes import SEEN_RISKS
@@ -74,13 +74,16 @@ def decision_facts(
     names = [str(column) for column in table.columns]
     facts = _trade(decision, names)
     if decision.solution is not None:
-        facts |= _exact(decision, constraints or LONG_ONLY, cost)
+        facts |= _exact(decision)
     if with_frontier:
         facts["frontier"] = _frontier(decision, constraints, cost)
     facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous is not None}
     facts["input"] |= {"model": model}
     if isinstance(decision, MarketDecision):
         facts |= _market(decision, names, with_explanation)
+        if decision.availability is not None:
+            outside = decision.availability.outside(constraints, decision.start)
+            facts["gaps"]["outside"] = [names[i] for i in np.flatnonzero(outside)]
         facts["input"] |= {"window": len(table), "history": "years"}
         if with_uncertainty:
             facts["uncertainty"] = _market_uncertainty(network, table.to_numpy(), decision, names, seed, constraints)
@@ -114,8 +117,7 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
         "verdict": {"text": verdict.text, "probability": verdict.probability, "records": records},
     }
     if decision.availability is not None:
-        groups = asdict(decision.availability)
-        facts["gaps"] = {kind: [names[i] for i in np.flatnonzero(mask)] for kind, mask in groups.items()}
+        facts["gaps"] = decision.availability.describe(names)
     if with_reasons:
         risk = -2 * decision.risk_aversion * decision.covariance @ decision.previous
         parts = {"prior": decision.prior, "forecast": decision.signal, "risk": risk}
@@ -127,7 +129,7 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
 def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
     """What is traded, what it promises, and whether it is allowed."""
     weights, before = decision.weights, decision.previous
-    excess = decision.turnover - decision.turnover_l1 - _forced(decision)
+    excess = np.abs(weights - decision.start).sum() - decision.turnover_l1
     return {
         "weights": _by_asset(names, weights),
         "previous": _by_asset(names, before),
@@ -149,30 +151,30 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
     }
 
 
-def _exact(decision: Decision | MarketDecision, constraints: Constraints, cost_bps: float) -> dict[str, Any]:
+def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     """What certifies an exact portfolio, and whether it meets its constraints."""
-    solution, weights = decision.solution, decision.weights
+    solution, weights, constraints = decision.solution, decision.weights, decision.constraints
     assert solution is not None
-    allowed = decision.turnover_l1 + _forced(decision)
-    benchmark, active = solution.problem.benchmark, {}
-    if benchmark is not None:
+    active = {}
+    if decision.benchmark is not None:
         for name, held in (("active_risk", weights), ("active_risk_previous", decision.previous)):
-            distance = held - benchmark[0]
+            distance = held - decision.benchmark
             active[name] = float(max(distance @ decision.covariance @ distance, 0.0) ** 0.5)
-    excess = constraints.excess(weights, decision.previous, allowed)
+    excess = constraints.excess(weights, decision.start, decision.turnover_l1)
+    within = np.abs(weights - decision.start).sum() <= decision.turnover_l1 + _TOLERANCE
     return {
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
-            "turnover_within_budget": bool(decision.turnover <= allowed + _TOLERANCE),
+            "turnover_within_budget": bool(within),
             "satisfied": bool(excess <= _TOLERANCE),
         },
         "exact": {
             "utility": float(solution.utility),
             "gap": float(solution.gap),
-            "cost": decision.turnover * cost_bps / 1e4,
+            "cost": decision.turnover * decision.cost_bps / 1e4,
             "turnover_price": float(solution.turnover_price),
             "exposure_price": float(solution.budget_price),
         },
@@ -186,10 +188,9 @@ def _frontier(decision: Decision | MarketDecision, constraints: Constraints | No
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
     """
     days = decision.days if isinstance(decision, MarketDecision) else 1.0
-    benchmark = None if decision.solution is None else decision.solution.problem.benchmark
     data = decision.forecast, decision.covariance, decision.previous
     options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": cost_bps / 1e4 / days}
-    options |= {"benchmark": None if benchmark is None else benchmark[0], "constraints": constraints}
+    options |= {"benchmark": decision.benchmark, "constraints": constraints}
     fewest = _fewest_trades(decision.previous, constraints)
     if constraints is None or not (constraints.limits or fewest > _TOLERANCE):
         path = turnover_frontier(*data, most=_MOST_TURNOVER, **options)
@@ -231,9 +232,8 @@ def _market_uncertainty(
     """Standard deviations over histories of blocks drawn from the last years."""
     recent = returns[-_RESAMPLED:]
     places = stationary_bootstrap(len(recent), _MEMBERS, min(_BLOCK, float(len(recent))), np.random.default_rng(seed))
-    benchmark = decision.solution.problem.benchmark
     given: dict[str, Any] = {"cost": decision.cost_bps / 1e4, "constraints": constraints}
-    given["benchmark"] = None if benchmark is None else benchmark[0]
+    given["benchmark"] = decision.benchmark
     weights, means = network.decide_batch(
         recent[places], decision.previous, decision.turnover_l1, decision.risk_aversion, **given
     )
@@ -266,11 +266,6 @@ def _explanation(network: Time2Decide, decision: Decision, names: list[str], see
         "hindsight": why.hindsight,
         "noise": noise_curve(network, decision, seed=seed),
     }
-
-
-def _forced(decision: Decision | MarketDecision) -> float:
-    """Turnover outside the budget."""
-    return decision.forced if isinstance(decision, MarketDecision) else 0.0
 
 
 def _by_asset(names: list[str], numbers: Any) -> dict[str, float]:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from time2decide.core.validation import expect
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.policy.availability import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
@@ -24,7 +24,6 @@ from time2decide.simulation.engine import Observation, continues
 COST_BPS = 10.0  # of a trade, unless told
 RISK_AVERSION = 5.0  # λ of the market policy, unless told
 _NORMAL = 1.96  # standard errors of a 95 % interval
-_DELISTED, _ENOUGH = 21, 63  # rows without a return that mean delisted; returns that an asset must have to be bought
 _FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 
 
@@ -90,39 +89,6 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Availability:
-    """What can be done with each asset of a table with gaps, (m,) bool each.
-
-    delisted : no return in the last 21 rows; it is sold, and the proceeds go to the others in proportion
-    halted : no return on the last row; its weight stays
-    young : fewer than 63 returns; it is not bought, and what is held of it stays
-    """
-
-    delisted: np.ndarray
-    halted: np.ndarray
-    young: np.ndarray
-
-    @classmethod
-    def of(cls, returns: np.ndarray) -> Availability:
-        """From returns (time, m) with NaN where there are none."""
-        seen = np.isfinite(returns)
-        delisted = ~seen[-_DELISTED:].any(axis=0)
-        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < _ENOUGH) & ~delisted)
-
-    @property
-    def known(self) -> np.ndarray:
-        """Assets that a decision is about."""
-        return ~(self.delisted | self.young)
-
-    def after_sales(self, previous: np.ndarray) -> np.ndarray:
-        """Current weights after delisted assets are sold and the proceeds spread over those that can be traded."""
-        open_ = self.known & ~self.halted
-        held = np.where(open_, previous, 0.0)
-        share = held / held.sum() if held.sum() > 0 else open_ / open_.sum()
-        return np.asarray(np.where(self.delisted, 0.0, previous) + share * previous[self.delisted].sum())
-
-
-@dataclass(frozen=True)
 class MarketDecision:
     """One decision of the market policy and what led to it; arrays are (m,).
 
@@ -132,8 +98,10 @@ class MarketDecision:
     mean : expected returns per day; prior, signal: its two parts
     covariance : (m, m)
     days : over which the cost of a trade is spread
-    forced : turnover that delisted assets force, outside the budget
-    availability : what can be done with each asset, if the table has gaps; elsewhere numbers of unknown assets are 0
+    start : weights that the turnover budget is measured from: `previous`, after delisted assets are sold
+    constraints : those that were solved under; assets that cannot be traded are fixed in them
+    benchmark : weights that risk is measured from, if any
+    availability : what can be done with each asset, if the table has gaps; numbers of unknown assets are 0 then
     """
 
     weights: np.ndarray
@@ -149,13 +117,20 @@ class MarketDecision:
     cost_bps: float
     verdict: Verdict
     solution: PortfolioSolution = field(repr=False)
-    forced: float = 0.0
+    start: np.ndarray = field(repr=False)
+    constraints: Constraints = field(repr=False)
+    benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
 
     @property
     def turnover(self) -> float:
         """‖weights − previous‖₁"""
         return float(np.abs(self.weights - self.previous).sum())
+
+    @property
+    def forced(self) -> float:
+        """Turnover that delisted assets force, outside the budget."""
+        return float(np.abs(self.start - self.previous).sum())
 
     @property
     def forecast(self) -> np.ndarray:
@@ -190,6 +165,7 @@ class MarketStrategy:
         answer = pose(self.policy, tokens, observation.risk_aversion, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
         sigma = answer.covariance[:, None].double().numpy()
+        sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
         spread = cost / answer.days[:, None, None].double().numpy()
         if self.constraints is not None:
             observation = replace(observation, constraints=self.constraints)
@@ -218,18 +194,21 @@ def market_decision(
     risk_aversion: float = RISK_AVERSION,
     cost_bps: float = COST_BPS,
     known: np.ndarray | None = None,
-    **options: Any,
+    constraints: Constraints | None = None,
+    benchmark: np.ndarray | None = None,
 ) -> MarketDecision:
-    """The decision after the last row of a state, from validated arguments; `options` are `solve_portfolio`'s.
+    """The decision after the last row of a state, from validated arguments.
 
-    `known` (m,) says which assets it is about; `previous` then has theirs only.
+    `known` (m,) says which assets it is about; `previous`, constraints and benchmark then are theirs only.
     """
     tokens, cost = state.tokens(), cost_bps / 1e4
     tokens = tokens if known is None else tokens.of_assets(known)
     answer = pose(policy, [tokens], risk_aversion, cost)
     mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
+    sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
     days = float(answer.days[0])
-    given = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days, **options}
+    given: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
+    given |= {"constraints": constraints, "benchmark": benchmark}
     solution = solve_portfolio(mean, sigma, previous, **given)
     return MarketDecision(
         weights=solution.weights,
@@ -245,51 +224,9 @@ def market_decision(
         cost_bps=cost_bps,
         verdict=_verdict(tokens, answer, cost_bps),
         solution=solution,
-    )
-
-
-def market_decision_with_gaps(
-    policy: MarketPolicy,
-    returns: np.ndarray,
-    previous: np.ndarray | None,
-    turnover_l1: float,
-    risk_aversion: float = RISK_AVERSION,
-    cost_bps: float = COST_BPS,
-) -> MarketDecision:
-    """The decision for a table (time, m) with gaps, by the rules of `Availability`; long-only and fully invested."""
-    can, m = Availability.of(returns), returns.shape[1]
-    known = can.known
-    expect((known & ~can.halted).sum() >= 2, "returns", f"2 assets with {_ENOUGH} returns and one today", "fewer")
-    given = np.where(known, 1.0, 0.0) / known.sum() if previous is None else previous
-    start = can.after_sales(given)
-    fixed = can.halted[known]
-    bounds = Constraints(
-        lower=np.where(fixed, start[known], 0.0),
-        upper=np.where(fixed, start[known], np.inf),
-        exposure=float(start[known].sum()),
-    )
-    state = MarketState(m).extend(returns)
-    options: dict[str, Any] = {"constraints": bounds, "known": known}
-    made = market_decision(policy, state, start[known], turnover_l1, risk_aversion, cost_bps, **options)
-
-    def whole(part: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
-        full = np.broadcast_to(rest, (m,)).copy()
-        full[known] = part
-        return full
-
-    covariance = np.zeros((m, m))
-    covariance[np.ix_(known, known)] = made.covariance
-    return replace(
-        made,
-        weights=whole(made.weights, start),
-        previous=given,
-        without_forecasts=whole(made.without_forecasts, start),
-        covariance=covariance,
-        forced=float(np.abs(start - given).sum()),
-        availability=can,
-        mean=whole(made.mean),
-        prior=whole(made.prior),
-        signal=whole(made.signal),
+        start=solution.problem.previous[0],
+        constraints=constraints or LONG_ONLY,
+        benchmark=benchmark,
     )
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
-from time2decide.core.validation import ArrayLike, expect, validate_choice
+from time2decide.core.validation import ArrayLike, InputError, expect, validate_choice
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.allocation import best_allocations
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS
@@ -32,12 +32,12 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
+from time2decide.policy.gap_decision import market_decision_with_gaps
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
     MarketStrategy,
     market_decision,
-    market_decision_with_gaps,
 )
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
 from time2decide.policy.market_policy import MarketPolicy
@@ -137,6 +137,7 @@ class Decision:
     returns : (time, m) the history
     observation, inputs : what the strategy saw, and what the network was given
     solution : with constraints, costs or a benchmark, the exact portfolio for the forecasts, its prices and its gap
+    constraints, benchmark, cost_bps : that it was solved with
     """
 
     weights: np.ndarray
@@ -151,6 +152,14 @@ class Decision:
     observation: Observation = field(repr=False)
     inputs: PolicyInput = field(repr=False)
     solution: PortfolioSolution | None = field(default=None, repr=False)
+    constraints: Constraints = field(default=LONG_ONLY, repr=False)
+    benchmark: np.ndarray | None = field(default=None, repr=False)
+    cost_bps: float = 0.0
+
+    @property
+    def start(self) -> np.ndarray:
+        """Weights that the turnover budget is measured from."""
+        return self.previous if self.solution is None else self.solution.problem.previous[0]
 
     @property
     def turnover(self) -> float:
@@ -238,9 +247,10 @@ class Time2Decide:
             constraints. So are those of the other networks where constraints, costs or a benchmark are given, with
             their forecasts as μ and the covariance of the window.
         gaps : {"refuse", "keep"}
-            Whether returns may be missing (NaN); for the market policy, long-only and fully invested. Nothing is filled
-            in. An asset with fewer than 63 returns is not bought, one without a return on the last row is not traded,
-            one without any in the last 21 rows is sold. Without current weights those that can be held are equal.
+            Whether returns may be missing (NaN); for the market policy. Nothing is filled in. An asset with fewer than
+            63 returns is not bought, one without a return on the last row is not traded, one without any in the last 21
+            rows is sold outside the budget. Groups and the net exposure count assets that cannot be traded, and their
+            own bounds wait. Without current weights those that can be held are equal.
 
         Returns
         -------
@@ -278,14 +288,10 @@ class Time2Decide:
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
         if np.isnan(array).any():
-            others = {"constraints": constraints is not None, "a benchmark": benchmark is not None}
-            others |= {"another policy": not isinstance(self.policy, MarketPolicy)}
-            found = next((name for name, there in others.items() if there), None)
-            expected = "the market policy without constraints and benchmark where returns are missing"
-            expect(found is None, "gaps", expected, found)
-            assert isinstance(self.policy, MarketPolicy)
-            held = None if previous_weights is None else previous
-            return market_decision_with_gaps(self.policy, array, held, gamma, risk, cost)
+            if not isinstance(self.policy, MarketPolicy):
+                raise InputError("gaps: expected the market policy where returns are missing, found another policy")
+            state, held = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
+            return market_decision_with_gaps(self.policy, state, array, held, gamma, risk, cost, **terms)
         if isinstance(self.policy, MarketPolicy):
             state = MarketState(array.shape[1]).extend(array)
             return market_decision(self.policy, state, previous, gamma, risk, cost, **terms)
@@ -319,6 +325,9 @@ class Time2Decide:
             observation=observation,
             inputs=inputs,
             solution=solution,
+            constraints=terms["constraints"] or LONG_ONLY,
+            benchmark=terms["benchmark"],
+            cost_bps=cost,
         )
 
     def decide_batch(

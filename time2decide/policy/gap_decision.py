@@ -1,0 +1,74 @@
+"""The market policy's decision for a table whose assets come and go, under constraints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from time2decide.core.validation import InputError
+from time2decide.forecasting.market_state import MarketState
+from time2decide.markets.constraints import Constraints
+from time2decide.policy.availability import Availability, enough_assets
+from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, market_decision
+from time2decide.policy.market_policy import MarketPolicy
+
+
+def market_decision_with_gaps(
+    policy: MarketPolicy,
+    state: MarketState,
+    returns: np.ndarray,
+    previous: np.ndarray | None,
+    turnover_l1: float,
+    risk_aversion: float = RISK_AVERSION,
+    cost_bps: float = COST_BPS,
+    constraints: Constraints | None = None,
+    benchmark: np.ndarray | None = None,
+) -> MarketDecision:
+    """The decision for a table (time, m) with gaps that `state` has read, by the rules of `Availability`.
+
+    Without current weights those that can be held are equal. Delisted assets are sold outside the turnover budget.
+    """
+    can, m = Availability.of(returns), returns.shape[1]
+    enough_assets(can)
+    known = can.known
+    given = np.where(known, 1.0, 0.0) / known.sum() if previous is None else previous
+    start = can.after_sales(given)
+    rules, reference = can.constraints(constraints, start), can.benchmark(benchmark, start)
+    options: dict[str, Any] = {"constraints": rules.among(start, known), "known": known}
+    options["benchmark"] = None if reference is None else reference[known]
+    try:
+        made = market_decision(policy, state, start[known], turnover_l1, risk_aversion, cost_bps, **options)
+    except InputError as error:
+        raise InputError(f"{error}{_kept(can, rules, start)}") from None
+
+    def whole(part: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
+        full = np.broadcast_to(rest, (m,)).copy()
+        full[known] = part
+        return full
+
+    covariance = np.zeros((m, m))
+    covariance[np.ix_(known, known)] = made.covariance
+    return replace(
+        made,
+        weights=whole(made.weights, start),
+        previous=given,
+        start=whole(made.start, start),
+        without_forecasts=whole(made.without_forecasts, start),
+        covariance=covariance,
+        constraints=rules,
+        benchmark=reference,
+        availability=can,
+        mean=whole(made.mean),
+        prior=whole(made.prior),
+        signal=whole(made.signal),
+    )
+
+
+def _kept(can: Availability, rules: Constraints, start: np.ndarray) -> str:
+    """Which weights could not be changed, for an error about constraints."""
+    held = np.flatnonzero(can.fixed & (start != 0))
+    names = rules.assets or tuple(f"asset {i}" for i in range(len(start)))
+    kept = ", ".join(f"{names[i]} {start[i]:g}" for i in held[:8]) + (" and others" if len(held) > 8 else "")
+    return f" (weights that cannot be traded: {kept})" if held.size else ""
