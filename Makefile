@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup run test test-lowest quick lint bench clean
+.PHONY: setup run test test-lowest quick lint docs bench clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The documentation site, with every example of the gallery run anew; nothing is fetched. Opens from the disk.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 MPLBACKEND=agg $(BIN)/mkdocs build --clean --quiet
+	@echo build/site/index.html
 
 bench: setup
 	$(BIN)/time2decide bench all

@@ -1,7 +1,12 @@
-"""Time2Decide beside three skfolio optimisers, walk-forward on 8 stocks of the S&P 500, wealth drawn to a file."""
+"""
+# Walk-forward in skfolio
 
-import matplotlib.figure
+The estimator beside three optimisers of skfolio, walk-forward on 8 stocks, before
+costs.
+"""
+
 import numpy as np
+from matplotlib import pyplot
 from skfolio.model_selection import WalkForward, cross_val_predict
 from skfolio.optimization import EqualWeighted, InverseVolatility, MeanRisk
 
@@ -10,14 +15,18 @@ from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
 
 returns = load_returns("sp500").iloc[-300:, :8]
 walk = WalkForward(train_size=200, test_size=5)  # decide anew every week
-figure = matplotlib.figure.Figure(figsize=(8, 4.5), layout="constrained")
-axis = figure.subplots()
-for optimiser in (Time2DecidePortfolio(turnover_l1=0.5), EqualWeighted(), InverseVolatility(), MeanRisk()):
+figure, axis = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
+for optimiser in (
+    Time2DecidePortfolio(turnover_l1=0.5),
+    EqualWeighted(),
+    InverseVolatility(),
+    MeanRisk(),
+):
     path = cross_val_predict(optimiser, returns, cv=walk)
     name = type(optimiser).__name__
     axis.plot(np.cumprod(1 + path.returns), label=name)
-    print(f"{name:22} annual Sharpe ratio {path.annualized_sharpe_ratio:+.2f} before costs")
+    print(
+        f"{name:22} annual Sharpe ratio {path.annualized_sharpe_ratio:+.2f} before costs"
+    )
 axis.set(xlabel="trading day", ylabel="wealth before costs")
-axis.legend()
-figure.savefig("walk_forward.png", dpi=130)
-print("written: walk_forward.png")
+axis.legend(frameon=False)

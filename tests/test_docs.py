@@ -1,10 +1,13 @@
 """The tutorial runs from top to bottom, the how-to runs, the API page is up to date, links lead somewhere."""
 
+import json
 import re
 import runpy
 from pathlib import Path
 
+import matplotlib
 import pytest
+from matplotlib import pyplot
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -25,6 +28,36 @@ def test_pages_run(page, tmp_path, monkeypatch, capsys):
         assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda example: example.stem)
+def test_examples_run(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    runpy.run_path(str(example))
+    pyplot.close("all")
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda notebook: notebook.stem)
+def test_notebooks_run_from_top_to_bottom(notebook, capsys):
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] for cell in cells)
+    names = {}
+    for number, cell in enumerate(cells):
+        exec(compile("".join(cell["source"]), f"{notebook.name} cell {number}", "exec"), names)
+    assert capsys.readouterr().out
+
+
+def test_every_page_is_in_the_navigation_and_for_language_models():
+    pages = {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+    assert pages <= set(re.findall(r"[\w]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert pages <= set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "llms.txt").read_text()))
+
+
+def test_every_checkpoint_has_a_card():
+    bundled = {path.parent.name for path in (ROOT / "time2decide").rglob("model.safetensors")}
+    assert bundled == set(re.findall(r"^\| \[`([\w-]+)`\]", (DOCS / "models.md").read_text(), flags=re.MULTILINE))
+
+
 def test_the_api_page_is_up_to_date():
     made = runpy.run_path(str(DOCS / "make_api.py"))["api"]()
     assert (DOCS / "api.md").read_text() == made, "run python docs/make_api.py"
@@ -36,7 +69,7 @@ def test_links_and_commands_exist(page):
 
     text = page.read_text()
     for link in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (DOCS / link).exists(), link
+        assert link.startswith("gallery/") or (DOCS / link).exists(), link
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}
     commands |= {group.name for group in app.registered_groups}
     assert set(re.findall(r"^time2decide (\w+)", text, flags=re.MULTILINE)) <= commands

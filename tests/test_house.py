@@ -135,10 +135,3 @@ def test_readme_ends_with_the_true_tree():
             assert re.search(rf"\b{path.stem}\b", tree), f"{path.relative_to(ROOT)} is not in the tree of README.md"
     folders = re.findall(r"^  (\w+)/", tree, flags=re.MULTILINE)
     assert folders == [room for room in ROOMS if (ROOT / "time2decide" / room).is_dir()]
-
-
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_examples_run(script, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out
