@@ -9,8 +9,8 @@ import torch
 
 from time2decide.core.validation import InputError
 from time2decide.markets.oracle import WINDOW
-from time2decide.policy.fine_tuning import FineTuning, _walk, fine_tune, fine_tune_to, split_rows
-from time2decide.policy.losses import Group, walk_utility
+from time2decide.policy.fine_tuning import FineTuning, _one_episode, fine_tune, fine_tune_to, split_rows
+from time2decide.policy.losses import Group, rollout_utility
 from time2decide.policy.model import PolicyStrategy, Time2Decide, load_policy
 from time2decide.policy.network import HISTORY, Policy
 from time2decide.simulation.engine import rollout
@@ -135,7 +135,7 @@ def test_only_the_read_out_is_tuned(returns, waves):
 
 def test_the_utility_of_a_walk_is_net_of_costs(returns):
     config = replace(QUICK, budgets=(0.5, 1.0), risks=(0.1, 2.0))
-    group = Group(_walk(returns[:200], config))
+    group = Group(_one_episode(returns[:200], config))
     group.gather(load_policy("decide")[0], torch.arange(2))
     found, data = [], group.data
     for i, k, s in itertools.product(range(2), range(2), range(group.steps)):
@@ -144,7 +144,7 @@ def test_the_utility_of_a_walk_is_net_of_costs(returns):
         utility = weights @ r - r.mean() - config.risks[i] * (window @ weights).var(ddof=1)
         scale = data.features.scale[i * group.steps + s].square().mean().sqrt().item()
         found.append((utility - 0.002 * np.abs(weights - held).sum()) / scale / config.budgets[k])
-    assert walk_utility(group, 0.002).mean().item() == pytest.approx(np.mean(found), rel=1e-4)
+    assert rollout_utility(group, 0.002).mean().item() == pytest.approx(np.mean(found), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from time2decide.policy.market_policy import (
     MarketBatch,
     MarketPolicy,
     MarketPolicyConfig,
-    courage,
-    lasting_days,
+    forecast_shrinkage,
+    holding_days,
     posterior,
 )
 
@@ -51,20 +51,20 @@ def test_the_untrained_network_is_the_rule(tokens):
     assert answer.correlation_mix.sum().item() == pytest.approx(1)
 
 
-def days(tokens, risk=25.0, bold=0.0, restless=0.02):
-    score = torch.tensor([[0.1, 0.0, 0.0, 0.0, 0.0, restless]])
-    return lasting_days(batch(tokens, risk, score=score), torch.tensor([bold])).item()
+def days(tokens, risk=25.0, followed=0.0, varying=0.02):
+    score = torch.tensor([[0.1, 0.0, 0.0, 0.0, 0.0, varying]])
+    return holding_days(batch(tokens, risk, score=score), torch.tensor([followed])).item()
 
 
 def test_a_trade_lasts_long_for_those_who_mind_risk_little_and_where_risks_are_constant(tokens):
-    minds = 25.0 * typical_volatility(tokens) / 0.375
-    assert minds < 1
-    assert days(tokens) == days(tokens, restless=0.3) == pytest.approx(3.7 / minds, rel=1e-4)
-    assert days(tokens, 50 / minds) == pytest.approx(3.7 * 2 ** (-1 / 3), rel=1e-4)
+    relative_risk = 25.0 * typical_volatility(tokens) / 0.375
+    assert relative_risk < 1
+    assert days(tokens) == days(tokens, varying=0.3) == pytest.approx(3.7 / relative_risk, rel=1e-4)
+    assert days(tokens, 50 / relative_risk) == pytest.approx(3.7 * 2 ** (-1 / 3), rel=1e-4)
     assert days(tokens, 1e-3) == pytest.approx(40, rel=1e-4)
-    assert days(tokens, restless=-0.01) == pytest.approx(8 * 3.7 / minds, rel=1e-4)
-    assert days(tokens, restless=0.01) == pytest.approx(8**0.5 * 3.7 / minds, rel=1e-4)
-    assert days(tokens, 1e-3, bold=1.0) == pytest.approx(10, rel=1e-4)
+    assert days(tokens, varying=-0.01) == pytest.approx(8 * 3.7 / relative_risk, rel=1e-4)
+    assert days(tokens, varying=0.01) == pytest.approx(8**0.5 * 3.7 / relative_risk, rel=1e-4)
+    assert days(tokens, 1e-3, followed=1.0) == pytest.approx(10, rel=1e-4)
     assert days(tokens, 1e9) == pytest.approx(1)
 
 
@@ -139,11 +139,11 @@ def test_of_two_forecasts_that_surely_pay_the_better_one_is_followed(tokens):
 
 
 def test_weak_forecasts_are_for_those_who_mind_risk_little(tokens):
-    shares = [courage(record(tokens, [0.0] * 6, risk=risk))[0, 0].item() for risk in (0.1, 5.0, 25.0, 100.0)]
+    shares = [forecast_shrinkage(record(tokens, [0.0] * 6, risk=risk))[0, 0].item() for risk in (0.1, 5.0, 25.0, 100.0)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.99
     strong = replace(record(tokens, [0.0] * 6, risk=25.0), t_value=torch.full((1, 6), 40.0))
-    assert courage(strong).min() > 0.8
+    assert forecast_shrinkage(strong).min() > 0.8
 
 
 def test_the_prior_makes_equal_weights_efficient_or_sharpe_ratios_equal(tokens):

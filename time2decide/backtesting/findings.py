@@ -1,4 +1,4 @@
-"""What a backtest says, in sentences, and nothing that its intervals do not say."""
+"""The findings of a backtest as sentences, each backed by an interval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 from time2decide.backtesting.registry import ORACLE
 from time2decide.backtesting.walk_forward import Backtest, paired_differences
 
-_NAMED = ("uniform", "minimum-variance")  # baselines whose difference is said in figures
+_NAMED = ("uniform", "minimum-variance")  # baselines whose difference is given in figures
 _POLICIES = ("market", "time2decide", "time2decide-utility")  # the product's own, the default first
 
 
@@ -35,21 +35,21 @@ def findings(result: Backtest, summary: pd.DataFrame, differences: pd.DataFrame 
     """
     own = own_policy([one.name for one in result.rollouts])
     usual = summary[summary["strategy"] != ORACLE].sort_values("sharpe", ascending=False)
-    said: dict[float, list[str]] = {}
+    sentences: dict[float, list[str]] = {}
     for budget in dict.fromkeys(summary["turnover_l1"]):
         rows = usual[usual["turnover_l1"] == budget].to_dict(orient="records")
         if own is None or differences is None:
-            said[float(budget)] = [_best(rows)]
+            sentences[float(budget)] = [_best(rows)]
             continue
         others = differences[(differences["turnover_l1"] == budget) & (differences["strategy"] != ORACLE)]
         utility = f"In net utility (λ = {result.rollouts[0].risk_aversion:g})"
-        said[float(budget)] = [
+        sentences[float(budget)] = [
             _rank(rows, own),
             *_differences(others, result.periods_per_year),
             _beyond(others, "sharpe", own, "In net Sharpe ratio"),
             _beyond(others, "net_utility", own, utility),
         ]
-    return said
+    return sentences
 
 
 def _rank(rows: list[dict[str, Any]], own: str) -> str:
@@ -63,15 +63,15 @@ def _rank(rows: list[dict[str, Any]], own: str) -> str:
 
 def _differences(rows: pd.DataFrame, periods: float) -> list[str]:
     """The differences from the baselines that everybody knows, in figures."""
-    said = []
+    sentences = []
     for row in rows[rows["strategy"].isin(_NAMED)].to_dict(orient="records"):
         utility = [f"{periods * row[f'net_utility{end}']:+.1%}" for end in ("", "_low", "_high")]
         sharpe = [f"{row[f'sharpe{end}']:+.2f}" for end in ("", "_low", "_high")]
-        said.append(
+        sentences.append(
             f"Against {row['strategy']}: Sharpe {sharpe[0]} [{sharpe[1]}, {sharpe[2]}], "
             f"utility {utility[0]} a year [{utility[1]}, {utility[2]}]."
         )
-    return said
+    return sentences
 
 
 def _beyond(rows: pd.DataFrame, key: str, own: str, measure: str) -> str:
@@ -81,19 +81,19 @@ def _beyond(rows: pd.DataFrame, key: str, own: str, measure: str) -> str:
     if not parts:
         return f"{measure} no difference between {own} and another strategy exceeds its 95 % interval."
     rest = len(rows) - len(better) - len(worse)
-    said = f"{measure} {own} is {' and '.join(parts)} beyond the 95 % interval of the difference"
-    return said + (f"; {rest} cannot be told apart from it." if rest else ".")
+    text = f"{measure} {own} is {' and '.join(parts)} beyond the 95 % interval of the difference"
+    return text + (f"; {rest} cannot be told apart from it." if rest else ".")
 
 
 def _best(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "Only the oracle was run."
-    said = f"The highest net Sharpe ratio is {rows[0]['sharpe']:.2f}, of {rows[0]['strategy']}"
+    text = f"The highest net Sharpe ratio is {rows[0]['sharpe']:.2f}, of {rows[0]['strategy']}"
     if "sharpe_excess" not in rows[0]:
-        return f"{said}."
+        return f"{text}."
     better = [row["strategy"] for row in rows if row["sharpe_excess_low"] > 0]
     worse = [row["strategy"] for row in rows if row["sharpe_excess_high"] < 0]
-    return f"{said}; above 1/N beyond the 95 % interval: {_listed(better)}; below: {_listed(worse)}."
+    return f"{text}; above 1/N beyond the 95 % interval: {_listed(better)}; below: {_listed(worse)}."
 
 
 def _listed(names: list[str]) -> str:

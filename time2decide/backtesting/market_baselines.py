@@ -21,7 +21,27 @@ _MINIMUM_VARIANCE_AVERSION = 25.0  # λ that stands for "risk alone" when costs 
 
 
 @dataclass
-class TwoScaleMinimumVariance:
+class _DailyRule:
+    """A rule that weighs costs and carries the state of each series forward."""
+
+    uses_cost: bool = field(default=True, kw_only=True)
+    wants_hindsight: bool = field(default=False, kw_only=True)
+    _last: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
+    _states: list[_MarketState] = field(default_factory=list, repr=False, compare=False, kw_only=True)
+
+    def carry_forward(self, window: np.ndarray) -> list[_MarketState]:
+        """States of the series of a window (series, time, m): one row further if it continues the last, or new."""
+        if continues(self._last, window):
+            for state, series in zip(self._states, window, strict=True):
+                state.update(series[-1:])
+        else:
+            self._states = [_MarketState(series) for series in window]
+        self._last = window
+        return self._states
+
+
+@dataclass
+class TwoScaleMinimumVariance(_DailyRule):
     """argmin λ sᵀΣs + c/20 ‖s − p‖₁ within the budget, every day: λ = 25, Σ the two-scale covariance, c the cost.
 
     Σ has volatilities with half-life 63 and correlations with half-life 250, shrunk by 0.3 to constant correlation.
@@ -29,21 +49,16 @@ class TwoScaleMinimumVariance:
 
     name: str = "two-scale-minvar"
     uses_risk_aversion: bool = False
-    uses_cost: bool = True
-    wants_hindsight: bool = False
-    _last: np.ndarray | None = field(default=None, repr=False, compare=False)
-    _states: list[_MarketState] = field(default_factory=list, repr=False, compare=False)
 
     def decide(self, observation: Observation) -> np.ndarray:
-        self._states = carry_forward(self._states, self._last, observation.returns)
-        self._last = observation.returns
-        sigma = np.stack([state.covariance() for state in self._states])[:, None]  # (series, 1, m, m)
+        states = self.carry_forward(observation.returns)
+        sigma = np.stack([state.covariance() for state in states])[:, None]  # (series, 1, m, m)
         risk, cost = _MINIMUM_VARIANCE_AVERSION, observation.cost_bps / 1e4 / _LASTS
         return solve_observation(observation, np.zeros(sigma.shape[:-1]), sigma, risk_aversion=risk, cost=cost)[0]
 
 
 @dataclass
-class PooledRule:
+class PooledRule(_DailyRule):
     """argmax sᵀ(ρ f ⊙ σ) − λ sᵀΣs − c/τ ‖s − p‖₁ within the budget, every day.
 
     f: one regression over all assets, of standardised returns less their cross-sectional mean on their own past (the
@@ -55,28 +70,14 @@ class PooledRule:
 
     name: str = "pooled-rule"
     uses_risk_aversion: bool = True
-    uses_cost: bool = True
-    wants_hindsight: bool = False
-    _last: np.ndarray | None = field(default=None, repr=False, compare=False)
-    _states: list[_MarketState] = field(default_factory=list, repr=False, compare=False)
 
     def decide(self, observation: Observation) -> np.ndarray:
-        self._states = carry_forward(self._states, self._last, observation.returns)
-        self._last = observation.returns
-        worth = np.array([state.worth() for state in self._states])[:, None, None]
-        mean = worth * np.stack([state.forecast() for state in self._states])[:, None]  # (series, 1, m)
-        sigma = np.stack([state.covariance() for state in self._states])[:, None]
+        states = self.carry_forward(observation.returns)
+        worth = np.array([state.worth() for state in states])[:, None, None]
+        mean = worth * np.stack([state.forecast() for state in states])[:, None]  # (series, 1, m)
+        sigma = np.stack([state.covariance() for state in states])[:, None]
         cost = observation.cost_bps / 1e4 / np.where(worth < _HARDLY, _LASTS, _FORECAST_LASTS)
         return solve_observation(observation, mean, sigma, cost=np.broadcast_to(cost, mean.shape))[0]
-
-
-def carry_forward(states: list[_MarketState], last: np.ndarray | None, window: np.ndarray) -> list[_MarketState]:
-    """States of the series of a window (series, time, m): one row further if it continues the last, else made anew."""
-    if continues(last, window):
-        for state, series in zip(states, window, strict=True):
-            state.update(series[-1:])
-        return states
-    return [_MarketState(series) for series in window]
 
 
 class _MarketState:

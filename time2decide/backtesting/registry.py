@@ -51,7 +51,7 @@ class Entry:
 
 @cache
 def shared_features() -> CachedFeatures:
-    """One cache for all networks of this process: they walk over the same windows."""
+    """One cache for all networks of this process: they read the same windows."""
     return CachedFeatures()
 
 

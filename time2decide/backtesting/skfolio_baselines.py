@@ -36,7 +36,7 @@ class Refitted:
     Attributes
     ----------
     fit : function of (returns (time, m), observation) -> weights
-        The observation says λ, the constraints and the benchmark.
+        The observation carries λ, the constraints and the benchmark.
     history : int
         Last rows of the window that it is given, at most.
     uses_risk_aversion, uses_cost : bool

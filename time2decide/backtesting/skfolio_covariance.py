@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,8 +27,12 @@ from time2decide.policy.market_covariance import MarketCovariance
 from time2decide.policy.market_policy import MarketPolicy
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineCovarianceEstimator(BaseCovariance):
-    """Base class: a covariance that is carried forward row by row. Subclasses implement `_make`.
+    """Base class: a covariance that is carried forward row by row.
+
+    A subclass is a dataclass (``@dataclass(eq=False, repr=False)``) whose fields are its parameters, and implements
+    `_make`.
 
     `fit` starts anew; `partial_fit` goes on from what was seen. A NaN return is a step without an observation: the
     averages of the asset stay as they are. `active_mask` is False where an asset is not listed; it is then forgotten,
@@ -48,19 +53,13 @@ class OnlineCovarianceEstimator(BaseCovariance):
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"active_mask": True}
     __metadata_request__partial_fit: ClassVar[dict[str, bool]] = {"active_mask": True}
 
-    covariance_: np.ndarray
+    min_observations: int = LEAST_OBSERVATIONS
+    nearest: bool = True
+    higham: bool = False
+    higham_max_iteration: int = 100
 
-    def __init__(
-        self,
-        min_observations: int = LEAST_OBSERVATIONS,
-        nearest: bool = True,
-        higham: bool = False,
-        higham_max_iteration: int = 100,
-    ) -> None:
-        super().__init__(
-            assume_centered=True, nearest=nearest, higham=higham, higham_max_iteration=higham_max_iteration
-        )
-        self.min_observations = min_observations
+    def __post_init__(self) -> None:
+        self.assume_centered = True
 
     @abstractmethod
     def _make(self) -> OnlineCovariance:
@@ -106,6 +105,7 @@ class OnlineCovarianceEstimator(BaseCovariance):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class IEWMACovariance(OnlineCovarianceEstimator):
     """Iterated EWMA: volatilities and correlations with a half-life each (see `markets.estimators.IteratedEWMA`).
 
@@ -120,24 +120,11 @@ class IEWMACovariance(OnlineCovarianceEstimator):
         Clean the correlations by quadratic inverse shrinkage.
     """
 
-    def __init__(
-        self,
-        volatility_half_life: float = 63.0,
-        correlation_half_life: float = 125.0,
-        clip: float = 4.2,
-        shrinkage: float = 0.0,
-        quadratic: bool = False,
-        min_observations: int = LEAST_OBSERVATIONS,
-        nearest: bool = True,
-        higham: bool = False,
-        higham_max_iteration: int = 100,
-    ) -> None:
-        super().__init__(min_observations, nearest, higham, higham_max_iteration)
-        self.volatility_half_life = volatility_half_life
-        self.correlation_half_life = correlation_half_life
-        self.clip = clip
-        self.shrinkage = shrinkage
-        self.quadratic = quadratic
+    volatility_half_life: float = 63.0
+    correlation_half_life: float = 125.0
+    clip: float = 4.2
+    shrinkage: float = 0.0
+    quadratic: bool = False
 
     def _make(self) -> OnlineCovariance:
         return IteratedEWMA(
@@ -150,34 +137,16 @@ class IEWMACovariance(OnlineCovarianceEstimator):
         )
 
 
+@dataclass(eq=False, repr=False)
 class TwoScaleCovariance(IEWMACovariance):
     """`IEWMACovariance` with half-lives 63 and 250, shrunk by 0.3 to constant correlation."""
 
-    def __init__(
-        self,
-        volatility_half_life: float = 63.0,
-        correlation_half_life: float = 250.0,
-        clip: float = 6.0,
-        shrinkage: float = 0.3,
-        quadratic: bool = False,
-        min_observations: int = LEAST_OBSERVATIONS,
-        nearest: bool = True,
-        higham: bool = False,
-        higham_max_iteration: int = 100,
-    ) -> None:
-        super().__init__(
-            volatility_half_life,
-            correlation_half_life,
-            clip,
-            shrinkage,
-            quadratic,
-            min_observations,
-            nearest,
-            higham,
-            higham_max_iteration,
-        )
+    correlation_half_life: float = 250.0
+    clip: float = 6.0
+    shrinkage: float = 0.3
 
 
+@dataclass(eq=False, repr=False)
 class CMIEWMACovariance(OnlineCovarianceEstimator):
     """Several iterated EWMAs, combined by the likelihood of the last steps (`markets.estimators.CombinedIEWMA`).
 
@@ -190,43 +159,25 @@ class CMIEWMACovariance(OnlineCovarianceEstimator):
         Largest standardised return that enters the correlations.
     """
 
-    def __init__(
-        self,
-        pairs: Sequence[tuple[float, float]] = ((10, 21), (21, 63), (63, 125), (125, 250), (250, 500)),
-        memory: int = 10,
-        clip: float = 4.2,
-        min_observations: int = LEAST_OBSERVATIONS,
-        nearest: bool = True,
-        higham: bool = False,
-        higham_max_iteration: int = 100,
-    ) -> None:
-        super().__init__(min_observations, nearest, higham, higham_max_iteration)
-        self.pairs = pairs
-        self.memory = memory
-        self.clip = clip
+    pairs: Sequence[tuple[float, float]] = ((10, 21), (21, 63), (63, 125), (125, 250), (250, 500))
+    memory: int = 10
+    clip: float = 4.2
 
     def _make(self) -> OnlineCovariance:
         return CombinedIEWMA(self.pairs, self.memory, clip=self.clip, least=self.min_observations)
 
 
+@dataclass(eq=False, repr=False)
 class QISCovariance(OnlineCovarianceEstimator):
     """Quadratic inverse shrinkage of the last `window` rows (`markets.estimators.RollingQIS`)."""
 
-    def __init__(
-        self,
-        window: int = 504,
-        min_observations: int = LEAST_OBSERVATIONS,
-        nearest: bool = True,
-        higham: bool = False,
-        higham_max_iteration: int = 100,
-    ) -> None:
-        super().__init__(min_observations, nearest, higham, higham_max_iteration)
-        self.window = window
+    window: int = 504
 
     def _make(self) -> OnlineCovariance:
         return RollingQIS(self.window, self.min_observations)
 
 
+@dataclass(eq=False, repr=False)
 class LearnedCovariance(OnlineCovarianceEstimator):
     """The covariance of the market policy: half-lives of 10 to 1,000 days, mixed by a trained network.
 
@@ -236,16 +187,7 @@ class LearnedCovariance(OnlineCovarianceEstimator):
         `market`, or a folder written by `time2decide train market`.
     """
 
-    def __init__(
-        self,
-        model: str = "market",
-        min_observations: int = LEAST_OBSERVATIONS,
-        nearest: bool = True,
-        higham: bool = False,
-        higham_max_iteration: int = 100,
-    ) -> None:
-        super().__init__(min_observations, nearest, higham, higham_max_iteration)
-        self.model = model
+    model: str = "market"
 
     def _make(self) -> OnlineCovariance:
         return MarketCovariance(MarketPolicy.from_pretrained(self.model), self.min_observations)

@@ -114,7 +114,7 @@ def backtest(
         For annual figures.
     budget_from : {"drifted", "previous"}, optional
         Whether the budget is measured from the weights after drift or from the weights chosen a step before (the
-        paper's convention). After drift for a DataFrame, which holds a real market, unless told.
+        paper's convention). After drift for a DataFrame, which holds a real market, by default.
     constraints : Constraints, optional
         What every strategy's weights must meet. Strategies that optimise (`market`, `market-risk`, `pto-*`,
         `minimum-variance*`, `mean-variance*`, `two-scale-minvar`, `pooled-rule`) solve their problem under them; the
@@ -180,7 +180,7 @@ def backtest(
 
 
 def _market(returns: ArrayLike, window: int, gaps: str) -> np.ndarray | Universe:
-    """What a rollout walks over: an array (series, time, m), or a changing universe where gaps are kept."""
+    """The market of a rollout: an array (series, time, m), or a changing universe where gaps are kept."""
     if gaps == "keep" and np.isnan(returns).any():
         return universe_of(np.asarray(returns), window)
     return validate_simulation_returns(returns, window)

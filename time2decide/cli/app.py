@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -45,6 +46,7 @@ app.add_typer(train_app, name="train")
 def main() -> None:
     """Run the command line: bad input is one line on standard error and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    gc.set_threshold(100_000)  # imports make a million objects and no garbage: looking for it is a tenth of `decide`
     try:
         code = app(standalone_mode=False)
     except InputError as error:

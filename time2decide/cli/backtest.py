@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from time2decide.backtesting.walk_forward import Backtest
     from time2decide.markets.constraints import Constraints
 
-_OF_THE_ORACLE = ("regret", "MSE")  # columns that say something only beside the oracle
+_OF_THE_ORACLE = ("regret", "MSE")  # columns that need the oracle
 DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance,mean-variance-shrunk,pto-ar1"
 #: What the columns of the table mean, for the page and for the terminal.
 COLUMNS = {
@@ -63,7 +63,7 @@ def backtest(
         str, typer.Option(help="Empty cells: refuse them, or keep them as assets that list late, halt or are delisted.")
     ] = "refuse",
     periods_per_year: Annotated[
-        float | None, typer.Option(help="For annual figures; read from the dates unless told (252, 52, 12, 4, 1).")
+        float | None, typer.Option(help="For annual figures; inferred from the dates by default (252, 52, 12, 4, 1).")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
     report: Annotated[Path | None, typer.Option(help="Write an interactive page to this .html.")] = None,
@@ -211,10 +211,10 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
         validate_output_file("report", report)
 
 
-def _table(source: str, told: str | None, last: int | None, gaps: str) -> tuple[pd.DataFrame, str]:
+def _table(source: str, stated: str | None, last: int | None, gaps: str) -> tuple[pd.DataFrame, str]:
     from time2decide.markets.tables import load_market
 
-    table, values = load_market(source, told, gaps=gaps)
+    table, values = load_market(source, stated, gaps=gaps)
     expect(table.shape[1] >= 2, source, "at least 2 assets", table.shape[1])
     if last is not None:
         expect(last >= 1, "last", "a positive number of rows", last)
@@ -246,7 +246,7 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
-    """The table for people, what it says, and what its columns mean."""
+    """The table, the findings, and the meaning of the columns."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -265,11 +265,11 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
         table.add_section()
     screen = console(160)
     screen.print(table)
-    screen.print("Columns (`backtest --strategies list` says what the strategies do):", style="dim")
+    screen.print("Columns (strategies: `backtest --strategies list`):", style="dim")
     for name in columns:
         screen.print(f"  {name}: {COLUMNS[name]}", markup=False, style="dim")
     for budget, lines in findings(result, summary, differences_from_own(result)).items():
-        screen.print(f"[bold]What this says at γ = {budget:g}[/] (brackets: 95 % intervals, differences paired)")
+        screen.print(f"[bold]Findings at γ = {budget:g}[/] (brackets: 95 % intervals, differences paired)")
         for line in lines:
             screen.print(f"  {line}", markup=False)
 

@@ -14,8 +14,8 @@ from time2decide.core.files import validate_input_file
 from time2decide.core.validation import expect
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; guessed unless told.")]
-Returns = Annotated[bool, typer.Option("--returns", help="The file holds returns; guessed unless told.")]
+Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; inferred by default.")]
+Returns = Annotated[bool, typer.Option("--returns", help="The file holds returns; inferred by default.")]
 
 
 def console(width: int = 140) -> Any:

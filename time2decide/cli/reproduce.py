@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results unless told.")]
+Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default.")]
 
 
 def reproduce(
@@ -98,10 +98,10 @@ def report(
     from time2decide.reports import write_report
 
     expect(out.suffix in (".html", ".htm"), "--out", "a file that ends with .html", out)
-    told = results or os.environ.get("TIME2DECIDE_RESULTS")
-    if told and not Path(told).is_dir():
+    folder = results or os.environ.get("TIME2DECIDE_RESULTS")
+    if folder and not Path(folder).is_dir():
         name = "--results" if results else "TIME2DECIDE_RESULTS"
-        raise InputError(f"{name}: expected a folder with stored rows, found {told}")
+        raise InputError(f"{name}: expected a folder with stored rows, found {folder}")
     page, text = write_report(out, results)
     typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
 

@@ -29,7 +29,7 @@ def solve(
         ),
     ] = "exact",
     steps: Annotated[int | None, typer.Option(help="Run exactly this many layers.")] = None,
-    tol: Annotated[float | None, typer.Option(help="Stop at this KKT residual; 1e-8 unless told.")] = None,
+    tol: Annotated[float | None, typer.Option(help="Stop at this KKT residual; 1e-8 by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write all but the objective to this .npz.")] = None,
     as_json: AsJson = False,
 ) -> None:

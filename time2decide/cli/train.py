@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,15 +48,11 @@ def qp(
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
-    from time2decide.core.provenance import provenance
     from time2decide.neural.equivariant_training import PRESETS, train_equivariant
 
-    validate_choice("preset", preset, PRESETS)
-    config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
-    _prepare(out, threads)
-    with training() as report:
-        train_equivariant(config, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
-    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+    config = _recipe(PRESETS, preset, steps=steps, seed=seed)
+    _trained(partial(train_equivariant, config, out), out, threads, preset=preset)
+    _tell(out, as_json)
 
 
 @app.command()
@@ -75,15 +72,11 @@ def forecast(
 
     Example: time2decide train forecast --preset cpu --out runs/forecast
     """
-    from time2decide.core.provenance import provenance
     from time2decide.forecasting.pretraining import PRESETS, pretrain
 
-    validate_choice("preset", preset, PRESETS)
-    config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
-    _prepare(out, threads)
-    with training() as report:
-        pretrain(config, out, report=report, notes={"preset": preset, "threads": threads, **provenance()})
-    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+    config = _recipe(PRESETS, preset, steps=steps, seed=seed)
+    _trained(partial(pretrain, config, out), out, threads, preset=preset)
+    _tell(out, as_json)
 
 
 @app.command()
@@ -94,11 +87,9 @@ def decide(
         str, typer.Option(help="oracle: the expected best allocation. utility: go on from --start for what it earns.")
     ] = "oracle",
     covariance: Annotated[
-        str, typer.Option(help="What the network is told of it: full, covariance, scale, correlation, none.")
+        str, typer.Option(help="What the network sees of it: full, covariance, scale, correlation, none.")
     ] = "full",
-    start: Annotated[
-        str | None, typer.Option(help="Network to start from; for utility `decide` unless told otherwise.")
-    ] = None,
+    start: Annotated[str | None, typer.Option(help="Network to start from; for utility `decide` by default.")] = None,
     return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
     steps: Steps = None,
     seed: Seed = None,
@@ -107,7 +98,7 @@ def decide(
         typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % is held out."),
     ] = None,
     cost_bps: Annotated[
-        float | None, typer.Option(help="With --data: cost of what is traded, in basis points; 10 unless told.")
+        float | None, typer.Option(help="With --data: trading cost in basis points; 10 by default.")
     ] = None,
     prices: Annotated[bool, typer.Option("--prices", help="With --data: it holds prices.")] = False,
     returns: Annotated[bool, typer.Option("--returns", help="With --data: it holds returns.")] = False,
@@ -120,7 +111,6 @@ def decide(
 
     Example: time2decide train decide --data my.csv --out runs/mine
     """
-    from time2decide.core.provenance import provenance
     from time2decide.policy.model import load_policy
     from time2decide.policy.network import PolicyConfig
     from time2decide.policy.training import PRESETS, UTILITY, train_policy
@@ -130,7 +120,7 @@ def decide(
         expect(return_weight is None, "return_weight", "none with --data (forecasts are not tuned)", "one")
         if (objective, covariance) != ("oracle", "full"):
             raise InputError("objective, covariance: expected none with --data (they are those of --start), found one")
-        changed = _told(steps=steps, seed=seed, cost_bps=cost_bps)
+        changed = _given(steps=steps, seed=seed, cost_bps=cost_bps)
         _fine_tune(data, values_flag(prices, returns), out, start or "decide", changed, threads, as_json)
         return
     if cost_bps is not None or prices or returns:
@@ -140,13 +130,10 @@ def decide(
         expect(return_weight is None, "return_weight", "none with --objective utility (forecasts stay)", "one")
         config = replace(config, **(UTILITY if preset != "smoke" else {}))
         start = start or "decide"
-    config = replace(config, **_told(steps=steps, seed=seed, return_weight=return_weight))
-    _prepare(out, threads)
+    config = replace(config, **_given(steps=steps, seed=seed, return_weight=return_weight))
     first = load_policy(start)[0] if start else None
-    notes = {"preset": preset, "threads": threads, "start": start, **provenance()}
-    with training() as report:
-        train_policy(config, out, start=first, report=report, notes=notes)
-    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+    _trained(partial(train_policy, config, out, start=first), out, threads, preset=preset, start=start)
+    _tell(out, as_json)
 
 
 @app.command()
@@ -173,24 +160,19 @@ def market(
 
     Example: time2decide train market --data us.csv --data eu.csv --measure sp500 --out runs/market
     """
-    from time2decide.core.provenance import provenance
     from time2decide.markets.tables import complete_returns
     from time2decide.policy.market_policy import SEES, MarketPolicyConfig
     from time2decide.policy.market_training import PRESETS, train_market_policy, walk_forward_figures
 
-    validate_choice("preset", preset, PRESETS)
+    config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     validate_choice("sees", sees, SEES)
-    config = replace(PRESETS[preset], **_told(steps=steps, seed=seed))
     trained, held_out = (
         {Path(name).name: complete_returns(name)[0] for name in names or []} for names in (data, measure)
     )
     both = sorted(set(trained) & set(held_out))
     expect(not both, "measure", "other universes than those of --data", both)
-    _prepare(out, threads)
-    notes: dict[str, Any] = {"preset": preset, "threads": threads, **provenance()}
-    network = MarketPolicyConfig(sees=sees)
-    with training() as report:
-        policy = train_market_policy(config, out, trained, policy_config=network, notes=notes, report=report)
+    work = partial(train_market_policy, config, out, trained, policy_config=MarketPolicyConfig(sees=sees))
+    policy = _trained(work, out, threads, preset=preset)
     roles = {"trained on": trained, "measured only": held_out}
     figures = [
         {"universe": name, "role": role, **row}
@@ -200,7 +182,7 @@ def market(
     ]
     made = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]
     policy.save_pretrained(out, {**made, "walk_forward": figures})
-    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+    _tell(out, as_json)
     for row in [] if as_json else figures:
         numbers = f"volatility {row['volatility']:.4f}, Sharpe {row['sharpe']:.2f}, traded {row['traded']:.4f}"
         typer.echo(f"{row['universe']} ({row['role']}), λ = {row['risk_aversion']:g}: {numbers}")
@@ -226,11 +208,11 @@ def chronos(
     """
     from time2decide.forecasting.chronos import ChronosTraining, TinyChronos, load_chronos, tiny_chronos, train_chronos
 
-    changed = _told(steps=steps, seed=seed)
+    config = ChronosTraining(**_given(steps=steps, seed=seed))
     backbone = load_chronos(start) if start else tiny_chronos(TinyChronos(kind))
     _prepare(out, threads)
     with training() as report:
-        train_chronos(backbone, ChronosTraining(**changed), out, report=report)
+        train_chronos(backbone, config, out, report=report)
     typer.echo(f"trained: {out}/model.safetensors")
 
 
@@ -258,23 +240,16 @@ def paper(
 
     Example: time2decide train paper --no-covariance --out runs/paper-sft
     """
-    from time2decide.core.provenance import provenance
     from time2decide.forecasting.backbones import load_backbone
     from time2decide.forecasting.timepfn import TimePFN
     from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter, train_repaired
 
-    validate_choice("preset", preset, REPAIRED_PRESETS)
-    config = replace(REPAIRED_PRESETS[preset], **_told(steps=steps, seed=seed, return_weight=return_weight))
+    config = _recipe(REPAIRED_PRESETS, preset, steps=steps, seed=seed, return_weight=return_weight)
     config = replace(config, model=replace(config.model, covariance=covariance))
     started = load_backbone(backbone) if ":" in backbone else TimePFN.from_pretrained(backbone)
-    _prepare(out, threads)
-    notes = {"preset": preset, "backbone": backbone, "threads": threads, **provenance()}
-    with training() as report:
-        if isinstance(started, TimePFN):
-            train_repaired(config, started, out, report=report, notes=notes)
-        else:
-            train_adapter(config, started, out, report=report, notes=notes)
-    _tell(out, as_json, lambda notes: f"trained in {notes['seconds']} s")
+    work: Any = train_repaired if isinstance(started, TimePFN) else train_adapter
+    _trained(partial(work, config, started, out), out, threads, preset=preset, backbone=backbone)
+    _tell(out, as_json)
 
 
 def _prepare(out: Path, threads: int) -> None:
@@ -288,22 +263,27 @@ def _prepare(out: Path, threads: int) -> None:
     validate_output_folder("--out", out)
 
 
-def _fine_tune(
-    data: str, told: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
-) -> None:
-    _prepare(out, threads)
+def _trained(work: Callable[..., Any], out: Path, threads: int, **notes: Any) -> Any:
+    """What a training returns, with progress; the notes go into the folder beside the provenance."""
     from time2decide.core.provenance import provenance
+
+    _prepare(out, threads)
+    with training() as report:
+        return work(report=report, notes={**notes, "threads": threads, **provenance()})
+
+
+def _fine_tune(
+    data: str, stated: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
+) -> None:
     from time2decide.forecasting.features import LEAST_WINDOW
     from time2decide.markets.oracle import WINDOW
     from time2decide.markets.tables import load_market
     from time2decide.markets.validation import validate_returns
     from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
 
-    table, values = load_market(data, told)
-    config = FineTuning(**changes)
-    notes = {"data": Path(data).name, "values": values, **provenance()}
-    with training() as report:
-        fine_tune_to(out, validate_returns(table, LEAST_WINDOW, WINDOW), start, config, report=report, notes=notes)
+    table, values = load_market(data, stated)
+    work = partial(fine_tune_to, out, validate_returns(table, LEAST_WINDOW, WINDOW), start, FineTuning(**changes))
+    _trained(work, out, threads, data=Path(data).name, values=values)
 
     def summary(made: dict[str, Any]) -> str:
         if made["holds"]:
@@ -319,14 +299,24 @@ def _fine_tune(
         typer.echo(f"  time2decide backtest {data} --last {rows} --strategies uniform,{out}")
 
 
-def _tell(out: Path, as_json: bool, summary: Callable[[dict[str, Any]], str]) -> None:
+def _tell(
+    out: Path,
+    as_json: bool,
+    summary: Callable[[dict[str, Any]], str] = lambda notes: f"trained in {notes['seconds']} s",
+) -> None:
     """What was made, as it stands in the folder: a line, or all facts as JSON."""
     facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
     line = f"{summary(facts['notes'])}: {out}/model.safetensors"
     typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)
 
 
-def _told(**options: Any) -> dict[str, Any]:
+def _recipe(presets: Mapping[str, Any], preset: str, **options: Any) -> Any:
+    """The recipe of a preset, changed by the options that were given."""
+    validate_choice("preset", preset, presets)
+    return replace(presets[preset], **_given(**options))
+
+
+def _given(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -227,11 +227,11 @@ def _from_hub(name: str) -> Path | None:
 def _match_config_file(path: Path, facts: Mapping[str, Any]) -> None:
     """Raise where ``config.json`` beside the weights is of another model, as after a kill between the two files."""
     try:
-        told = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
+        stored = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
         raise InputError(f"checkpoint: expected JSON in {path.parent}/config.json, found {one_line(error)}") from None
     keys = ("architecture", "config")
-    same = isinstance(told, dict) and all(told.get(key) == facts.get(key) for key in keys)
+    same = isinstance(stored, dict) and all(stored.get(key) == facts.get(key) for key in keys)
     expect(same, "checkpoint", f"{path.name} and config.json of one model", f"two in {path.parent}")

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,12 @@ class LoopConfig:
     patience: int | None = None  # evaluations without improvement before training stops
     stop_when_diverged: bool = False  # at a loss or gradient that is not finite; else its step is skipped
     seed: int = 0
+
+    @classmethod
+    def of(cls, recipe: object, **others: Any) -> LoopConfig:
+        """The fields of these names of a recipe; `others` come first."""
+        same = {field.name: getattr(recipe, field.name) for field in fields(cls) if hasattr(recipe, field.name)}
+        return cls(**same | others)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor
 
+_INTERVALS = {"share": "[0, 1)", "fraction": "[0, 1]", "inside": "(0, 1)"}  # of `validate_fields`
 ArrayLike = Any  # numpy array, torch tensor, nested list or number
 
 
@@ -130,20 +132,23 @@ def validate_count(name: str, value: int, *, least: int = 1) -> int:
     return int(value)
 
 
-def validate_fields(config: object, **rules: str) -> None:
-    """Validate fields of a configuration, named by rule and separated by spaces; None passes.
+def validate_fields(config: Any, **rules: str) -> None:
+    """Validate fields of a configuration dataclass, named by rule and separated by spaces; an optional one may be None.
 
-    Rules are `count` (a whole number ≥ 1), `natural` (≥ 0), `positive`, `non_negative` and `share` (in [0, 1)).
+    Rules are `count` (a whole number ≥ 1), `natural` (≥ 0), `positive`, `non_negative`, `share` (in [0, 1)),
+    `fraction` ([0, 1]) and `inside` ((0, 1)).
     """
-    for rule, names in rules.items():
-        for name in (name for name in names.split() if getattr(config, name) is not None):
-            value = getattr(config, name)
-            if rule in ("count", "natural"):
-                validate_count(name, value, least=int(rule == "count"))
-            elif rule == "share":
-                validate_interval(name, value, "[0, 1)")
-            else:
-                validate_positive(name, value, allow_zero=rule == "non_negative")
+    optional = {field.name for field in fields(config) if "None" in str(field.type)}
+    for name, rule in ((name, rule) for rule, names in rules.items() for name in names.split()):
+        value = getattr(config, name)
+        if value is None and name in optional:
+            continue
+        if rule in ("count", "natural"):
+            validate_count(name, value, least=int(rule == "count"))
+        elif rule in _INTERVALS:
+            validate_interval(name, value, _INTERVALS[rule])
+        else:
+            validate_positive(name, value, allow_zero=rule == "non_negative")
 
 
 def validate_flag(name: str, value: bool) -> bool:

@@ -1,8 +1,8 @@
-"""The decision network trained again: from another seed, and with parts of what it is told left out.
+"""The decision network trained again: from another seed, and with parts of its input left out.
 
-The seeds ask whether the table of the bundled network comes out again. The ablation asks what the network gains from
-the covariance and from forecasting beside deciding: one network per answer to "what is it told of the covariance" and
-per weight λ_r of the forecasts in the loss, all with the same short recipe. They are scored with the oracle's past
+The seeds test whether the table of the bundled network comes out again. The ablation measures what the network gains
+from the covariance and from forecasting beside deciding: one network per view of the covariance (`COVARIANCES`) and per
+weight λ_r of the forecasts in the loss, all with the same short recipe. They are scored with the oracle's past
 allocations on episodes of validation and evaluation series; λ_r is chosen by the former.
 """
 
@@ -80,13 +80,13 @@ def seeds_tables(rows: list[Row]) -> list[Table]:
 
 def ablation_tasks(preset: str) -> list[Config]:
     """Five views of the covariance with λ_r = 0.1, and the other weights with the full view."""
-    steps, stretch_count = {"smoke": (6, 6), "cpu": (1000, 150), "paper": (5000, 1000)}[preset]
+    steps, count = {"smoke": (6, 6), "cpu": (1000, 150), "paper": (5000, 1000)}[preset]
     weight = PRESETS["cpu"].return_weight
     pairs = [(covariance, weight) for covariance in COVARIANCES]
     pairs += [("full", other) for other in _RETURN_WEIGHTS if other != weight]
     pairs = pairs[:2] if preset == "smoke" else pairs
     recipe = "smoke" if preset == "smoke" else "cpu"
-    common = {"steps": steps, "stretches": stretch_count, "recipe": recipe, "seed": 0}
+    common = {"steps": steps, "stretches": count, "recipe": recipe, "seed": 0}
     return [{"covariance": c, "return_weight": w, **common} for c, w in pairs]
 
 
@@ -134,7 +134,7 @@ def ablation_claims(rows: list[Row]) -> list[Claim]:
     """What the paper says of covariance and of the return loss, one case per market and size of the budget."""
     rows = [row for row in rows if row["mse"] is not None]
     usual = PRESETS["cpu"].return_weight
-    told = {name: _by_cell(rows, (name, usual), "evaluation") for name in COVARIANCES}
+    scores = {name: _by_cell(rows, (name, usual), "evaluation") for name in COVARIANCES}
     known = {w: _by_cell(rows, ("full", w), "validation") for w in _RETURN_WEIGHTS}
     positive = [weight for weight, scores in known.items() if scores and weight > 0]
     forecasting: dict[tuple[str, str], float] = {}
@@ -142,13 +142,13 @@ def ablation_claims(rows: list[Row]) -> list[Claim]:
         best = min(positive, key=lambda weight: mean(known[weight].values()))
         forecasting = _by_cell(rows, ("full", best), "evaluation")
     pairs = {
-        "Told of the covariance it is below the one told nothing (SFT)": (told["covariance"], told["none"]),
-        "Covariance and means together are below nothing (SFT)": (told["full"], told["none"]),
+        "Told of the covariance it is below the one told nothing (SFT)": (scores["covariance"], scores["none"]),
+        "Covariance and means together are below nothing (SFT)": (scores["full"], scores["none"]),
         "Correlations alone, which the paper's tokens hold, are below nothing (SFT)": (
-            told["correlation"],
-            told["none"],
+            scores["correlation"],
+            scores["none"],
         ),
-        "Correlations improve on standard deviations and means alone": (told["full"], told["scale"]),
+        "Correlations improve on standard deviations and means alone": (scores["full"], scores["scale"]),
         "Forecasting beside deciding (the best λ_r > 0) is below λ_r = 0": (
             forecasting,
             _by_cell(rows, ("full", 0.0), "evaluation"),

@@ -1,8 +1,9 @@
 """The market policy on universes that it was not trained on, and what its second-order information is worth.
 
 For every universe the policy is trained on the prior of markets and on all other universes, four times: with all of
-its covariance tokens, with correlations only, with variances only, and without. Each walks through the universe by the
-protocol of `real-markets` at γ = 0.1 and 10 basis points, beside minimum variance with QIS and IEWMA covariances.
+its covariance tokens, with correlations only, with variances only, and without. Each is run walk-forward on it by
+the protocol of `real-markets` at γ = 0.1 and 10 basis points, beside minimum variance with QIS and IEWMA
+covariances.
 Universes are those of `real-markets`, assets with gaps left out.
 """
 

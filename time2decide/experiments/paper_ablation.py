@@ -82,8 +82,8 @@ def recipe_of(config: Config) -> RepairedTraining:
     base = REPAIRED_PRESETS[config["recipe"]]
     switches, changes = ARMS[config["arm"]]
     model = replace(base.model, **switches)
-    told = {"markets": (config["market"],), "risks": (config["risk_aversion"],), "steps": config["steps"]}
-    return replace(base, seed=config["seed"], model=model, **told, **changes)
+    recipe = {"markets": (config["market"],), "risks": (config["risk_aversion"],), "steps": config["steps"]}
+    return replace(base, seed=config["seed"], model=model, **recipe, **changes)
 
 
 def run(config: Config) -> list[Row]:

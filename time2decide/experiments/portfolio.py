@@ -72,9 +72,9 @@ CONFIDENCE = 0.95  # of intervals
 _DRAWS = 2000
 SIZES_BUDGETS = (0.5, 1.0, 2.0)
 _NOTE = (
-    "time2decide reads the allocations of the oracle at past steps, which past returns tell; time2decide-own its own "
-    "past allocations, as in the paper; time2decide-utility is trained on realised utility. sft, sft-own: the same "
-    "network, told nothing of the covariance. All of these are our network, not the paper's architecture: its kernel "
+    "time2decide reads the allocations of the oracle at past steps, which follow from past returns; time2decide-own "
+    "its own past allocations, as in the paper; time2decide-utility is trained on realised utility. sft, sft-own: the "
+    "same network without covariance inputs. All of these are our network, not the paper's architecture: its kernel "
     "bank is drawn from the same prior that generates the evaluation data. pto-network: exact optimum for the same "
     "network's forecasts; -shrunk: with ρ tuned on validation series for MSE, -shrunk-regret: for regret; "
     "averaged-oracle-network: the oracle's step, averaged over scenarios around them. pretrained: the TimePFN "

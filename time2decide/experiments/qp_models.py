@@ -369,7 +369,7 @@ def measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
 
 
 def facts(notes: dict[str, Any]) -> Row:
-    """What a row says about its model besides the measures."""
+    """The fields of a row about its model, besides the measures."""
     return {key: value for key, value in notes.items() if key != "cell"}
 
 

@@ -151,8 +151,8 @@ def chosen_tasks(tasks: list[Config], only: str) -> list[Config]:
     for name, sign, _ in wanted:
         known = sorted({key for task in tasks for key in task})
         expect(sign and name.strip() in known, "only", f"field=value with a field of {', '.join(known)}", repr(only))
-    told = {name.strip(): value.strip() for name, _, value in wanted}
-    return [task for task in tasks if all(str(task.get(name)) == value for name, value in told.items())]
+    values = {name.strip(): value.strip() for name, _, value in wanted}
+    return [task for task in tasks if all(str(task.get(name)) == value for name, value in values.items())]
 
 
 def stored_tasks(

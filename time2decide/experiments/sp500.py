@@ -100,7 +100,7 @@ def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures
     recipe = FineTuning(**(plain | {"seed": config["seed"], "cost_bps": config["cost_bps"]}))
     starts = range(first, len(returns), config["refit_every"])
     fits = [fine_tune(returns[:start], load_policy("decide")[0], recipe) for start in starts]
-    steps = tuple(start - first + WINDOW for start in starts)  # the walk begins a window before the first decision
+    steps = tuple(start - first + WINDOW for start in starts)  # the rollout begins a window before the first decision
     networks = tuple(PolicyStrategy(policy, "own", "tuned", look) for policy, _ in fits)
     notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "holds", "validation_utility")}
     return Refitted(steps, networks), notes

@@ -30,7 +30,7 @@ from time2decide.forecasting.timepfn import TimePFN, normalise
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a backbone says of windows (batch, window, N).
+    """Output of a backbone for windows (batch, window, N).
 
     tokens : (batch, N, tokens, width), after the backbone's own encoder
     forecast : (batch, horizon, N), mean or median, in the unit of the windows
@@ -77,7 +77,7 @@ class TimePFNBackbone(nn.Module):
 
 
 class KernelBankBackbone(nn.Module):
-    """The kernel bank: its token is what the bank and the lag regression say of a channel, in the channel's units."""
+    """The kernel bank: a token holds the forecasts of bank and lag regression for a channel, in the channel's units."""
 
     def __init__(self, window: int = 96) -> None:
         super().__init__()

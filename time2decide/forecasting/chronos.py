@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from time2decide.core.checkpoints import one_line
 from time2decide.core.files import write_text
 from time2decide.core.training import STATE, LoopConfig, Report, fit
-from time2decide.core.validation import InputError, expect, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
 from time2decide.forecasting.backbones import Encoded, outputs_of
 from time2decide.forecasting.pretraining import Pool, PretrainingConfig
 from time2decide.forecasting.timepfn import TimePFNConfig
@@ -50,9 +50,9 @@ class ChronosBackbone(nn.Module):
         batch, time, count = window.shape
         rows = window.mT.reshape(batch * count, time)  # (batch · N, time)
         with outputs_of(self.model.encoder) as seen:
-            told = self.model(rows, **self._groups(batch, count, window)).quantile_preds
+            predicted = self.model(rows, **self._groups(batch, count, window)).quantile_preds
         hidden = seen[0][0]  # (batch · N, tokens, width)
-        quantiles = told.reshape(batch, count, len(self.levels), self.horizon).permute(0, 2, 3, 1)
+        quantiles = predicted.reshape(batch, count, len(self.levels), self.horizon).permute(0, 2, 3, 1)
         middle = min(range(len(self.levels)), key=lambda k: abs(self.levels[k] - 0.5))
         return Encoded(hidden.reshape(batch, count, *hidden.shape[1:]), quantiles[:, middle], quantiles)
 
@@ -140,9 +140,7 @@ class ChronosTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "pool"):
-            validate_count(name, getattr(self, name))
-        validate_positive("lr", self.lr)
+        validate_fields(self, count="steps batch pool", positive="lr")
 
 
 def train_chronos(
@@ -165,9 +163,7 @@ def train_chronos(
         batch = pool.batch(step)
         return backbone.loss(batch.window, batch.target)
 
-    loop = LoopConfig(
-        steps=config.steps, lr=config.lr, optimiser="adam", schedule="one_cycle", clip_norm=1.0, seed=config.seed
-    )
+    loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle", clip_norm=1.0)
     settings = {"training": asdict(config), "model": backbone.name}
     done = fit(backbone, loss, loop, state=folder / STATE, settings=settings, report=report)
     backbone.model.save_pretrained(folder)

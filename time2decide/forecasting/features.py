@@ -1,4 +1,4 @@
-"""What a window of returns says about the next step: two forecasts with their errors, and second-order statistics.
+"""Features of a window of returns: two forecasts with their errors, and second-order statistics.
 
 Everything is per asset and indifferent to the order of the assets; scale and level of an asset are kept apart from
 its standardised values, as TimePFN does, so that a model knows them only if it is given them.
@@ -22,7 +22,7 @@ EXPERTS = 2  # kernel bank, lag regression
 LAGS = 16
 PENALTIES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)  # relative to the variance of the window
 _SHARPNESS = 10.0
-_LEAST = 0.05  # of 1 − h: a row that fits itself says little about the others
+_LEAST = 0.05  # of 1 − h: a row that fits itself carries little about the others
 LEAST_WINDOW = LAGS + 4
 VERSION = 1  # of the numbers: raise it when the same window has other features, so that caches are not mixed
 

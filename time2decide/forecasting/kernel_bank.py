@@ -1,4 +1,4 @@
-"""The forecast of somebody who knows the prior: Gaussian processes of many random kernels, averaged by evidence.
+"""The Bayes forecast under the LMC prior: Gaussian processes of many random kernels, averaged by evidence.
 
 A prior-fitted network such as TimePFN learns the map from a window to E[next | window] under a prior over series.
 For the LMC prior that map can be written down: draw N kernels of one channel from the prior; under each, everything

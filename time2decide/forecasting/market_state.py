@@ -1,4 +1,4 @@
-"""What years of returns say about the next days, carried forward day by day.
+"""The state of a market from years of returns, carried forward day by day.
 
 `MarketState` reads rows of returns and keeps sums, never the rows themselves:
 
@@ -9,7 +9,7 @@
   regression of tomorrow's returns on all of today's;
 - the forecasts of the kernel bank from each asset's last 96 returns, once the others show that far more can be
   predicted here than in markets of stocks;
-- the *record* of each forecast: what it was worth out of sample so far. Forecasts count for what their record says.
+- the *record* of each forecast: what it was worth out of sample so far. Forecasts are weighted by their record.
 
 A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
 
@@ -44,7 +44,7 @@ _CROSS_PENALTY = 400.0  # of the regression on all assets: coefficients have a p
 _MOST_CROSS = 200  # assets; beyond, a coefficient for every pair is too many and too dear, and that forecast is 0
 _FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE, _FORGET_CROSS = 750.0, 500.0, 250.0, 500.0  # half-lives
 _BANK_WINDOW = 96  # rows that the kernel bank reads
-_PREDICTABLE = 0.1  # correlation of a forecast with what came, from which the kernel bank is asked as well
+_PREDICTABLE = 0.1  # information coefficient from which the kernel bank forecasts as well
 _SURE = 4.0  # standard errors of that correlation
 _FIRST_RECORD = 0.2  # part of the record of the best other forecast that it begins with
 _FEW = 20.0  # days of a pair at which its correlation counts half, if there are gaps
@@ -83,7 +83,7 @@ _KEEP_FIT, _KEEP_RECORD, _KEEP_SCORE = (float(decay(h)) for h in (_FORGET_FIT, _
 
 @dataclass(frozen=True)
 class MarketTokens:
-    """What the state says after the last row: K half-lives, m assets, E forecasts.
+    """The state after the last row: K half-lives, m assets, E forecasts.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class MarketTokens:
     forecast : (E, m)
         Mean return per day over the days of `EXPERTS`, differences between assets only, before attenuation.
     slope, t_value : (E,)
-        Record of each forecast: slope of what came on what was forecast, and that slope in standard errors.
+        Record of each forecast: slope of outcomes on forecasts, and that slope in standard errors.
     worth, worth_error : (E,)
         What a long-short portfolio along each forecast has gained per unit traded, costs aside, and its standard
         error: trading along the forecast pays if it costs less than that.
@@ -207,7 +207,7 @@ class _Rows:
 
 
 class MarketState:
-    """Running sums over the returns of m assets; `extend` and `update` read rows, `tokens` says what is known then."""
+    """Running sums over the returns of m assets; `extend` and `update` read rows, `tokens` gives the state then."""
 
     def __init__(self, assets: int) -> None:
         m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
@@ -253,16 +253,16 @@ class MarketState:
         self.extend(row[None])
 
     def _read(self, returns: np.ndarray) -> int:
-        """Read rows, and how many: up to the row on which the kernel bank is asked for the first time."""
+        """Read rows, and how many: up to the row from which the kernel bank is used."""
         before = self._copy() if len(returns) > 1 and not self._bank_asked else self
         rows = self._standardise(returns)
         records = self._learn(rows)
         if not self._bank_asked:
-            asked = np.flatnonzero(self._predictable(*records))
-            if asked.size and asked[0] + 1 < len(rows):  # what came after was read without the kernel bank
+            switch = np.flatnonzero(self._predictable(*records))
+            if switch.size and switch[0] + 1 < len(rows):  # later rows were read without the kernel bank
                 self.__dict__ = before.__dict__
-                return self._read(returns[: asked[0] + 1])
-            if asked.size:
+                return self._read(returns[: switch[0] + 1])
+            if switch.size:
                 self._ask_the_bank(rows)
         return len(rows)
 
@@ -315,14 +315,14 @@ class MarketState:
         self._residuals.add(np.where(rows.known, residuals, 0.0))
         self._features.add(self._describe(count))
         kernels = self._kernel_forecasts(rows) if self._bank_asked else np.zeros_like(z)
-        came = self._returns.sum(_DAYS, 0 * _DAYS, count) / _DAYS[:, None]
-        own = self._coefficients(came) @ self._features.back(1, count)  # (T, pooled, m)
+        outcome = self._returns.sum(_DAYS, 0 * _DAYS, count) / _DAYS[:, None]
+        own = self._coefficients(outcome) @ self._features.back(1, count)  # (T, pooled, m)
         forecasts, papers = self._with_portfolios(
             np.concatenate([own, across[:, None], kernels[:, None]], axis=1), rows
         )
         self._forecasts.add(forecasts)
         self._papers.add(papers)
-        return self._judge(came)
+        return self._judge(outcome)
 
     def _with_portfolios(self, forecast: np.ndarray, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
         """Differences between assets of the forecasts (T, E, m), and the long-short portfolios along them."""
@@ -358,32 +358,32 @@ class MarketState:
         parts.append(self._returns.sum(_TREND_DAYS[0], _TREND_DAYS[1], count))
         return np.asarray(np.concatenate(parts, axis=1) / _SPANS)
 
-    def _coefficients(self, came: np.ndarray) -> np.ndarray:
+    def _coefficients(self, outcome: np.ndarray) -> np.ndarray:
         """Of the pooled regressions of each of the last days, (count, pooled, features).
 
         The Gram matrix of the forecasts for h days is the one of tomorrow's forecasts h − 1 days before.
         """
-        count = len(came)
+        count = len(outcome)
         x = self._features.back(2, count)  # what tomorrow's forecasts were made from
         new = np.empty((count, *self._fit.shape))
         new[:, :_FEATURES] = x @ x.swapaxes(1, 2)
         for e, h in enumerate(EXPERTS[:_POOLED]):
-            new[:, _FEATURES + e] = (self._features.back(1 + h, count) @ came[:, e, :, None])[..., 0]
+            new[:, _FEATURES + e] = (self._features.back(1 + h, count) @ outcome[:, e, :, None])[..., 0]
         fits = _recursion(self._fit, np.full((1, 1, 1), _KEEP_FIT), new)
         self._fit = fits[-1].copy()
         self._inverse_gram.add(np.linalg.inv(fits[:, :_FEATURES] + _RIDGE))
         inverse = self._inverse_gram.at(_DAYS[:_POOLED], count)
         return np.asarray((inverse @ fits[:, _FEATURES:, :, None])[..., 0])
 
-    def _judge(self, came: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _judge(self, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Keep the record of the forecasts whose days have passed, and of what trading along them earned.
 
-        `came` (T, E, m) has the mean returns of the last days relative to the other assets, standardised. Returns the
-        records and the sums of the gains after each of the T days, (T, 4, E) each.
+        `outcome` (T, E, m) has the mean returns of the last days relative to the other assets, standardised. Returns
+        the records and the sums of the gains after each of the T days, (T, 4, E) each.
         """
-        count = len(came)
-        said = self._forecasts.of_each(1 + _DAYS, count)  # (T, E, m)
-        new = [_dot(said, came), _dot(said, said), _dot(came, came), (said != 0).sum(-1)]
+        count = len(outcome)
+        forecast = self._forecasts.of_each(1 + _DAYS, count)  # (T, E, m)
+        new = [_dot(forecast, outcome), _dot(forecast, forecast), _dot(outcome, outcome), (forecast != 0).sum(-1)]
         records = _recursion(self._record, *_counted(new[-1] > 0, new))
         self._record = records[-1].copy()
         paper = self._papers.of_each(1 + _DAYS, count)
@@ -496,9 +496,9 @@ class MarketState:
     def tokens(self) -> MarketTokens:
         """What is known after the last row."""
         moments, pairs = self._folded()
-        products, squares, came, count = self._record
+        products, squares, outcome, count = self._record
         slope = products / np.maximum(squares, _TINY)
-        variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
+        variance = outcome / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
         t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
         worth, worth_error, pace = self._gain_per_unit_traded()
         score = self._score[:-1] / max(self._score[-1], _TINY)
@@ -555,9 +555,9 @@ def _mean_gain(worths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _information(records: np.ndarray) -> np.ndarray:
-    """Correlation of each forecast with what came, so far (the information coefficient), (T, E)."""
-    products, squares, came = records[:, 0], records[:, 1], records[:, 2]
-    return np.asarray(products / np.sqrt(np.maximum(squares * came, _TINY)))
+    """Information coefficient of each forecast so far: its correlation with the outcomes, (T, E)."""
+    products, squares, outcome = records[:, 0], records[:, 1], records[:, 2]
+    return np.asarray(products / np.sqrt(np.maximum(squares * outcome, _TINY)))
 
 
 def _raised(correlation: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.training import STATE, LoopConfig, Report, fit, stream
-from time2decide.core.validation import validate_count, validate_interval, validate_positive
+from time2decide.core.validation import validate_count, validate_fields
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
 from time2decide.markets.lmc import LMCConfig, lmc_series
 
@@ -48,15 +48,9 @@ class PretrainingConfig:
     model: TimePFNConfig = field(default_factory=TimePFNConfig)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "channels", "pool"):
-            validate_count(name, getattr(self, name))
+        validate_fields(self, count="steps batch channels pool", natural="seed", positive="lr fresh_every")
         validate_count("positions", self.positions, least=self.channels)
-        validate_count("seed", self.seed, least=0)
-        for name in ("lr", "fresh_every"):
-            validate_positive(name, getattr(self, name))
-        validate_interval("pct_start", self.pct_start, "(0, 1)")
-        for name in ("multiplicative_share", "rescaled_share", "noisy_share"):
-            validate_interval(name, getattr(self, name), "[0, 1]")
+        validate_fields(self, inside="pct_start", fraction="multiplicative_share rescaled_share noisy_share")
 
 
 SMALL = TimePFNConfig(patch_hidden=128, embed=64, layers=2, heads=4, feedforward=128, head_hidden=128, dropout=0.0)
@@ -111,16 +105,7 @@ def pretrain(
         torch.manual_seed(stream(config.seed, _WEIGHTS))
         model = TimePFN(config.model)
     pool = Pool(config)
-    loop = LoopConfig(
-        steps=config.steps,
-        lr=config.lr,
-        optimiser="adam",
-        schedule="one_cycle",
-        pct_start=config.pct_start,
-        clip_norm=config.clip_norm,
-        averaging=config.averaging,
-        seed=config.seed,
-    )
+    loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle")
     recipe = asdict(config)
     done = fit(
         model,

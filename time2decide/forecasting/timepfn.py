@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, expect, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import InputError, expect, validate_fields
 
 #: Bundled checkpoints.
 PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
@@ -47,16 +47,13 @@ class TimePFNConfig:
     eps: float = 1e-4  # added to the variance of a window; it shrinks windows of small returns, so scale those first
 
     def __post_init__(self) -> None:
-        counts = ("window", "horizon", "filters", "patch", "stride", "patch_hidden", "embed", "layers", "heads")
-        for name in (*counts, "feedforward", "head_hidden"):
-            validate_count(name, getattr(self, name))
-        validate_positive("eps", self.eps)
+        validate_fields(self, count="window horizon filters patch stride patch_hidden embed layers heads")
+        validate_fields(self, count="feedforward head_hidden", positive="eps", share="dropout")
         kernels, pools, heads = len(self.kernels), len(self.pools), self.heads
         expect(kernels == pools, "pools", "one per kernel", f"{pools} for {kernels}")
         fits = not self.embed % heads and not self.embed % 4
         expect(fits, "embed", f"a multiple of heads ({heads}) and of 4", self.embed)
         expect(self.patch <= self.window, "patch", f"at most the window ({self.window})", self.patch)
-        validate_interval("dropout", self.dropout, "[0, 1)")
 
     @property
     def features(self) -> int:

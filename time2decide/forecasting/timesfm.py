@@ -39,11 +39,11 @@ class TimesFMBackbone(nn.Module):
         mask = torch.zeros_like(rows, dtype=torch.bool)
         mask[:, :missing] = True
         with outputs_of(self.model) as seen:
-            told = (
+            predicted = (
                 self.model.decode(self.horizon, rows, mask)[0][:, -1] / self.scale
             )  # (batch · N, horizon, 1 + levels)
         tokens = seen[0][0][1]  # (batch · N, patches, width)
-        paths = told.reshape(batch, count, self.horizon, 1 + len(self.levels)).permute(0, 3, 2, 1)
+        paths = predicted.reshape(batch, count, self.horizon, 1 + len(self.levels)).permute(0, 3, 2, 1)
         return Encoded(tokens.reshape(batch, count, *tokens.shape[1:]), paths[:, 0], paths[:, 1:])
 
 

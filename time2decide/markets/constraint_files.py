@@ -1,4 +1,4 @@
-"""Constraints written down in a file, and contradictions among them told by name.
+"""Constraints written down in a file, and contradictions among them, by name.
 
 A TOML file may have these sections; every one is optional, and a CSV with the columns asset,lower,upper (and group, if
 wanted) is the same as a TOML file with `table = "that.csv"`.
@@ -52,7 +52,7 @@ _KEYS = {
 }
 
 
-_NAMED = 3  # bounds that are told one by one
+_NAMED = 3  # bounds that are listed one by one
 _Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows over (s, t), their lower and upper limits
 
 
@@ -232,13 +232,15 @@ def refuse_contradictions(
     for name in list(rows):
         fewer = {other: row for other, row in rows.items() if other != name}
         rows = rows if _can_be_met(fewer, lower, upper) else fewer
-    told = list(rows)
+    conflicts = list(rows)
     for word, bound, absent in (("upper", upper, np.inf), ("lower", lower, -np.inf)):
         needed = _needed_bounds(rows, lower, upper, bound, absent)
         named = [f"the {word} bound of {assets[i]} ({bound[i]:g})" for i in needed]
         many = f"the {word} bounds of {len(named)} assets (sum {bound[needed].sum():g})"
-        told += named if len(named) <= _NAMED else [many]
-    raise InputError(f"constraints: expected some portfolio that meets them all, found none for {' and '.join(told)}")
+        conflicts += named if len(named) <= _NAMED else [many]
+    raise InputError(
+        f"constraints: expected some portfolio that meets them all, found none for {' and '.join(conflicts)}"
+    )
 
 
 def _needed_bounds(

@@ -259,7 +259,7 @@ class VarianceEWMA:
 
 
 class CombinedIEWMA(OnlineCovariance):
-    """CM-IEWMA: the Cholesky factors of several iterated EWMAs, mixed as their last steps would have liked best.
+    """CM-IEWMA: the Cholesky factors of several iterated EWMAs, mixed by the likelihood of the last steps.
 
     With Σ_k⁻¹ = L_k L_kᵀ, the mixture is Σ⁻¹ = L Lᵀ, L = Σ_k π_k L_k, where π on the simplex maximises the Gaussian
     log-likelihood of the last `memory` steps, a concave function of π:
@@ -297,7 +297,7 @@ class CombinedIEWMA(OnlineCovariance):
         self._factors: np.ndarray | None = None
 
     def _update(self, rows: np.ndarray) -> None:
-        warm = max(0, len(rows) - self.memory - 1)  # earlier rows leave the memory before anybody asks
+        warm = max(0, len(rows) - self.memory - 1)  # earlier rows have left the memory before the next estimate
         if warm:
             for expert in self._experts:
                 expert.update(rows[:warm])

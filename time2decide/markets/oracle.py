@@ -1,4 +1,4 @@
-"""The oracle: the best feasible allocation of every step for somebody who knows that step's returns."""
+"""The oracle: the best feasible allocation of every step with that step's returns known."""
 
 from __future__ import annotations
 

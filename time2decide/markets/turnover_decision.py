@@ -103,7 +103,7 @@ def polish(Q, g0, box, cash, d, state, prices, free, ridge):
 
 
 def release(a, box, d, state, theta):
-    """Free one asset where all of T trade to one side but the turnover is not γ: the one that minds least, in place.
+    """Free one asset where all of T trade to one side but the turnover is not γ: the one nearest to trading, in place.
 
     The net exposure alone then fixes T, so that the budget needs an asset of the other side. Returns how many changed.
     """

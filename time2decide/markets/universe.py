@@ -77,7 +77,7 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     window : int
         Rows of history that a strategy sees, and that an asset must have before it is bought.
     delisting_return : float in [−1, 1]
-        What an asset earns on the step after its last return: 0 unless told, −1 for a total loss.
+        What an asset earns on the step after its last return: 0 by default, −1 for a total loss.
     """
     array = np.array(returns, dtype=float)
     validate_count("window", window, least=2)

@@ -83,15 +83,7 @@ def train_equivariant(
         problems = {name: tensor.to(place) for name, tensor in draw_problems(rng, config.batch, n, m).items()}
         return solver_loss(model, problems, depth)
 
-    loop = LoopConfig(
-        steps=config.steps,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        warmup=config.warmup,
-        clip_norm=config.clip_norm,
-        averaging=config.decay,
-        seed=config.seed,
-    )
+    loop = LoopConfig.of(config, averaging=config.decay)
     recipe = asdict(config)
     state = Path(out_dir) / STATE
     done = fit(model, loss, loop, state=state, settings=recipe, save_every=save_every, report=report)

@@ -87,22 +87,16 @@ def train(
 
 def _loop(config: TrainingConfig, per_epoch: int) -> LoopConfig:
     total = config.epochs * per_epoch
-    return LoopConfig(
-        steps=total,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
+    return LoopConfig.of(
+        config,
         fused=True,
-        schedule=config.schedule,
+        steps=total,
         warmup=config.warmup * total,
         decay_from=config.warmup * total,
-        factor=config.factor,
         plateau_patience=config.patience,
-        min_lr=config.min_lr,
-        clip_norm=config.clip_norm,
         evaluate_every=per_epoch,
         patience=config.stop_after,
         stop_when_diverged=True,
-        seed=config.seed,
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import expect, validate_count
+from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.backbones import Backbone, Encoded
 from time2decide.forecasting.timepfn import EncoderLayer, TimePFNConfig, positions
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
@@ -41,8 +41,7 @@ class AdapterConfig:
     readout: ReadoutConfig = field(default_factory=ReadoutConfig)
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "width", "assets", "history", "embed", "layers", "heads", "feedforward"):
-            validate_count(name, getattr(self, name))
+        validate_fields(self, count="tokens width assets history embed layers heads feedforward")
         fits = self.embed % self.heads == 0 and self.embed % 4 == 0
         expect(fits, "embed", f"a multiple of heads ({self.heads}) and of 4", self.embed)
 
@@ -64,8 +63,8 @@ class DecisionAdapter(PretrainedModel):
         self.layers = nn.ModuleList([EncoderLayer(sizes) for _ in range(config.layers)])
         self.readout = DecisionReadout(2 * d, config.readout)
 
-    def forward(self, told: Encoded, returns: Tensor, allocations: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
-        """Target weights (batch, m), of what the backbone told and of histories (batch, window, m)."""
+    def forward(self, encoded: Encoded, returns: Tensor, allocations: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
+        """Target weights (batch, m), from the backbone's output and histories (batch, window, m)."""
         m = returns.shape[-1]
         expect(self.covariance is None or m == self.config.assets, "returns", f"{self.config.assets} assets", m)
         past = allocations[:, -self.config.history :].mT  # (batch, m, history)
@@ -73,12 +72,12 @@ class DecisionAdapter(PretrainedModel):
         front = [torch.stack([self.condition[0](gamma[:, None] / 2), self.condition[1](_log(risk))], dim=1)]
         if self.covariance is not None:
             front.append(self.covariance(covariance_rows(returns)) + place[:, 0])
-        assets = [self.returns(told.tokens.flatten(2)) + place[:, 1], self.allocations(past) + place[:, 2]]
+        assets = [self.returns(encoded.tokens.flatten(2)) + place[:, 1], self.allocations(past) + place[:, 2]]
         tokens = torch.cat([*front, *assets], dim=1)  # (batch, front + 2m, embed)
         for layer in self.layers:
             tokens = layer(tokens)
         both = torch.cat([tokens[:, -2 * m : -m], tokens[:, -m:]], dim=-1)  # (batch, m, 2 · embed)
-        answer: Tensor = self.readout(told.forecast[:, 0], returns, allocations[:, -1], both, gamma, risk)
+        answer: Tensor = self.readout(encoded.forecast[:, 0], returns, allocations[:, -1], both, gamma, risk)
         return answer
 
 
@@ -107,19 +106,19 @@ class BackboneModel(nn.Module):
 
     def forward(self, returns: Tensor, allocations: Tensor, gamma: Tensor, risk: Tensor) -> tuple[Tensor, Tensor]:
         """Forecast (batch, horizon, m) and decision (batch, 1, m) of windows (batch, window, m)."""
-        told = self.encode(returns)
-        return told.forecast, self.adapter(told, returns, allocations, gamma, risk)[:, None]
+        encoded = self.encode(returns)
+        return encoded.forecast, self.adapter(encoded, returns, allocations, gamma, risk)[:, None]
 
     def encode(self, returns: Tensor) -> Encoded:
-        """What the backbone says, which depends on the returns alone; windows that follow each other and are the same
+        """The backbone's output, which depends on the returns alone; windows that follow each other and are the same
         (one market at several budgets) are encoded once.
         """
         same = (returns[1:] == returns[:-1]).flatten(1).all(dim=1)  # (batch − 1,)
         number = torch.cat([torch.zeros(1, dtype=torch.int64), (~same).long().cumsum(0)])  # of the window to encode
         first = torch.cat([torch.ones(1, dtype=torch.bool), ~same])
         with torch.no_grad():
-            told = self.backbone.encode(returns[first])
-        return Encoded(told.tokens[number], told.forecast[number])
+            encoded = self.backbone.encode(returns[first])
+        return Encoded(encoded.tokens[number], encoded.forecast[number])
 
 
 def covariance_rows(returns: Tensor) -> Tensor:

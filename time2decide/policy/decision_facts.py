@@ -1,4 +1,4 @@
-"""Everything that can be said about one decision, as plain numbers by asset, for JSON."""
+"""One decision with its checks, uncertainty and reasons as plain numbers by asset, for JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decision_facts(
     model : str
         A bundled checkpoint or a folder.
     with_uncertainty, with_explanation : bool
-        Whether to ask the same question about perturbed histories, and for the reasons: each takes as long as many
+        Whether to decide for perturbed histories too, and to explain: each takes as long as many
         decisions.
     seed : int
         Of the ensembles.

@@ -1,6 +1,6 @@
-"""What can be said about one decision of a decision network: how sure it is and why it was made.
+"""Uncertainty and explanation of one decision of a decision network.
 
-Uncertainty: the same question is asked about perturbed histories. Reasons: what the network wants to trade in the
+Uncertainty: the same decision for perturbed histories. Reasons: what the network wants to trade in the
 direction that was taken is φ = ½ Σ_i sign(s_i − p_i) ŝ_i, with ŝ its answer before the budget is imposed (afterwards
 the amount is γ/2 wherever the budget binds, whatever the returns). φ is differentiated through the network and the
 forecasts, back to the window of returns. The oracle's past allocations, which the network also reads, are held fixed:
@@ -39,7 +39,7 @@ class Explanation:
     covariance : Σ_j |∂φ/∂C_ij · C_ij| + |∂φ/∂ log σ_i|
         How much rests on row i of the covariance: its correlations, those of its forecast errors, and its scale.
     hindsight : float
-        ℓ1 change of the decision if the network were not told what would have been best before, and read the weights
+        ℓ1 change of the decision if the network did not see what would have been best before, and read the weights
         held instead; 0 for a network that reads those anyway.
     """
 

@@ -7,7 +7,7 @@ The rows are split in time:
 
 What is learned is what to do with a forecast, not the forecast: the read-out alone, some hundred weights, goes on
 from the bundled ones, for the utility that its decisions earn net of costs, on its own past allocations. Real returns
-say too little to fit more. Every few steps the network walks over the validation rows, from equal weights; the weights
+carry too little to fit more. Every few steps it is rolled out over the validation rows, from equal weights; the weights
 that earn the most there are kept, those it started from included. If even they do not earn more than holding still, by
 one standard error, the network that is kept is one that does not trade.
 """
@@ -29,7 +29,7 @@ from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, episodes_of
-from time2decide.policy.losses import Group, Place, draw_inertia, utility_loss, walk_utility
+from time2decide.policy.losses import Group, Place, draw_inertia, rollout_utility, utility_loss
 from time2decide.policy.model import load_policy
 from time2decide.policy.network import HISTORY, Policy
 
@@ -52,8 +52,8 @@ class FineTuning:
     episodes: int = 200  # of training
     decisions: int = 24  # per episode
     burn_in: int = 24
-    check_every: int = 25  # steps between two walks over the validation rows and gatherings of own histories
-    patience: int = 4  # walks without progress before it stops
+    check_every: int = 25  # steps between two rollouts over the validation rows and gatherings of own histories
+    patience: int = 4  # rollouts without progress before it stops
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ def fine_tune(
     split = split_rows(len(returns), config)
     rng = np.random.default_rng(config.seed)
     training = Group(_random_episodes(returns[split.training], config, rng))
-    validation = Group(_walk(returns[split.validation], config))
+    validation = Group(_one_episode(returns[split.validation], config))
     validation.own[:, :, :HISTORY] = 1.0 / returns.shape[1]
     model = copy.deepcopy(start)
     draws = [_draw(training, config, rng) for _ in range(config.steps)]  # all at once: step t needs no generator
@@ -139,15 +139,8 @@ def fine_tune(
 
 
 def _loop(config: FineTuning) -> LoopConfig:
-    return LoopConfig(
-        steps=config.steps,
-        lr=config.lr,
-        weight_decay=1e-3,
-        clip_norm=1.0,
-        evaluate_every=config.check_every,
-        evaluate_first=True,
-        patience=config.patience,
-        seed=config.seed,
+    return LoopConfig.of(
+        config, weight_decay=1e-3, clip_norm=1.0, evaluate_every=config.check_every, evaluate_first=True
     )
 
 
@@ -189,7 +182,7 @@ def _random_episodes(rows: np.ndarray, config: FineTuning, rng: np.random.Genera
     return _of(np.stack([rows[s : s + length] for s in starts]), config)  # (n, length, m)
 
 
-def _walk(rows: np.ndarray, config: FineTuning) -> Episodes:
+def _one_episode(rows: np.ndarray, config: FineTuning) -> Episodes:
     """All rows as one episode, once for each λ."""
     return _of(np.repeat(rows[None], len(config.risks), axis=0), config)
 
@@ -208,9 +201,9 @@ def _draw(group: Group, config: FineTuning, rng: np.random.Generator) -> tuple[P
 
 
 def _validate(model: Policy, group: Group, config: FineTuning) -> Tensor:
-    """The net utility of every step of a walk over the validation rows."""
+    """The net utility of every step of a rollout over the validation rows."""
     group.gather(model, torch.arange(len(group.data.turnover_l1)))
-    return walk_utility(group, config.cost_bps / 1e4)
+    return rollout_utility(group, config.cost_bps / 1e4)
 
 
 @torch.no_grad()

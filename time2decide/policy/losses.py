@@ -112,7 +112,7 @@ def draw_inertia(count: int, rng: np.random.Generator) -> Tensor:
 
 
 def _wanted(model: Policy, observation: PolicyInput, inertia: Tensor) -> Tensor:
-    """What the network asks for before it is made feasible, (n, m)."""
+    """Target weights before they are projected, (n, m)."""
     answer = model(observation)
     if model.config.objective == "oracle":
         return answer.weights
@@ -124,7 +124,7 @@ def _wanted(model: Policy, observation: PolicyInput, inertia: Tensor) -> Tensor:
     return pull.clamp(-_FAR, _FAR) + held * omega / (answer.spread[:, None] + omega)
 
 
-def walk_utility(group: Group, cost: float) -> Tensor:
+def rollout_utility(group: Group, cost: float) -> Tensor:
     """Utility as in `utility_loss` of what was gathered last, mean over episodes and budgets, (S,)."""
     data = group.data
     held, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each

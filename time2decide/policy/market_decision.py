@@ -21,8 +21,8 @@ from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPo
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
-COST_BPS = 10.0  # of a trade, unless told
-RISK_AVERSION = 5.0  # λ of the market policy, unless told
+COST_BPS = 10.0  # default cost of a trade
+RISK_AVERSION = 5.0  # default λ of the market policy
 _NORMAL = 1.96  # standard errors of a 95 % interval
 _FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 
@@ -33,7 +33,7 @@ class ForecastRecord:
 
     days : that it is for
     reads : what it is made from: each asset's own past and residuals, all assets, or the kernel bank
-    slope, t_value : of what came on what was forecast
+    slope, t_value : of outcomes on forecasts
     worth_bps, worth_error_bps : gain per unit traded of a long-short portfolio along it, and its standard error
     probability : that this is the forecast that pays for its costs
     follow : factor by which it enters the decision
@@ -199,7 +199,7 @@ def market_decision(
 ) -> MarketDecision:
     """The decision after the last row of a state, from validated arguments.
 
-    `known` (m,) says which assets it is about; `previous`, constraints and benchmark then are theirs only.
+    `known` (m,) is the mask of the assets that it is about; `previous`, constraints and benchmark are theirs only.
     """
     tokens, cost = state.tokens(), cost_bps / 1e4
     tokens = tokens if known is None else tokens.of_assets(known)

@@ -1,4 +1,4 @@
-"""The policy for real markets: it reads covariance tokens and forecasts with their record, and says what to optimise.
+"""The policy for real markets: covariance tokens and forecasts with their record in, a portfolio problem out.
 
 A network of some thousand weights looks at `MarketTokens` and answers with the data of one portfolio problem:
 
@@ -8,7 +8,7 @@ A network of some thousand weights looks at `MarketTokens` and answers with the 
   is the one that pays for its costs, given the records of all;
 - how many days a trade lasts, over which its cost is spread.
 
-Σ is what the network says, the same for every λ, γ and cost; μ and days are rules without trained weights.
+Σ comes from the network, the same for every λ, γ and cost; μ and days are rules without trained weights.
 
 The exact solver answers, and gives the gradient by which the network is trained. The network is
 permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
@@ -49,10 +49,11 @@ _MOST_BEYOND = 30.0  # near equals are averaged
 # The rule that training starts from.
 _VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
 _CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
-_CAUTION = 0.5  # see `courage`
+_CAUTION = 0.5  # see `forecast_shrinkage`
 _LASTS = 10.0  # days for which a forecast of a few days is worth something
 _DAYS, _AT, _MOST_DAYS = 3.7, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
-_CALM, _RESTLESS = 8.0, 0.02  # a trade lasts so much longer where risks are constant; QLIKE that says they are not
+_CONSTANT_RISK = 8.0  # factor on the holding period where volatility is constant
+_VARYING = 0.02  # difference in QLIKE that shows that it is not
 
 
 @dataclass(frozen=True)
@@ -158,10 +159,10 @@ class MarketPolicy(PretrainedModel):
         sigma = (volatility_mix * volatility.log().transpose(1, 2)).sum(-1).exp()  # (B, m)
         covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
         probability = posterior(batch)
-        bold = probability * courage(batch)
-        days = lasting_days(batch, bold.sum(-1))
+        followed = probability * forecast_shrinkage(batch)
+        days = holding_days(batch, followed.sum(-1))
         fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
-        follow = bold * batch.slope.clamp(0.0, 1.2) * fading
+        follow = followed * batch.slope.clamp(0.0, 1.2) * fading
         signal = (follow[..., None] * batch.forecast).sum(1)
         prior = self._prior_mean(covariance, sigma)
         return MarketOutput(prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix)
@@ -209,39 +210,39 @@ def posterior(batch: MarketBatch) -> Tensor:
     return torch.cat([none, odds], -1).softmax(-1)[:, 1:]
 
 
-def courage(batch: MarketBatch) -> Tensor:
-    """IC² / (IC² + (c λσ)²): how much of a forecast somebody follows who minds risk, (B, E).
+def forecast_shrinkage(batch: MarketBatch) -> Tensor:
+    """IC² / (IC² + (c λσ)²): shrinkage factor of each forecast, (B, E).
 
     c goes from 0.5 at small λσ to 1 at λσ ≥ 0.35: c² = 0.25 min(1 + (λσ/0.2)², 4).
 
-    IC is the correlation of a forecast with what came, so far. Following a forecast concentrates the portfolio in
-    assets that have just moved, which is riskier than any covariance says. Strong forecasts are worth that at every
-    λ, weak ones to those who mind risk little.
+    IC is the information coefficient so far, the correlation of a forecast with the outcome. Following a forecast
+    concentrates the portfolio in assets that have just moved, which is riskier than any covariance shows. Strong
+    forecasts are worth that at every λ, weak ones at small λ only.
     """
     m = batch.volatility.shape[-1]
     typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
     pairs = m * record_rows(batch.rows)  # (B,)
     squared = batch.t_value**2 * torch.tensor(EXPERTS).float() / pairs[:, None]
-    minds = batch.risk_aversion * typical
-    caution = _CAUTION * minds * (1 + (minds / 0.2) ** 2).clamp_max(4.0).sqrt()
+    relative_risk = batch.risk_aversion * typical
+    caution = _CAUTION * relative_risk * (1 + (relative_risk / 0.2) ** 2).clamp_max(4.0).sqrt()
     return squared / (squared + caution[:, None] ** 2 + 1e-12)
 
 
-def lasting_days(batch: MarketBatch, bold: Tensor) -> Tensor:
+def holding_days(batch: MarketBatch, followed: Tensor) -> Tensor:
     """Days over which the cost of a trade is spread, (B,).
 
-    3.7 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. Who minds risk little rebalances seldom, so
+    3.7 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. At small λσ rebalancing is rare, so
     that a trade lasts long: in the theory of small proportional costs the band in which nothing is traded is the wider
-    the smaller λσ². Where risks are constant a trade lasts eight times longer. The record tells: the volatility of
-    1000 days then predicts no worse than that of 63. As far as forecasts are followed, `bold` in [0, 1], a trade lasts
-    no longer than they do.
+    the smaller λσ². Where volatility is constant a trade lasts eight times longer; the volatility of 1000
+    days then predicts no worse than that of 63. `followed` in [0, 1] is the share of forecasts: as far as they are
+    followed, a trade lasts no longer than they do.
     """
     typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
-    minds = (batch.risk_aversion * typical / _AT).clamp_min(1e-6)
-    minds = torch.where(minds < 1, minds, minds ** (1 / 3))
-    restless = ((batch.score[:, -1] - batch.score[:, _REFERENCE]) / _RESTLESS).clamp(0.0, 1.0)
-    days = (_DAYS / minds).clamp_max(_MOST_DAYS).log() + (1 - restless) * math.log(_CALM)
-    days = days + bold * (math.log(_LASTS) - days).clamp_max(0.0)
+    relative_risk = (batch.risk_aversion * typical / _AT).clamp_min(1e-6)
+    relative_risk = torch.where(relative_risk < 1, relative_risk, relative_risk ** (1 / 3))
+    varying = ((batch.score[:, -1] - batch.score[:, _REFERENCE]) / _VARYING).clamp(0.0, 1.0)
+    days = (_DAYS / relative_risk).clamp_max(_MOST_DAYS).log() + (1 - varying) * math.log(_CONSTANT_RISK)
+    days = days + followed * (math.log(_LASTS) - days).clamp_max(0.0)
     return days.clamp(0.0, math.log(_YEAR)).exp()
 
 
@@ -288,7 +289,7 @@ def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Ten
     typical = volatility[:, _REFERENCE].log().mean(-1).exp()  # (B,)
     rows = batch.rows.double().numpy()
     effective = effective_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
-    crowded = (m / torch.from_numpy(effective).float()).log() / 2
+    concentration = (m / torch.from_numpy(effective).float()).log() / 2
     numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log()]
     scores = 5 * batch.score.clamp(0.0, 0.3)
-    return torch.cat([torch.stack(numbers, -1), crowded, scores, correlation.mean((-2, -1))], -1)
+    return torch.cat([torch.stack(numbers, -1), concentration, scores, correlation.mean((-2, -1))], -1)

@@ -79,7 +79,7 @@ class TracedMarket:
 
     @cached_property
     def level(self) -> float:
-        """Mean variance of 1/N: losses are relative to it, so that wild times count for more than calm ones."""
+        """Mean variance of 1/N: losses are relative to it, so that volatile periods count for more than calm ones."""
         return max(float(self.covariance.mean()), 1e-10)
 
     def __len__(self) -> int:
@@ -160,15 +160,7 @@ def train_market_policy(
         pool = pools[int(rng.choice(len(pools), p=shares))]
         return risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config)
 
-    loop = LoopConfig(
-        steps=config.steps,
-        lr=config.lr,
-        weight_decay=1e-3,
-        warmup=30.0,
-        clip_norm=1.0,
-        averaging=0.98,
-        seed=config.seed,
-    )
+    loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
     progress = fit(policy, loss, loop, state=Path(out) / STATE, settings=settings, report=report)
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
@@ -246,13 +238,13 @@ def risk_loss(policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config
     one = torch.ones(len(days))  # Σ does not depend on λ and costs
     answer = pose(policy, pairs, one, one)
     sigma = answer.covariance.double()
-    came = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
+    realised = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
     level = torch.tensor([market.level for market, _ in pairs]).double().repeat_interleave(2)
     m = sigma.shape[-1]
     flat = torch.full((len(sigma), m), 1.0 / m, dtype=torch.float64)
     scaled = sigma / sigma.detach().mean((1, 2), keepdim=True)
     weights = portfolio_layer(torch.zeros_like(flat), scaled, flat, 1.0)
-    variance = _quadratic(weights, came) / level
+    variance = _quadratic(weights, realised) / level
     both = weights.view(-1, 2, m)
     turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
     return variance.mean() + config.turnover_weight * turnover.mean()

@@ -87,7 +87,7 @@ class PolicyStrategy:
         return self.policy(inputs)
 
     def target(self, output: PolicyOutput, observation: Observation) -> np.ndarray:
-        """The weights that an output asks for, (series, budgets, m)."""
+        """The target weights of an output, (series, budgets, m)."""
         n, k, m = observation.previous.shape
         if self.policy.config.objective == "oracle":
             return output.weights.double().numpy().reshape(n, k, m)
@@ -192,12 +192,12 @@ class Time2Decide:
 
     @property
     def risk_aversion(self) -> float:
-        """λ unless told: 5 for the market policy, the paper's 0.1 for the networks of its synthetic markets."""
+        """Default λ: 5 for the market policy, the paper's 0.1 for the networks of its synthetic markets."""
         return MARKET_RISK_AVERSION if isinstance(self.policy, MarketPolicy) else RISK_AVERSION
 
     @property
     def cost_bps(self) -> float:
-        """Cost of a trade unless told: 10 basis points for the market policy, none for the others."""
+        """Default cost of a trade: 10 basis points for the market policy, none for the others."""
         return COST_BPS if isinstance(self.policy, MarketPolicy) else 0.0
 
     def save_pretrained(self, folder: str | Path) -> Path:
@@ -207,8 +207,8 @@ class Time2Decide:
     def strategy(self, history: str | None = None, name: str | None = None) -> PolicyStrategy | MarketStrategy:
         """The model as a strategy for `backtest` and `rollout`.
 
-        `history` is whose past allocations a network of synthetic markets reads; the one it was trained for unless
-        told: ``own`` for a fine-tuned network and for one trained on utility, else ``hindsight``.
+        `history` is whose past allocations a network of synthetic markets reads; by default the one it was trained
+        for: ``own`` for a fine-tuned network and for one trained on utility, else ``hindsight``.
         """
         if isinstance(self.policy, MarketPolicy):
             return MarketStrategy(self.policy, name or "market")

@@ -26,7 +26,7 @@ from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import validate_choice
 from time2decide.forecasting.features import EXPERTS, WindowFeatures
 
-#: What the model is told beside standardised windows: nothing (then it is SFT), correlations, standard deviations and
+#: What the model sees beside standardised windows: nothing (then it is SFT), correlations, standard deviations and
 #: means, standard deviations and correlations, all three.
 COVARIANCES = ("none", "correlation", "scale", "covariance", "full")
 OBJECTIVES = ("oracle", "utility")
@@ -71,7 +71,7 @@ class PolicyInput:
 class PolicyOutput:
     """weights ŝ, the forecast of the next returns with its standard error, and scores of assets, each (n, m).
 
-    Weights answer for the oracle. A network for utility is asked for scores q and `spread` κ, (n,), instead, and the
+    Weights answer for the oracle. A network for utility gives scores q and `spread` κ, (n,), instead, and the
     answer is the feasible s of greatest qᵀs − λ sᵀΣs − κ/2 ‖s‖². Both look beyond the next step, as far as γ < 2
     makes a decision last:
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, expect, validate_choice, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
 from time2decide.policy.backbone_model import BackboneModel
 from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
@@ -51,11 +51,8 @@ class PaperModelConfig:
     backbone: TimePFNConfig = field(default_factory=TimePFNConfig)
 
     def __post_init__(self) -> None:
-        validate_count("assets", self.assets)
-        validate_positive("returns_scale", self.returns_scale)
+        validate_fields(self, count="assets", positive="returns_scale allocation_scale")
         validate_choice("normalisation", self.normalisation, ("channel", "joint"))
-        if self.allocation_scale is not None:
-            validate_positive("allocation_scale", self.allocation_scale)
 
 
 #: Every repair switched on, beside the sizes.
@@ -144,8 +141,8 @@ class PaperModel(PretrainedModel):
             expected = f"(batch, {config.backbone.window}, {config.assets})"
             found = f"{tuple(returns.shape)} and {tuple(allocations.shape)}"
             raise InputError(f"returns, allocations: expected shape {expected}, found {found}")
-        told = gamma is not None and risk is not None
-        expect(told or not (config.conditioned or config.readout), "gamma, risk", "one of each per window", "none")
+        given = gamma is not None and risk is not None
+        expect(given or not (config.conditioned or config.readout), "gamma, risk", "one of each per window", "none")
 
     def normalise(self, window: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
         """Window (batch, window, 2m) → (x − mean)/scale, mean and scale, by the rules of the configuration."""
@@ -172,8 +169,10 @@ class PaperModel(PretrainedModel):
         if self.condition is not None:
             assert gamma is not None
             assert risk is not None
-            told = (gamma[:, None] / 2, (risk[:, None] + 1e-3).log10())
-            found.append(torch.stack([part(value) for part, value in zip(self.condition, told, strict=True)], dim=1))
+            conditions = (gamma[:, None] / 2, (risk[:, None] + 1e-3).log10())
+            found.append(
+                torch.stack([part(value) for part, value in zip(self.condition, conditions, strict=True)], dim=1)
+            )
         return found
 
     def covariance_tokens(self, normal: Tensor, returns: Tensor | None = None) -> Tensor:

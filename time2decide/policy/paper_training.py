@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.training import LoopConfig, Progress, Report, fit
-from time2decide.core.validation import expect, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS
@@ -55,12 +55,8 @@ class PaperModelTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("series", "validation", "validation_windows", "epochs", "batch", "patience"):
-            validate_count(name, getattr(self, name))
-        validate_positive("return_weight", self.return_weight, allow_zero=True)
-        validate_positive("lr", self.lr)
-        validate_count("seed", self.seed, least=0)
-        validate_interval("pct_start", self.pct_start, "(0, 1)")
+        validate_fields(self, count="series validation validation_windows epochs batch patience", natural="seed")
+        validate_fields(self, non_negative="return_weight", positive="lr", inside="pct_start")
         expect(self.turnover_l1 in BUDGETS, "turnover_l1", f"one of {BUDGETS}", self.turnover_l1)
 
 
@@ -178,15 +174,8 @@ def _fine_tune(
     held_out = market_windows(config, "validation", backbone)
     windows = min(config.windows or training.count, training.count)
     per_epoch = -(-windows // config.batch)  # steps, rounded up
-    loop = LoopConfig(
-        steps=config.epochs * per_epoch,
-        lr=config.lr,
-        optimiser="adam",
-        schedule="one_cycle",
-        pct_start=config.pct_start,
-        evaluate_every=per_epoch,
-        patience=config.patience,
-        seed=config.seed,
+    loop = LoopConfig.of(
+        config, steps=config.epochs * per_epoch, optimiser="adam", schedule="one_cycle", evaluate_every=per_epoch
     )
     order: dict[int, np.ndarray] = {}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.validation import validate_count, validate_positive
+from time2decide.core.validation import validate_fields
 
 SHARPNESS = (0.3, 1.0, 3.0, 10.0)  # c of the comparisons σ(c·(z_i − z_j))
 _OWN = 8  # features of an asset: z, last return, mean, standard deviation, weight, its logarithm, γ, λ
@@ -37,9 +37,7 @@ class ReadoutConfig:
     temperature: float = 0.5  # τ at the start, in typical changes; learned from there
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "token_features"):
-            validate_count(name, getattr(self, name))
-        validate_positive("temperature", self.temperature)
+        validate_fields(self, count="hidden token_features", positive="temperature")
 
 
 class DecisionReadout(nn.Module):

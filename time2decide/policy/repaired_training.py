@@ -19,13 +19,7 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import checksum, load_checkpoint
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
-from time2decide.core.validation import (
-    expect,
-    validate_choice,
-    validate_count,
-    validate_interval,
-    validate_positive,
-)
+from time2decide.core.validation import expect, validate_choice, validate_fields, validate_positive
 from time2decide.forecasting.backbones import Backbone, load_backbone
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
@@ -69,14 +63,9 @@ class RepairedTraining:
     start: str = ""  # digest of the backbone that it goes on from; set by `prepare`
 
     def __post_init__(self) -> None:
-        for name in ("series", "validation", "steps", "batch", "warmup", "refresh_every", "episodes", "episode_steps"):
-            validate_count(name, getattr(self, name))
-        for name in ("lr", "clip_norm"):
-            validate_positive(name, getattr(self, name))
-        for name in ("return_weight", "first_step", "budget_power"):
-            validate_positive(name, getattr(self, name), allow_zero=True)
-        for name in ("corrupted", "own", "refresh_share"):
-            validate_interval(name, getattr(self, name), "[0, 1]")
+        validate_fields(self, count="series validation steps batch warmup refresh_every episodes episode_steps")
+        validate_fields(self, positive="lr clip_norm", non_negative="return_weight first_step budget_power")
+        validate_fields(self, fraction="corrupted own refresh_share")
         expect(self.corrupted + self.own <= 1, "corrupted, own", "at most 1 in all", self.corrupted + self.own)
         for market in self.markets:
             validate_choice("markets", market, MARKETS)
@@ -290,14 +279,7 @@ def training_run(config: RepairedTraining, model: DecisionModel, folder: Path) -
             histories.refresh(averaged, data, step)
         return repaired_loss(model, draw(config, data, histories, step, model.horizon), config)
 
-    loop = LoopConfig(
-        steps=config.steps,
-        lr=config.lr,
-        warmup=config.warmup,
-        clip_norm=config.clip_norm,
-        averaging=config.averaging,
-        seed=config.seed,
-    )
+    loop = LoopConfig.of(config)
     kept = {"own": histories.own, "place": histories.place}
     run = TrainingRun(model, loss, loop, state=folder / STATE, settings={"recipe": asdict(config)}, kept=kept)
     return run

@@ -132,15 +132,7 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
             _refresh(run.average, groups, config, step, rng)
         return _loss(model, groups, config, step, rng)
 
-    loop = LoopConfig(
-        steps=config.steps,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        warmup=config.warmup,
-        clip_norm=config.clip_norm,
-        averaging=config.decay,
-        seed=config.seed,
-    )
+    loop = LoopConfig.of(config, averaging=config.decay)
     kept = {str(number): group.own for number, group in enumerate(groups)}
     run = TrainingRun(model, loss, loop, state=folder / STATE, settings={"recipe": asdict(config)}, kept=kept)
     return run

@@ -81,7 +81,7 @@ def _packed_plotly() -> str:
 def page_data(
     result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What the page shows, for JSON: the decision, the record and what it says, paths by budget and strategy."""
+    """What the page shows, for JSON: the decision, the record and the findings, paths by budget and strategy."""
     frame = result.frame[result.frame["series"] == 0]
     names = [str(name) for name in frame["strategy"].unique()]
     budgets = [float(budget) for budget in frame["turnover_l1"].unique()]

@@ -15,7 +15,7 @@ _INK, _GREY, _BLUE, _RED = "#1f2933", "#7b8794", "#0072B2", "#D55E00"
 
 
 def frontier_figure(facts: dict[str, Any]) -> Figure:
-    """Two panels over the turnover, from what `decision_facts` says with a frontier."""
+    """Two panels over the turnover, from `decision_facts` with a frontier."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
 """The report: one section per experiment and benchmark from the store, and the claims.
 
-As one HTML page that needs nothing else, and as Markdown. Both say the same.
+As one HTML page that needs nothing else, and as Markdown. Both have the same content.
 """
 
 from __future__ import annotations

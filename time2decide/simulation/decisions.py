@@ -1,7 +1,7 @@
-"""What a strategy that optimises decides: the exact portfolio for its forecasts, under all that an observation says.
+"""The exact portfolio of a strategy that optimises: for its forecasts, under the terms of its observation.
 
-Constraints, benchmark, turnover budget and current weights are those of the observation, so that an optimiser is never
-asked for a portfolio that the engine has to project afterwards.
+Constraints, benchmark, turnover budget and current weights are those of the observation, so that the engine
+need not project the answer of an optimiser.
 """
 
 from __future__ import annotations

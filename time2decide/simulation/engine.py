@@ -1,6 +1,6 @@
 """One engine for every strategy: it alone holds the future and hands out copies of the past.
 
-A strategy is anything with a `name` and `decide(observation) -> raw allocations`. It is asked once per step for all
+A strategy is anything with a `name` and `decide(observation) -> raw allocations`. It decides once per step for all
 series and all turnover budgets together. Its raw answer is projected onto the feasible set; the projected weights are
 its current weights from then on.
 """
@@ -51,7 +51,8 @@ class Observation:
     allocations : (series, budgets, window, m)
         The strategy's own projected weights of the same steps; uniform before its first decision.
     hindsight : (series, budgets, window, m), or None
-        The oracle's weights of the same steps, which depend on returns up to t − 1 only; for strategies that ask.
+        The oracle's weights of the same steps, which depend on returns up to t − 1 only; if the
+        strategy has `wants_hindsight`.
     turnover_l1 : (budgets,)
         γ
     risk_aversion : float
@@ -91,7 +92,7 @@ class Observation:
         return self.allocations[:, :, -1] if self.current is None else self.current
 
     def oracle_history(self) -> np.ndarray:
-        """`hindsight`, or an `InputError` if the strategy did not ask for it."""
+        """`hindsight`, or an `InputError` without `wants_hindsight`."""
         if self.hindsight is None:
             raise InputError("observation: expected the oracle's past allocations, found none (wants_hindsight is off)")
         return self.hindsight
@@ -130,7 +131,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class Rollout:
-    """What a strategy said and what it held, both (series, budgets, time, m); uniform before step `window`."""
+    """The raw answers of a strategy and its weights, both (series, budgets, time, m); uniform before step `window`."""
 
     name: str
     raw: np.ndarray
@@ -169,12 +170,12 @@ def rollout(
         p_t: the weights s_{t−1} of the step before, as in the paper, or what its returns made of them,
         s ⊙ (1 + r) / (1 + sᵀr), which is what an investor has to trade from.
     cost_bps : float
-        Told to the strategy; the rollout charges nothing.
+        Passed to the strategy; the rollout charges nothing.
     constraints : Constraints, optional
         Bounds, groups, exposures and cash; long-only and fully invested unless given. What is not invested is cash
         without return.
     benchmark : (m,), optional
-        Told to the strategy: weights that risk is measured from.
+        Passed to the strategy: weights that risk is measured from.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
     progress : function of (step, steps), optional
@@ -288,7 +289,7 @@ def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
 
 
 def validate_strategy(strategy: object) -> None:
-    """Raise unless `strategy` has what the engine asks of one."""
+    """Raise unless `strategy` has what the engine needs of one."""
     fits = {
         "name (text)": isinstance(getattr(strategy, "name", None), str),
         "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), (bool, np.bool_)),
@@ -303,9 +304,9 @@ def validate_strategy(strategy: object) -> None:
 
 def _answer(strategy: Strategy, observation: Observation) -> np.ndarray:
     series, budgets, m = observation.previous.shape
-    said = strategy.decide(observation)
+    raw = strategy.decide(observation)
     try:
-        answer = as_tensor(strategy.name, said).detach().cpu().double().numpy()
+        answer = as_tensor(strategy.name, raw).detach().cpu().double().numpy()
     except InputError as error:
         raise InputError(f"{strategy.name}: expected an array of weights ({error})") from None
     try:
