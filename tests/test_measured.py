@@ -1,0 +1,119 @@
+"""The figures of the README's table "Measured" are those of the stored rows."""
+
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from time2decide.experiments.registry import get_experiment
+from time2decide.experiments.store import Store, task_key
+from time2decide.qp import PAPER_SIZES
+
+ROOT = Path(__file__).parent.parent
+TABLE = (ROOT / "README.md").read_text().split("<!-- measured -->")[1].split("\n\n")[0]
+
+
+def rows(name):
+    """Stored rows of the tasks that the preset cpu has now."""
+    keys = None if name.startswith("bench-") else {task_key(task) for task in get_experiment(name).tasks("cpu")}
+    return Store(name, "cpu", ROOT / "results").rows(keys)
+
+
+def line(*words):
+    """The one line of the table that has all these words."""
+    (found,) = [row for row in TABLE.splitlines() if all(word in row for word in words)]
+    return found
+
+
+def short(value, digits=4):
+    """.0031 as the table writes it, −.29 with a minus sign."""
+    return f"{value:.{digits}f}".replace("0.", ".").replace("-", "−")
+
+
+def by_budget(found, strategy, key, market=None):
+    own = [row for row in found if row["strategy"] == strategy and market in (None, row["market"])]
+    return {g: mean(row[key] for row in own if row["turnover_l1"] == g) for g in (0.5, 1.0, 2.0)}
+
+
+def test_overheads():
+    found = [rows(f"runtime-{kind}") for kind in ("u", "r", "lc", "c")]
+    largest = " / ".join(f"{max(row['overhead'] for row in kind):.2f}" for kind in found)
+    assert f"≤ {largest}" in line("in its state form**")
+    literal = [[row["literal_overhead"] for row in kind] for kind in found]
+    assert " / ".join(f"{min(kind):.0f}–{max(kind):,.0f}" for kind in literal) in line("in its literal form**")
+
+
+def test_layers():
+    found = {(row["kind"], row["method"]): row for row in rows("convergence")}
+    plain = (("U", "gradient"), ("LC", "arrow_hurwicz"), ("R", "ista"), ("C", "projected_gradient"))
+    differences = [max(found[key]["largest_difference"] for key in keys) for keys in (plain, found)]
+    assert " / ".join(f"{value:.0e}".replace("e-0", "e-") for value in differences) in line("classical steps, largest")
+    layers = {key: row["layers_to_1e-6"]["median"] for key, row in found.items()}
+    best = {kind: min(layers[key] for key in found if key[0] == kind) for kind, _ in plain}
+    for kind, method in plain:
+        assert re.search(rf"{kind} {layers[kind, method]:.0f} →.* {best[kind]:.0f}\b", line("layers to 1e-6"))
+
+
+def test_learned_solver():
+    found = [row for row in rows("qp-agnostic") if row["model"] == "trained"]
+    own = [row for row in found if row["kappa"] is None and (row["n"], row["m"]) in PAPER_SIZES]
+    assert f"≤ {max(row['missed'] for row in own):.0e}".replace("e-0", "e-") in line("1 − R² at the nine sizes")
+    (shifted,) = [row for row in found if row["kappa"] == [10.0, 20.0] and (row["n"], row["m"]) == (5, 3)]
+    assert f"{shifted['missed']:.0e}" in line("κ 10–20")
+    assert {row["certified_without_fallback"] for row in own if (row["n"], row["m"]) in ((5, 3), (20, 16))} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "market", "words", "strategies"),
+    [
+        ("portfolio-clean", "clean", ("clean: our network",), ("time2decide-own", "time2decide")),
+        ("portfolio-clean", "clean", ("with the same forecasts",), ("pto-network",)),
+        ("portfolio-clean", "clean", ("architecture, repaired",), ("paper-repaired", "pto-timepfn")),
+        ("portfolio-noisy", "noisy-matched", ("0.0065",), ("time2decide-own", "time2decide", "pto-network")),
+    ],
+)
+def test_distance_to_the_oracle(experiment, market, words, strategies):
+    found = rows(experiment)
+    for strategy in strategies:
+        mse = by_budget(found, strategy, "mse", market)
+        assert f"{short(mse[0.5])} … {short(mse[2.0])}" in line(*words)
+
+
+@pytest.mark.parametrize(("market", "words"), [("clean", "basis points, clean"), ("noisy", "noisy (0.01)")])
+def test_regret(market, words):
+    found = rows(f"portfolio-{market}")
+    for strategy in ("time2decide-utility", "pto-network"):
+        regret = by_budget(found, strategy, "regret", market).values()
+        assert " / ".join(f"{1e4 * value:.1f}" for value in regret) in line(words)
+
+
+def test_stocks():
+    found = rows("sp500")
+    for strategy in ("time2decide-tuned", "time2decide"):
+        excess = {row["turnover_l1"]: row["sharpe_excess"] for row in found if row["strategy"] == strategy}
+        for budget in (0.1, 0.5, 1.0):
+            assert short(excess[budget], 2) in line("S&P 500")
+
+
+def test_theory():
+    (exact,) = [row for row in rows("toy-pto") if row["kind"] == "exact"]
+    pairs = dict(zip(exact["numbers"], zip(exact["pto"], exact["e2e"], strict=True), strict=True))
+    for number, digits in ((5, 4), (50, 4), (500, 5)):
+        assert " / ".join(short(value, digits) for value in pairs[number]) in line("two-asset model")
+    r2 = {row["arm"]: row["r2"] for row in rows("parity")}
+    best = [max(value for arm, value in r2.items() if arm.startswith(name)) for name in ("Linear", "Basic")]
+    assert " / ".join(short(value, 3) for value in best) in line("covariance learnt")
+    for arm, digits in (("no projection, width 16", 3), ("pure attention", 2), ("pure + constant channel", 3)):
+        assert short(r2[arm], digits) in line("without projection at equal width")
+
+
+def test_ratios():
+    oracle = [row["ratio"] for row in rows("bench-oracle") if row["ratio"]]
+    assert " / ".join(f"{round(value, -2):,.0f}" for value in oracle) in line("exact oracle")
+    labels = [row["ratio"] for row in rows("bench-labels")]
+    assert f"{round(min(labels), -1):.0f}–{round(max(labels), -1):.0f}" in line("exact labels")
+    projection = [row["ratio"] for row in rows("bench-projection") if row["assets"] == 16 and row["batch"] > 1]
+    assert " / ".join(f"{round(value, -2):,.0f}" for value in projection) in line("portfolio projection")
+    (batch,) = [row for row in rows("bench-decide") if row["decisions"] == 210]
+    assert f"{1 / batch['ratio']:.1f}; {batch['ratio_paper']:.1f}" in line("bench decide")
