@@ -41,7 +41,7 @@ def test_an_interrupt_saves_and_says_how_to_go_on(run, tmp_path, monkeypatch, co
         done = run(*arguments, "parts", cwd=tmp_path)
     assert done.returncode == code
     assert done.stdout == ""
-    expected = f"time2decide: interrupted after step {AT + 1}; all is saved, start the same command again to go on\n"
+    expected = f"time2decide: interrupted after step {AT + 1}; all is saved, start the same command again to resume\n"
     assert done.stderr == expected
     assert signal.getsignal(number) is before
     assert load_tensors(tmp_path / "parts/state.safetensors")[1]["progress"]["step"] == AT + 1

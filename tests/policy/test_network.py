@@ -260,11 +260,11 @@ def test_scores_start_as_the_mean_of_this_step_and_later_ones_and_as_the_forecas
     half, all_, more = (model(replace(some, turnover_l1=torch.full((6,), gamma))) for gamma in (1.0, 2.0, 3.0))
     later = some.features.level + some.features.scale * some.features.ahead
     assert torch.allclose(half.scores, (half.forecast + 0.5 * later) / 1.5, atol=1e-8)  # (1 − ½)²/½
-    assert (half.spread > 0).all()
+    assert (half.curvature > 0).all()
     assert torch.equal(all_.scores, all_.forecast)
     assert torch.equal(more.scores, more.forecast)
-    assert (all_.spread == 0).all()
-    assert (more.spread == 0).all()
+    assert (all_.curvature == 0).all()
+    assert (more.curvature == 0).all()
 
 
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 1.9])
@@ -275,11 +275,11 @@ def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_conc
     strategy = PolicyStrategy(load_policy("decide-utility")[0], "own")
     answer = strategy.output(strategy.inputs(past))
     best = strategy.target(answer, past)
-    scores, spread = answer.scores.double().numpy()[:, None], answer.spread.double().numpy()[:, None]
+    scores, kappa = answer.scores.double().numpy()[:, None], answer.curvature.double().numpy()[:, None]
 
     def worth(s: np.ndarray) -> np.ndarray:
         risk = np.einsum("nki,nij,nkj->nk", s, past.covariance, s)
-        return (scores * s).sum(-1) - 2.0 * risk - spread / 2 * (s**2).sum(-1)
+        return (scores * s).sum(-1) - 2.0 * risk - kappa / 2 * (s**2).sum(-1)
 
     assert np.abs(best - previous).sum(-1).max() <= gamma + 1e-12
     assert np.allclose(best.sum(-1), 1.0)

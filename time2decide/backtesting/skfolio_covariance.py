@@ -34,7 +34,7 @@ class OnlineCovarianceEstimator(BaseCovariance):
     A subclass is a dataclass (``@dataclass(eq=False, repr=False)``) whose fields are its parameters, and implements
     `_make`.
 
-    `fit` starts anew; `partial_fit` goes on from what was seen. A NaN return is a step without an observation: the
+    `fit` starts anew; `partial_fit` continues. A NaN return is a step without an observation: the
     averages of the asset stay as they are. `active_mask` is False where an asset is not listed; it is then forgotten,
     and its row and column of `covariance_` are NaN until it has `min_observations` again.
 

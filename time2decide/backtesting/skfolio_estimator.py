@@ -38,7 +38,7 @@ class Time2DecidePortfolio(BaseOptimization):
     model : str or Time2Decide, default="market"
         A bundled checkpoint, a folder made by ``time2decide train decide``, or a loaded model.
     previous_weights : float, dict or array-like of shape (n_assets,), optional
-        What is held now, of sum 1; equal weights if not given. Walk-forward validation passes the weights at the end
+        Current weights, of sum 1; equal weights if not given. Walk-forward validation passes the weights at the end
         of each fold on to the next.
     constraints : Constraints or path of a TOML or CSV file, optional
         Bounds, groups, exposures and cash; long-only and fully invested unless given. A file names the columns of X.

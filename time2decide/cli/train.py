@@ -44,7 +44,7 @@ def qp(
 ) -> None:
     """Train the size-agnostic QP solver, the `neural` method of solve.
 
-    Start the same command again to go on after an interruption; the result is the same to the last bit.
+    Start the same command again to resume; the result is the same to the last bit.
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
@@ -68,7 +68,7 @@ def forecast(
 ) -> None:
     """Pretrain TimePFN, the forecasting backbone, on synthetic series that are drawn while it learns.
 
-    Start the same command again to go on after an interruption; the result is the same to the last bit.
+    Start the same command again to resume; the result is the same to the last bit.
 
     Example: time2decide train forecast --preset cpu --out runs/forecast
     """
@@ -84,7 +84,7 @@ def decide(
     preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the bundled checkpoint, about 15 minutes.")] = "cpu",
     out: Out = Path("runs/decide"),
     objective: Annotated[
-        str, typer.Option(help="oracle: the expected best allocation. utility: go on from --start for what it earns.")
+        str, typer.Option(help="oracle: the expected best allocation. utility: train --start on what it earns.")
     ] = "oracle",
     covariance: Annotated[
         str, typer.Option(help="What the network sees of it: full, covariance, scale, correlation, none.")
@@ -107,7 +107,7 @@ def decide(
 ) -> None:
     """Train the decision network of Time2Decide, or fine-tune it on your own table with --data.
 
-    Start the same command again to go on after an interruption; the result is the same to the last bit.
+    Start the same command again to resume; the result is the same to the last bit.
 
     Example: time2decide train decide --data my.csv --out runs/mine
     """
@@ -156,7 +156,7 @@ def market(
 
     Assets with gaps are left out. Walk-forward figures of every universe are written into the notes: which were
     trained on, which only measured.
-    Start the same command again to go on after an interruption; the result is the same to the last bit.
+    Start the same command again to resume; the result is the same to the last bit.
 
     Example: time2decide train market --data us.csv --data eu.csv --measure sp500 --out runs/market
     """
@@ -202,7 +202,7 @@ def chronos(
     """Fine-tune Chronos-Bolt or Chronos-2 on the synthetic series, or train a tiny one from nothing.
 
     The result is a backbone: backtest it as pto:chronos:FOLDER, or put the decision layer on it with
-    train paper --backbone chronos:FOLDER. Start the same command again to go on after an interruption.
+    train paper --backbone chronos:FOLDER. Start the same command again to resume.
 
     Example: time2decide train chronos --kind bolt --out runs/chronos
     """
@@ -235,7 +235,7 @@ def paper(
 ) -> None:
     """Train the paper's model with its repairs: TimePFN, covariance tokens, one model for all turnover budgets.
 
-    Start the same command again to go on after an interruption; the result is the same to the last bit. With a backbone
+    Start the same command again to resume; the result is the same to the last bit. With a backbone
     of another package the same tokens and read-out are trained on top of it.
 
     Example: time2decide train paper --no-covariance --out runs/paper-sft
@@ -323,7 +323,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 @contextmanager
 def training() -> Iterator[Report]:
-    """Report on the steps; after Ctrl-C or SIGTERM say where it stopped and how to go on, and exit with 130 or 143."""
+    """Report on the steps; after Ctrl-C or SIGTERM print where it stopped and how to resume; exit code 130 or 143."""
     from time2decide.core.training import step_report
 
     at = 0
@@ -338,6 +338,6 @@ def training() -> Iterator[Report]:
             yield report
     except (KeyboardInterrupt, SystemExit) as error:
         saved = "all is saved, " if at else ""
-        go_on = f"{saved}start the same command again to go on"
-        print(f"time2decide: interrupted after step {at}; {go_on}", file=sys.stderr)
+        resume = f"{saved}start the same command again to resume"
+        print(f"time2decide: interrupted after step {at}; {resume}", file=sys.stderr)
         sys.exit(error.code if isinstance(error, SystemExit) else 130)

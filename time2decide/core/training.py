@@ -100,7 +100,7 @@ class TrainingRun:
     evaluate : () -> validation loss, optional
         The weights with the least one are kept.
     state : path, optional
-        File to save to and, where it exists, to go on from.
+        File to save to and, where it exists, to resume from.
     settings : JSON-able mapping
         What the run belongs to; a state with other settings is refused.
     kept : tensors by name, optional

@@ -210,9 +210,9 @@ def scored(
     """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
     result = rollout(returns, strategy, budgets, oracle=oracle, risk_aversion=risk_aversion)
     scores = score(result, returns, oracle)
-    held = result.allocations[:, :, WINDOW - 1 :]
-    excess = np.abs(np.diff(held, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
-    worst = np.maximum(np.maximum(np.abs(held.sum(-1) - 1).max((0, 2)), -held.min((0, 2, 3))), excess.max((0, 2)))
+    weights = result.allocations[:, :, WINDOW - 1 :]
+    excess = np.abs(np.diff(weights, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
+    worst = np.maximum(np.maximum(np.abs(weights.sum(-1) - 1).max((0, 2)), -weights.min((0, 2, 3))), excess.max((0, 2)))
     return [
         {
             "strategy": name,

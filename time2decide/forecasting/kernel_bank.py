@@ -76,8 +76,8 @@ class KernelBank:
         posterior = torch.softmax(_TEMPER * evidence, dim=-1)
         means = z @ self.weights  # (rows, N)
         mean = (posterior * means).sum(-1)
-        spread = self.variance * amplitude + (means - mean[:, None]).square()
-        return mean, (posterior * spread).sum(-1).sqrt(), (posterior * (z @ self.later)).sum(-1)
+        moment = self.variance * amplitude + (means - mean[:, None]).square()
+        return mean, (posterior * moment).sum(-1).sqrt(), (posterior * (z @ self.later)).sum(-1)
 
 
 @lru_cache(maxsize=4)

@@ -427,8 +427,8 @@ class MarketState:
         forecasts = []
         for window in np.stack(windows, axis=1):  # (96, m)
             found = window_features(window[None])
-            trust = found.deviations[0] ** -2  # (m, 2)
-            ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
+            precision = found.deviations[0] ** -2  # (m, 2)
+            ahead = (precision * found.forecasts[0]).sum(-1) / precision.sum(-1)
             forecasts.append((found.level[0] + found.scale[0] * ahead).double().numpy())
         return np.array(forecasts) / rows.unit
 

@@ -95,10 +95,10 @@ def pretrain(
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> TimePFN:
-    """Pretrain a TimePFN, or go on where a killed run left off, and write it to `out_dir`.
+    """Pretrain a TimePFN, or resume an interrupted run, and write it to `out_dir`.
 
     The folder gets ``model.safetensors`` and ``config.json``, for `TimePFN.from_pretrained`, and
-    ``state.safetensors``, from which a run goes on. It belongs to one recipe.
+    ``state.safetensors``, from which a run resumes. It belongs to one recipe.
     """
     folder = Path(out_dir)
     with torch.random.fork_rng(devices=[]):

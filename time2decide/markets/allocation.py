@@ -46,7 +46,7 @@ def mean_variance_step(
     covariance : (..., m, m)
         Σ, positive semidefinite.
     previous : (..., m)
-        Weights that are held: non-negative, of sum 1.
+        Current weights: non-negative, of sum 1.
     turnover_l1 : number or (...)
         γ, the full ℓ1 distance that may be traded: 2 allows any move.
     risk_aversion : float

@@ -63,13 +63,13 @@ def oracle_path(
     series, time, m = array.shape
     half = np.broadcast_to(half_turnover(budgets), (series, len(budgets)))
     path = np.full((series, len(budgets), time, m), 1.0 / m)
-    held = path[:, :, 0].copy()
+    weights = path[:, :, 0].copy()
     for t in range(window, time):
         sigma = _covariance_at(t, covariance, array[:, t - window : t])
         with np.errstate(over="ignore"):  # refused by what follows
             curvature = 2 * weight * sigma
-        held = best_allocations(array[:, None, t], curvature, held, half)
-        path[:, :, t] = held
+        weights = best_allocations(array[:, None, t], curvature, weights, half)
+        path[:, :, t] = weights
     if as_tensor("turnover_l1", turnover_l1).dim() == 0:
         path = path[:, 0]
     if as_tensor("returns", returns).dim() == 2:

@@ -57,13 +57,13 @@ def train_equivariant(
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> EquivariantSolver:
-    """Train a solver, or go on where a killed run left off, and write it to `out_dir`.
+    """Train a solver, or resume an interrupted run, and write it to `out_dir`.
 
     Parameters
     ----------
     out_dir : folder
         Gets ``model.safetensors`` and ``config.json``, for `EquivariantSolver.from_pretrained`, and
-        ``state.safetensors``, from which a run goes on. Belongs to one recipe.
+        ``state.safetensors``, from which a run resumes. Belongs to one recipe.
     save_every : float
         Seconds between checkpoints.
     report : callable, optional
@@ -125,12 +125,12 @@ def solver_loss(model: EquivariantSolver, problems: dict[str, Tensor], depth: in
     target = dual.unsqueeze(-1) / problem.unit  # (batch, m, 1)
     active = (target > 1e-9).to(target.dtype)
     energy = (target * (problem.scores @ target)).sum((1, 2))  # (batch,)
-    spread = x.square().sum(1).mean()
+    scale = x.square().sum(1).mean()
     total, weights = x.new_zeros(()), 0.0
     for level, (hat, logit) in enumerate(model.iterate(problem, depth), start=1):
         error = torch.relu(hat) - target
         dx = problem.X @ (C.mT @ (error * problem.unit))  # (batch, n, 1)
-        pooled = torch.log1p(dx.square().sum((1, 2)) / spread).mean()
+        pooled = torch.log1p(dx.square().sum((1, 2)) / scale).mean()
         ratio = (error * (problem.scores @ error)).sum((1, 2)).clamp_min(0) / (energy + 0.05)
         relative = torch.log1p((ratio + 1e-8).sqrt()).mean()
         gate = functional.binary_cross_entropy_with_logits(logit, active)

@@ -21,9 +21,9 @@ HISTOGRAM_EDGES = {
 def r2_score(predicted: Tensor, truth: Tensor) -> float:
     """1 − Σ‖x̂ − x*‖² / Σ‖x̄ − x*‖², pooled over instances and coordinates; x̄ is the mean of each coordinate."""
     _same_shape(predicted, truth)
-    spread = (truth - truth.mean(0)).square().sum().item()
+    total = (truth - truth.mean(0)).square().sum().item()
     missed = (predicted - truth).square().sum().item()
-    return 1 - missed / spread if spread > 0 else float("nan")
+    return 1 - missed / total if total > 0 else float("nan")
 
 
 def nmse(predicted: Tensor, truth: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def train(
     training, validation : (tokens, answers)
         Shapes (count, tokens, entries) and (count, n).
     checkpoint : path, optional
-        File to save to and, where it exists, to go on from. A finished one is loaded and nothing is trained.
+        File to save to and, where it exists, to resume from. A finished one is loaded and nothing is trained.
     save_every : float
         Seconds between two saves.
     progress : bool, optional

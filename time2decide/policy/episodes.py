@@ -151,10 +151,12 @@ def _oracle(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, ri
     """The oracle's path from uniform, (n, k, steps, m)."""
     n, steps, m = returns.shape
     path = np.empty((n, budgets.shape[1], steps, m))
-    held = np.full((n, budgets.shape[1], m), 1.0 / m)
+    weights = np.full((n, budgets.shape[1], m), 1.0 / m)
     for t in range(steps):
-        held = best_allocations(returns[:, None, t], 2 * risk[:, None, None] * covariance[:, t], held, budgets / 2)
-        path[:, :, t] = held
+        weights = best_allocations(
+            returns[:, None, t], 2 * risk[:, None, None] * covariance[:, t], weights, budgets / 2
+        )
+        path[:, :, t] = weights
     return path
 
 

@@ -98,7 +98,7 @@ def fine_tune(
     """The network fine-tuned on returns (time, m), and notes on how.
 
     Only the rows before `share` of them are looked at. `state` is a file to save to every `save_every` seconds and to
-    go on from after an interrupt.
+    resume from.
     """
     config = config or FineTuning()
     objective = start.config.objective
@@ -168,7 +168,7 @@ def fine_tune_to(
 ) -> Path:
     """Fine-tune a bundled network or one of a folder and write it for `Time2Decide.from_pretrained`.
 
-    The folder also gets ``state.safetensors``, from which an interrupted run goes on.
+    The folder also gets ``state.safetensors``, from which an interrupted run resumes.
     """
     state = Path(folder) / STATE
     policy, made = fine_tune(returns, load_policy(start)[0], config, report, state=state, save_every=save_every)

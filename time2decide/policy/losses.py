@@ -44,16 +44,16 @@ class Group:
 
     @torch.no_grad()
     def gather(self, model: Policy, chosen: Tensor) -> None:
-        """Roll the network out on the chosen episodes and remember what it held."""
+        """Roll the network out on the chosen episodes and remember its weights."""
         k = self.data.turnover_l1.shape[1]
         for part in torch.split(chosen, max(_ROWS // k, 1)):
             episode, budget = part.repeat_interleave(k), torch.arange(k).repeat(len(part))
             for s in range(self.steps):
                 step = torch.full_like(episode, s)
                 observation = self.observation(episode, budget, step, torch.zeros(len(episode)))
-                wanted = _wanted(model, observation, torch.tensor(_INERTIA[0]))
-                held = project_portfolio(wanted, observation.allocations[..., 0], observation.turnover_l1)
-                self.own[episode, budget, HISTORY + s] = torch.as_tensor(held)
+                target = _target(model, observation, torch.tensor(_INERTIA[0]))
+                weights = project_portfolio(target, observation.allocations[..., 0], observation.turnover_l1)
+                self.own[episode, budget, HISTORY + s] = torch.as_tensor(weights)
 
 
 def policy_loss(model: Policy, observation: PolicyInput, data: Episodes, place: Place, return_weight: float) -> Tensor:
@@ -81,7 +81,7 @@ def utility_loss(
 ) -> Tensor:
     """Minus the utility of consecutive decisions, differentiated through the projection that makes them feasible.
 
-    A network for utility with scores q and spread κ moves the weights p to argmax qᵀs − 2λ pᵀΣs − κ/2 ‖s‖² −
+    A network for utility with scores q and curvature κ moves the weights p to argmax qᵀs − 2λ pᵀΣs − κ/2 ‖s‖² −
     ω/2 ‖s − p‖², that is Π((q − 2λΣp + ωp)/(κ + ω)), with a random ω (`inertia`): small ones act like the exact
     optimum that is used later, large ones have gradients everywhere. Any other network is taken at its word, s = Π(ŝ).
     Utility is that above equal weights less `cost` times what is traded, in units of the volatility of the assets and
@@ -95,11 +95,11 @@ def utility_loss(
         observation = group.observation(episode, budget, now, torch.zeros(len(episode)))
         history = observation.allocations if history is None else history
         observation = replace(observation, allocations=history)
-        held = history[..., 0]
-        weights = project_portfolio(_wanted(model, observation, inertia), held, observation.turnover_l1)
+        current = history[..., 0]
+        weights = project_portfolio(_target(model, observation, inertia), current, observation.turnover_l1)
         weights = torch.as_tensor(weights)
         earned = _utility(weights, data.returns[episode, now], data.covariance[episode, now], observation.risk_aversion)
-        earned = earned - cost * (weights - held).abs().sum(-1)
+        earned = earned - cost * (weights - current).abs().sum(-1)
         total = total - (earned / _size(observation.features.scale, observation.turnover_l1)).mean()
         history = torch.cat([weights[..., None], history[..., :-1]], dim=-1)
     return total / unroll
@@ -111,25 +111,27 @@ def draw_inertia(count: int, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(np.exp(rng.uniform(low, high, (count, 1)))).float()
 
 
-def _wanted(model: Policy, observation: PolicyInput, inertia: Tensor) -> Tensor:
+def _target(model: Policy, observation: PolicyInput, inertia: Tensor) -> Tensor:
     """Target weights before they are projected, (n, m)."""
     answer = model(observation)
     if model.config.objective == "oracle":
         return answer.weights
-    o, held = observation.features, observation.allocations[..., 0]
-    risk = 2 * observation.risk_aversion[:, None] * o.scale * torch.einsum("nij,nj->ni", o.correlation, o.scale * held)
+    o, current = observation.features, observation.allocations[..., 0]
+    risk = (
+        2 * observation.risk_aversion[:, None] * o.scale * torch.einsum("nij,nj->ni", o.correlation, o.scale * current)
+    )
     gradient = answer.scores - risk
     omega = inertia * unit(o)[:, None]
-    pull = (gradient - gradient.mean(-1, keepdim=True)) / (answer.spread[:, None] + omega)
-    return pull.clamp(-_FAR, _FAR) + held * omega / (answer.spread[:, None] + omega)
+    pull = (gradient - gradient.mean(-1, keepdim=True)) / (answer.curvature[:, None] + omega)
+    return pull.clamp(-_FAR, _FAR) + current * omega / (answer.curvature[:, None] + omega)
 
 
 def rollout_utility(group: Group, cost: float) -> Tensor:
     """Utility as in `utility_loss` of what was gathered last, mean over episodes and budgets, (S,)."""
     data = group.data
-    held, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each
+    current, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each
     earned = _utility(weights, data.returns[:, None], data.covariance[:, None], data.risk_aversion[:, None, None])
-    earned = earned - cost * (weights - held).abs().sum(-1)
+    earned = earned - cost * (weights - current).abs().sum(-1)
     scale = data.features.scale.view(data.returns.shape)[:, None]  # (n, 1, S, m)
     return (earned / _size(scale, data.turnover_l1[..., None])).mean((0, 1))
 

@@ -166,14 +166,14 @@ class MarketStrategy:
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
         sigma = answer.covariance[:, None].double().numpy()
         sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
-        spread = cost / answer.days[:, None, None].double().numpy()
+        daily_cost = cost / answer.days[:, None, None].double().numpy()
         if self.constraints is not None:
             observation = replace(observation, constraints=self.constraints)
         weights, self._solution = solve_observation(
             observation,
             mean,
             sigma,
-            cost=np.broadcast_to(spread, observation.previous.shape),
+            cost=np.broadcast_to(daily_cost, observation.previous.shape),
             start=self._solution if going_on else None,
         )
         return weights

@@ -41,7 +41,7 @@ _YEAR = 252.0
 _REFERENCE = 2  # index of the half-life that volatilities are compared with: 63 days
 _SLOW = 4  # index of the half-life by which assets are compared: 250 days
 _ODDS = 4.5  # log of the prior odds against a forecast: at 3 standard errors it is as likely luck as not
-_TRUST = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
+_PRIOR_LOG_ODDS = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
 _COST_SHARE = 0.5  # the solver trades where a forecast is large, so the average forecast need not earn all of its cost
 _MOST_EVIDENCE = 40.0  # standard errors
 _PROVEN = 5.0  # standard errors beyond which forecasts are compared by what they earn a day
@@ -205,7 +205,7 @@ def posterior(batch: MarketBatch) -> Tensor:
     gain = ((batch.worth - _COST_SHARE * batch.cost[:, None]) * batch.pace).clamp_min(0.0)
     beyond = (evidence.max(-1, keepdim=True).values ** 2 - _PROVEN**2).clamp(0.0, _MOST_BEYOND) / 2
     share = gain / gain.max(-1, keepdim=True).values.clamp_min(1e-12)
-    odds = evidence.clamp_max(_PROVEN) ** 2 / 2 + share * beyond + torch.tensor(_TRUST)
+    odds = evidence.clamp_max(_PROVEN) ** 2 / 2 + share * beyond + torch.tensor(_PRIOR_LOG_ODDS)
     none = torch.full_like(odds[:, :1], _ODDS)
     return torch.cat([none, odds], -1).softmax(-1)[:, 1:]
 

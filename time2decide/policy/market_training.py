@@ -137,7 +137,7 @@ def train_market_policy(
     notes: Mapping[str, Any] | None = None,
     report: Report | None = None,
 ) -> MarketPolicy:
-    """Train a policy and write it to a folder; a run that was interrupted goes on where it stopped.
+    """Train a policy and write it to a folder; an interrupted run resumes.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def walk_forward(
 
     The decisions of `MarketStrategy` in a rollout with budgets from drifted weights, without reading the returns again.
     """
-    held, returns = np.full(market.assets, 1.0 / market.assets), market.returns.numpy()
+    current, returns = np.full(market.assets, 1.0 / market.assets), market.returns.numpy()
     net, traded = np.empty(len(market)), np.empty(len(market))
     solution = None
     for first in range(0, len(market), _TOGETHER):
@@ -186,11 +186,11 @@ def walk_forward(
         mean, sigma, last = (part.double().numpy() for part in (answer.mean, answer.covariance, answer.days))
         for k, day in enumerate(days):
             given = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
-            solution = solve_portfolio(mean[k], sigma[k], held, **given, start=solution)
-            traded[day] = np.abs(solution.weights - held).sum()
+            solution = solve_portfolio(mean[k], sigma[k], current, **given, start=solution)
+            traded[day] = np.abs(solution.weights - current).sum()
             net[day] = (1 - cost * traded[day]) * (1 + solution.weights @ returns[day]) - 1
-            held = solution.weights * (1 + returns[day])
-            held = held / held.sum()
+            current = solution.weights * (1 + returns[day])
+            current = current / current.sum()
     return net, traded
 
 

@@ -91,9 +91,9 @@ class PolicyStrategy:
         n, k, m = observation.previous.shape
         if self.policy.config.objective == "oracle":
             return output.weights.double().numpy().reshape(n, k, m)
-        scores, spread = output.scores.double().numpy(), output.spread.double().numpy()
+        scores, kappa = output.scores.double().numpy(), output.curvature.double().numpy()
         sigma = observation.covariance.repeat(k, axis=0)
-        curvature = 2 * observation.risk_aversion * sigma + spread[:, None, None] * np.eye(m)
+        curvature = 2 * observation.risk_aversion * sigma + kappa[:, None, None] * np.eye(m)
         half = np.tile(observation.turnover_l1 / 2, n).clip(max=1.0)  # every decision has its own curvature: a row each
         previous = observation.previous.reshape(n * k, 1, m)
         return best_allocations(scores[:, None], curvature, previous, half[:, None]).reshape(n, k, m)
@@ -176,7 +176,7 @@ class Time2Decide:
     """A trained policy for any number of assets, turnover budget and unit of returns.
 
     >>> model = Time2Decide.from_pretrained()
-    >>> weights = model.decide(returns, previous_weights=held, turnover_l1=0.5)
+    >>> weights = model.decide(returns, previous_weights=current, turnover_l1=0.5)
     """
 
     def __init__(self, policy: Policy | MarketPolicy, notes: Mapping[str, Any] | None = None) -> None:

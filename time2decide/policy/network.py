@@ -71,14 +71,14 @@ class PolicyInput:
 class PolicyOutput:
     """weights ŝ, the forecast of the next returns with its standard error, and scores of assets, each (n, m).
 
-    Weights answer for the oracle. A network for utility gives scores q and `spread` κ, (n,), instead, and the
+    Weights answer for the oracle. A network for utility gives scores q and `curvature` κ, (n,), instead, and the
     answer is the feasible s of greatest qᵀs − λ sᵀΣs − κ/2 ‖s‖². Both look beyond the next step, as far as γ < 2
     makes a decision last:
 
-    - q is what an asset earns per step while it is held: the mean of the forecasts of the next step and, weighted by
+    - q is what an asset earns per step while it is current: the mean of the forecasts of the next step and, weighted by
       `_patience`, of the next four; and a learned correction, in units of the smaller of two: the error of a forecast
       and the differences between assets.
-    - κ is the worth of a choice: what cannot be sold next time stays with the best of what is held then, and that is
+    - κ is the worth of a choice: what cannot be sold next time stays with the best of what is current then, and that is
       better if there are several.
     """
 
@@ -86,7 +86,7 @@ class PolicyOutput:
     forecast: Tensor
     deviation: Tensor
     scores: Tensor
-    spread: Tensor
+    curvature: Tensor
 
 
 class Policy(PretrainedModel):
@@ -116,16 +116,16 @@ class Policy(PretrainedModel):
     def forward(self, observation: PolicyInput) -> PolicyOutput:
         """The answer to n decisions."""
         view = _View(observation, self.config.covariance)
-        trust, width = self._trust(view)
-        forecast, deviation = (trust * view.forecasts).sum(-1), width * (trust * view.deviations).sum(-1)
-        held = observation.allocations[..., 0]  # (n, m)
+        shares, width = self._expert_weights(view)
+        forecast, deviation = (shares * view.forecasts).sum(-1), width * (shares * view.deviations).sum(-1)
+        current = observation.allocations[..., 0]  # (n, m)
         gradient = forecast - view.risk
         t = _comparisons(gradient, deviation, view.innovation)  # (n, m, m)
         seen = _comparisons(view.recent[..., 0] - view.risk, deviation, view.innovation)
-        wins, now = self._standing(t, held)
+        wins, now = self._standing(t, current)
         _, before = self._standing(seen, observation.allocations[..., 1])
         tokens = torch.cat([self._inputs(view, observation, forecast, deviation), now, before], dim=-1)
-        bias = self._bias(wins, seen, view, held)
+        bias = self._bias(wins, seen, view, current)
         h = self.embed(tokens)
         for number, block in enumerate(self.blocks):
             h = block(h, bias[number])
@@ -134,9 +134,9 @@ class Policy(PretrainedModel):
         best, worse = now[..., 2 * k + k // 2], now[..., k // 2]
         buy = torch.softmax(out[..., 0] + self.skip[0] * best * t.shape[-1], dim=-1)
         sell = torch.sigmoid(out[..., 1] + self.skip[1] * (observation.turnover_l1[:, None] / 2 - worse))
-        sold = held * sell
-        weights = held - sold + buy * sold.sum(-1, keepdim=True)
-        expected, error = _in_returns(observation.features, trust, width)
+        sold = current * sell
+        weights = current - sold + buy * sold.sum(-1, keepdim=True)
+        expected, error = _in_returns(observation.features, shares, width)
         o, gamma = observation.features, observation.turnover_l1
         patience = _patience(gamma)[:, None]
         lasting = (expected + patience * (o.level + o.scale * o.ahead)) / (1 + patience)
@@ -147,7 +147,7 @@ class Policy(PretrainedModel):
 
     def expect(self, observation: PolicyInput) -> tuple[Tensor, Tensor]:
         """The forecast of the next returns and its standard error alone, (n, m) each."""
-        return _in_returns(observation.features, *self._trust(_View(observation, self.config.covariance)))
+        return _in_returns(observation.features, *self._expert_weights(_View(observation, self.config.covariance)))
 
     @torch.no_grad()
     def start_scores(self) -> None:
@@ -155,20 +155,22 @@ class Policy(PretrainedModel):
         self.head.weight[2] = 0.0
         self.head.bias[2] = 0.0
 
-    def _trust(self, view: _View) -> tuple[Tensor, Tensor]:
+    def _expert_weights(self, view: _View) -> tuple[Tensor, Tensor]:
         """Weights of the experts, (n, m, experts), and a factor for the standard error, (n, m)."""
-        spread = view.forecasts[..., :1] - view.forecasts[..., 1:]
-        features = torch.cat([view.deviations.log(), view.raw_deviations.log(), _squash(spread), view.spread], dim=-1)
+        disagreement = view.forecasts[..., :1] - view.forecasts[..., 1:]
+        features = torch.cat(
+            [view.deviations.log(), view.raw_deviations.log(), _squash(disagreement), view.dispersion], dim=-1
+        )
         out = self.gate(features)
-        trust = torch.softmax(out[..., :EXPERTS] - 2 * view.deviations.log(), dim=-1)
-        return trust, out[..., EXPERTS].clamp(-3, 3).exp()
+        shares = torch.softmax(out[..., :EXPERTS] - 2 * view.deviations.log(), dim=-1)
+        return shares, out[..., EXPERTS].clamp(-3, 3).exp()
 
-    def _standing(self, t: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+    def _standing(self, t: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
         """Who beats whom at every sharpness, (n, m, m, k), and where that leaves an asset, (n, m, 3k)."""
         m = t.shape[-1]
         logits = t[..., None] * self.sharpness.abs()  # (n, m, m, k)
         wins = torch.sigmoid(logits)
-        worse = torch.einsum("nijk,nj->nik", wins, held) - 0.5 * held[..., None]
+        worse = torch.einsum("nijk,nj->nik", wins, current) - 0.5 * current[..., None]
         rank = (wins.sum(2) - 0.5) / m
         best = (functional.logsigmoid(logits).sum(2) + 0.6931) / m
         return wins, torch.cat([worse, rank, best.clamp_min(-4.0)], dim=-1)
@@ -193,11 +195,11 @@ class Policy(PretrainedModel):
         experts = torch.cat([view.deviations.log(), view.raw_deviations.log()], dim=-1)
         return torch.cat([relative, _squash(scale), 4 * observation.allocations, shared, _squash(experts)], dim=-1)
 
-    def _bias(self, wins: Tensor, seen: Tensor, view: _View, held: Tensor) -> Tensor:
+    def _bias(self, wins: Tensor, seen: Tensor, view: _View, current: Tensor) -> Tensor:
         """Attention biases of every layer and head, (layers, n, heads, m, m)."""
         n, m, _, _ = wins.shape
         own = torch.eye(m).expand(n, m, m)
-        other = held[:, None].expand(n, m, m)
+        other = current[:, None].expand(n, m, m)
         pairs = torch.cat([wins, torch.stack([torch.tanh(seen), own, other, view.innovation], dim=-1)], dim=-1)
         weight = self.relation.weight.view(self.config.layers, self.config.heads, -1)
         return torch.einsum("nijc,lhc->lnhij", pairs, weight)
@@ -225,12 +227,12 @@ class _View:
         eye = torch.eye(m).expand(n, m, m)
         self.innovation = o.innovation if knows_correlation else eye
         correlation = o.correlation if knows_correlation else eye
-        held = observation.allocations[..., 0]
+        current = observation.allocations[..., 0]
         lam = observation.risk_aversion[:, None]
-        risk = 2 * lam * scale * torch.einsum("nij,nj->ni", correlation, scale * held) / unit
+        risk = 2 * lam * scale * torch.einsum("nij,nj->ni", correlation, scale * current) / unit
         self.risk = risk if knows_scale else torch.zeros_like(risk)
         self.risk_share = torch.log1p(10 * self.risk.std(-1))
-        self.spread = torch.log(self.forecasts[..., 0].std(-1) + 1e-3)[:, None, None].expand(n, m, 1)
+        self.dispersion = torch.log(self.forecasts[..., 0].std(-1) + 1e-3)[:, None, None].expand(n, m, 1)
 
 
 class _Block(nn.Module):
@@ -266,16 +268,16 @@ def _stuck(turnover_l1: Tensor) -> Tensor:
 def _patience(turnover_l1: Tensor) -> Tensor:
     """The weight of the later steps beside the next one.
 
-    If a share x = γ/2 were sold of everything, what is bought would be held for 1/x steps, and the weight would be
+    If a share x = γ/2 were sold of everything, what is bought would be current for 1/x steps, and the weight would be
     (1 − x)/x. But what disappoints is sold first, and forecasts fade: (1 − x)²/x did better on validation series.
     """
     x = (turnover_l1 / 2).clamp(1e-3, 1.0)
     return (1 - x).square() / x
 
 
-def _in_returns(o: WindowFeatures, trust: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Experts averaged by trust, as returns: forecast and standard error, (n, m) each."""
-    return o.level + o.scale * (trust * o.forecasts).sum(-1), o.scale * width * (trust * o.deviations).sum(-1)
+def _in_returns(o: WindowFeatures, shares: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """Experts averaged by their shares, as returns: forecast and standard error, (n, m) each."""
+    return o.level + o.scale * (shares * o.forecasts).sum(-1), o.scale * width * (shares * o.deviations).sum(-1)
 
 
 def _comparisons(gradient: Tensor, deviation: Tensor, innovation: Tensor) -> Tensor:

@@ -226,16 +226,16 @@ class PaperModelStrategy:
         series, budgets, window, m = past.allocations.shape
         expect(len(self.models) in (1, budgets), self.name, f"1 or {budgets} models", len(self.models))
         returns = torch.from_numpy(past.returns).float()
-        held = torch.from_numpy(past.allocations).float()
+        history = torch.from_numpy(past.allocations).float()
         gamma = torch.from_numpy(past.turnover_l1).float().repeat(series)  # (series · budgets,)
         risk = torch.full_like(gamma, past.risk_aversion)
         if len(self.models) == 1:
             every = returns[:, None].expand(series, budgets, window, m).flatten(0, 1)  # (series · budgets, window, m)
-            raw = first_step(self.models[0], every, held.flatten(0, 1), gamma, risk, self.batch)
+            raw = first_step(self.models[0], every, history.flatten(0, 1), gamma, risk, self.batch)
             raw = raw.view(series, budgets, m)
         else:
             each = [
-                first_step(model, returns, held[:, k], gamma[k::budgets], risk[k::budgets], self.batch)
+                first_step(model, returns, history[:, k], gamma[k::budgets], risk[k::budgets], self.batch)
                 for k, model in enumerate(self.models)
             ]
             raw = torch.stack(each, dim=1)  # (series, budgets, m)
@@ -252,13 +252,13 @@ class PaperModelStrategy:
 
 
 def first_step(
-    model: DecisionModel, returns: Tensor, held: Tensor, gamma: Tensor, risk: Tensor, batch: int = 32
+    model: DecisionModel, returns: Tensor, history: Tensor, gamma: Tensor, risk: Tensor, batch: int = 32
 ) -> Tensor:
     """The raw decision (n, m) of windows (n, window, m) at γ and λ, each (n,), some windows at a time."""
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        parts = zip(*(torch.split(one, batch) for one in (returns, held, gamma, risk)), strict=True)
+        parts = zip(*(torch.split(one, batch) for one in (returns, history, gamma, risk)), strict=True)
         found = [model(*part)[1][:, 0] for part in parts]
     model.train(was_training)
     return torch.cat(found)

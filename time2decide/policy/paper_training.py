@@ -111,7 +111,7 @@ def train_paper_model(
 ) -> tuple[PaperModel, Progress]:
     """Time2Decide (or SFT) of one budget and one λ_r, fine-tuned from `backbone`, which is left as it is.
 
-    `state` is a file to save to and to go on from after a kill.
+    `state` is a file to save to and to resume from.
     """
     model = PaperModel.from_backbone(
         backbone,

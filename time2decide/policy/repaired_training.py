@@ -60,7 +60,7 @@ class RepairedTraining:
     episode_steps: int = 128
     seed: int = 0
     model: PaperModelConfig = field(default_factory=lambda: PaperModelConfig(**REPAIRED))  # the backbone's part is set
-    start: str = ""  # digest of the backbone that it goes on from; set by `prepare`
+    start: str = ""  # digest of the backbone that it starts from; set by `prepare`
 
     def __post_init__(self) -> None:
         validate_fields(self, count="series validation steps batch warmup refresh_every episodes episode_steps")
@@ -147,8 +147,8 @@ class Histories:
         for k in range(config.episode_steps):
             seen = data.windows(series, first + k, WINDOW, 0)
             raw = first_step(model, seen, own[:, k : k + WINDOW], gamma, data.risk[series], batch=config.batch)
-            held = project_portfolio(raw.double().clamp(-5, 5), own[:, k + WINDOW - 1].double(), gamma.double())
-            own[:, k + WINDOW] = torch.as_tensor(held).float()
+            weights = project_portfolio(raw.double().clamp(-5, 5), own[:, k + WINDOW - 1].double(), gamma.double())
+            own[:, k + WINDOW] = torch.as_tensor(weights).float()
         self.own[chosen] = own
         self.place[chosen] = torch.stack([series, budget, first], dim=1)
 
@@ -224,9 +224,9 @@ def best_temperature(model: DecisionModel, data: Examples, every: int = 16) -> f
     gamma = torch.full((len(data.returns),), BUDGETS[-1])
     for step in range(WINDOW, data.returns.shape[1], every):
         window = data.returns[:, step - WINDOW : step]
-        held = torch.full_like(window, 1 / window.shape[-1])
+        uniform = torch.full_like(window, 1 / window.shape[-1])
         with torch.inference_mode():
-            z = common_units(model(window, held, gamma, data.risk)[0][:, 0], window)
+            z = common_units(model(window, uniform, gamma, data.risk)[0][:, 0], window)
         answers = torch.stack([(z / value).softmax(-1) for value in TEMPERATURES])  # (τ, series, m)
         squared += (answers - data.oracle[:, -1, step]).square().mean(dim=(1, 2))
     return TEMPERATURES[int(squared.argmin())]
@@ -241,7 +241,7 @@ def train_repaired(
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> PaperModel:
-    """Fine-tune `backbone` (which is left as it is) into a repaired model, or go on with a run that was interrupted.
+    """Fine-tune `backbone` (which is left as it is) into a repaired model, or resume an interrupted run.
 
     The folder gets ``model.safetensors``, ``config.json`` and ``state.safetensors``; it belongs to one recipe.
     """

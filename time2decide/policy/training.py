@@ -45,7 +45,7 @@ class PolicyTraining:
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     seed: int = 0
     model: PolicyConfig = field(default_factory=PolicyConfig)
-    start: str = ""  # digest of the weights that it goes on from; set by `prepare`
+    start: str = ""  # digest of the weights that it starts from; set by `prepare`
 
     def __post_init__(self) -> None:
         validate_fields(self, count="steps batch warmup refresh_every", natural="seed")
@@ -66,7 +66,7 @@ PRESETS = {
     ),
     "cpu": PolicyTraining(),
 }
-#: What is changed in a recipe that goes on from a trained network and trains it on utility.
+#: What is changed in a recipe that starts from a trained network and trains it on utility.
 UTILITY: dict[str, Any] = {
     "steps": 1_000,
     "batch": 64,
@@ -87,12 +87,12 @@ def train_policy(
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> Policy:
-    """Train a network, or go on where a killed run left off, and write it to `out_dir`.
+    """Train a network, or resume an interrupted run, and write it to `out_dir`.
 
     Parameters
     ----------
     out_dir : folder
-        Gets ``model.safetensors`` and ``config.json``, and ``state.safetensors``, from which a run goes on.
+        Gets ``model.safetensors`` and ``config.json``, and ``state.safetensors``, from which a run resumes.
         Belongs to one recipe.
     start : Policy, optional
         Weights to start from, of the same shape.

@@ -245,7 +245,7 @@ def toy_pto(rows: list[Row]) -> Figure:
         exact = [row[f"{rule}_exact"] for row in signal]
         error.plot([row["signal"] for row in signal], exact, color=colour, lw=1.6, label=name)
     _points(error, signal, "signal")
-    shrinkage.set(title="(a) trust in the estimate", xlabel="samples n", ylim=(0, 1.08))
+    shrinkage.set(title="(a) shrinkage of the estimate", xlabel="samples n", ylim=(0, 1.08))
     regret.set(title="(b) regret", xlabel="samples n", yscale="log")
     number = next((row["n"] for row in signal if "n" in row), 50)
     error.set(title=f"(c) decision error |w − w*|, n = {number}", xlabel="observed signal |δ̂|", ylim=(0, None))

@@ -88,7 +88,7 @@ class Observation:
 
     @property
     def previous(self) -> np.ndarray:
-        """The weights that are held before the decision, (series, budgets, m); the budget is measured from them."""
+        """Current weights, before the decision, (series, budgets, m); the budget is measured from them."""
         return self.allocations[:, :, -1] if self.current is None else self.current
 
     def oracle_history(self) -> np.ndarray:
@@ -198,12 +198,12 @@ def rollout(
         fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
         found = getattr(oracle, "shape", type(oracle).__name__)
         expect(fits, "oracle", f"finite numbers of shape {shape}", found)
-    held = _starting_weights(shape, universe)
-    raw = held.copy()
+    weights = _starting_weights(shape, universe)
+    raw = weights.copy()
     for t, assets in _steps(array, universe, window):
         if progress is not None:
             progress(t - window, shape[2] - window)
-        now = held[:, :, t - 1]
+        now = weights[:, :, t - 1]
         if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
             now = drifted(now, array[:, None, t - 1])
         past, place = slice(t - window, t), slice(None) if assets is None else assets
@@ -212,7 +212,7 @@ def rollout(
         now = _within(now, place)
         seen = Observation(
             array[:, past, place].copy(),
-            _within(held[:, :, past], place),
+            _within(weights[:, :, past], place),
             hindsight,
             budgets.copy(),
             risk,
@@ -225,10 +225,10 @@ def rollout(
             benchmark,
         )
         if assets is not None:
-            raw[:, :, t] = held[:, :, t] = 0.0
+            raw[:, :, t] = weights[:, :, t] = 0.0
         raw[:, :, t, place] = _answer(strategy, seen)
-        held[:, :, t, place] = _project(raw[:, :, t, place], now, budgets, constraints, frozen)
-    return Rollout(strategy.name, raw, held, budgets, window, risk, budget_from)
+        weights[:, :, t, place] = _project(raw[:, :, t, place], now, budgets, constraints, frozen)
+    return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from)
 
 
 def _steps(array: np.ndarray, universe: Universe | None, window: int) -> Iterator[tuple[int, np.ndarray | None]]:

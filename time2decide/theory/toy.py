@@ -50,7 +50,7 @@ class ToyModel:
 
     def decide(self, rule: str, estimate: np.ndarray | float, n: int) -> np.ndarray:
         """The weight that a rule chooses at an estimate δ̂ from n returns per asset."""
-        return self.weight(np.asarray(estimate) * self._trust(rule, n))
+        return self.weight(np.asarray(estimate) * self._factor(rule, n))
 
     def utility(self, weight: np.ndarray | float, gap: np.ndarray | float) -> np.ndarray:
         """U(w; δ) = uδ − 2λu² with u = w − ½."""
@@ -73,10 +73,10 @@ class ToyModel:
         Given δ̂ the utility is linear in δ, so that δ can be replaced by ρδ̂ and both expectations are integrals over
         one Gaussian. The integrands have kinks where weights are clipped; the quadrature is told where.
         """
-        trust, rho = self._trust(rule, n), self.shrinkage(n)
+        factor, rho = self._factor(rule, n), self.shrinkage(n)
         oracle = self._expect(lambda gap: float(self.utility(self.weight(gap), gap)), self.prior_variance, 1.0)
-        spread = self.prior_variance + self.noise_variance(n)
-        chosen = self._expect(lambda x: float(self.utility(self.weight(trust * x), rho * x)), spread, trust)
+        variance = self.prior_variance + self.noise_variance(n)
+        chosen = self._expect(lambda x: float(self.utility(self.weight(factor * x), rho * x)), variance, factor)
         return oracle - chosen
 
     def decision_error(self, rule: str, estimate: float, n: int) -> float:
@@ -87,14 +87,14 @@ class ToyModel:
         kinks = [(gap - centre) / scale for gap in (-edge, edge, 4 * self.risk_aversion * (weight - 0.5))]
         return _gaussian_mean(lambda z: abs(weight - float(self.weight(centre + scale * z))), kinks)
 
-    def _trust(self, rule: str, n: int) -> float:
+    def _factor(self, rule: str, n: int) -> float:
         expect(rule in RULES, "rule", f"one of {', '.join(RULES)}", f"{rule!r}")
         return 1.0 if rule == "pto" else self.shrinkage(n)
 
-    def _expect(self, function, variance: float, trust: float) -> float:  # type: ignore[no-untyped-def]
-        """The mean of a function over N(0, variance), with kinks where trust·x = ±2λ."""
+    def _expect(self, function, variance: float, factor: float) -> float:  # type: ignore[no-untyped-def]
+        """The mean of a function over N(0, variance), with kinks where factor·x = ±2λ."""
         scale = math.sqrt(variance)
-        edge = 2 * self.risk_aversion / (trust * scale)
+        edge = 2 * self.risk_aversion / (factor * scale)
         return _gaussian_mean(lambda z: function(scale * z), [-edge, edge])
 
 
