@@ -22,7 +22,7 @@ from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
 COST_BPS = 10.0  # of a trade, unless told
-RISK_AVERSION = 5.0  # λ of the market policy, unless told
+RISK_AVERSION = 2.0  # λ on real markets unless told: a relative risk aversion of 4
 _NORMAL = 1.96  # standard errors of a 95 % interval
 _FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 
