@@ -3,7 +3,7 @@
 
 The covariance of the market policy as an skfolio estimator, and skfolio's
 Ledoit–Wolf, in the same optimiser and the same walk-forward: 20 stocks, decided
-anew every week from what came before.
+anew every two weeks from what came before.
 """
 
 from matplotlib import pyplot

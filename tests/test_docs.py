@@ -17,7 +17,7 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "howto.md"])
+@pytest.mark.parametrize("page", ["tutorial.md", "howto.md", "solving.md"])
 def test_pages_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -1,4 +1,4 @@
-"""The figures of the README's table "Measured" are those of the stored rows."""
+"""The figures of docs/measured.md are those of the stored rows."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from time2decide.experiments.store import Store, task_key
 from time2decide.qp import PAPER_SIZES
 
 ROOT = Path(__file__).parent.parent
-TABLE = (ROOT / "README.md").read_text().split("<!-- measured -->")[1].split("\n\n")[0]
+TABLE = (ROOT / "docs" / "measured.md").read_text().split("<!-- measured -->")[1].split("\n\n")[0]
 
 
 def rows(name):

@@ -23,6 +23,7 @@ from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import Universe, universe_of
 from time2decide.markets.validation import validate_any_weights
+from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
@@ -89,7 +90,7 @@ def backtest(
     turnover_l1: float | Sequence[float] = 1.0,
     *,
     cost_bps: float = 10.0,
-    risk_aversion: float = RISK_AVERSION,
+    risk_aversion: float | None = None,
     window: int = WINDOW,
     periods_per_year: float = 252.0,
     budget_from: str | None = None,
@@ -110,6 +111,8 @@ def backtest(
         Budget γ per step on the ℓ1 distance from the weights held before the decision.
     cost_bps : float
         Cost of a trade in basis points of the amount traded (bought plus sold), charged on drifted weights.
+    risk_aversion : float, optional
+        λ of the utility. 2 for a DataFrame, which holds a real market, and the paper's 0.1 for arrays, unless told.
     periods_per_year : float
         For annual figures.
     budget_from : {"drifted", "previous"}, optional
@@ -139,6 +142,8 @@ def backtest(
     cost = validate_cost(cost_bps)
     validate_positive("periods_per_year", periods_per_year)
     convention = ("previous" if table is None else "drifted") if budget_from is None else budget_from
+    usual = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
+    risk_aversion = usual if risk_aversion is None else risk_aversion
     chosen = make_strategies(strategies)
     budgets = validate_budgets(turnover_l1)
     if constraints is not None:

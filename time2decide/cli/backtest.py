@@ -50,7 +50,7 @@ def backtest(
     prices: Prices = False,
     returns: Returns = False,
     cost_bps: Annotated[float, typer.Option(help="Cost in basis points of the amount traded.")] = 10.0,
-    risk_aversion: Annotated[float, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period.")] = 5.0,
+    risk_aversion: Annotated[float, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period.")] = 2.0,
     constraints: Annotated[
         Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")
     ] = None,

@@ -37,7 +37,7 @@ def decide(
     prices: Prices = False,
     returns: Returns = False,
     risk_aversion: Annotated[
-        float | None, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period; 5, or 0.1 for decide networks.")
+        float | None, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period; 2, or 0.1 for decide networks.")
     ] = None,
     constraints: Annotated[
         Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")

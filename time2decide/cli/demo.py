@@ -14,13 +14,13 @@ from time2decide.cli.console import console, step_progress
 from time2decide.cli.decide import show_decision
 from time2decide.markets.tables import load_returns
 from time2decide.policy.decision_facts import decision_facts
+from time2decide.policy.market_decision import RISK_AVERSION
 from time2decide.reports.backtest_page import write_page
 
 ROWS = 8312  # all of them
 WINDOW = 520  # the market policy wants years
 BUDGETS = (0.1,)
 COST_BPS = 10.0
-RISK_AVERSION = 5.0
 STRATEGIES = (
     *("market", "market-risk", "uniform", "inverse-volatility", "minimum-variance", "minimum-variance-qis"),
     *("minimum-variance-iewma", "mean-variance-shrunk", "hierarchical"),

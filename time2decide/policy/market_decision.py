@@ -22,7 +22,7 @@ from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
 COST_BPS = 10.0  # default cost of a trade
-RISK_AVERSION = 5.0  # default λ of the market policy
+RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
 _NORMAL = 1.96  # standard errors of a 95 % interval
 _FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 

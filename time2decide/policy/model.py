@@ -192,7 +192,7 @@ class Time2Decide:
 
     @property
     def risk_aversion(self) -> float:
-        """Default λ: 5 for the market policy, the paper's 0.1 for the networks of its synthetic markets."""
+        """Default λ: 2 for the market policy, the paper's 0.1 for the networks of its synthetic markets."""
         return MARKET_RISK_AVERSION if isinstance(self.policy, MarketPolicy) else RISK_AVERSION
 
     @property
