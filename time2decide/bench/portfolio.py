@@ -20,6 +20,7 @@ import torch
 from scipy.optimize import minimize
 
 from time2decide.backtesting.baselines import PredictThenOptimise
+from time2decide.bench.portfolio_solver import Cell, by_clarabel
 from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.markets.allocation import mean_variance_step
 from time2decide.markets.covariance import empirical_covariance
@@ -41,8 +42,6 @@ from time2decide.qp import QP, project_portfolio, solve_exact
 from time2decide.qp.certificate import Arrays
 from time2decide.qp.engines import by_daqp, lift
 from time2decide.simulation.engine import Observation
-
-_SCALE = 100.0  # returns are small numbers: solvers with absolute tolerances need them larger
 
 
 class Steps(NamedTuple):
@@ -131,24 +130,9 @@ def violation(steps: Steps, s: np.ndarray) -> float:
 
 
 def clarabel_step(steps: Steps, i: int) -> np.ndarray:
-    """Decision i by Clarabel, an interior-point method: variables (s, u) with |s − p| ≤ u, 1ᵀu ≤ γ."""
-    import clarabel
-    from scipy import sparse
-
+    """Decision i by Clarabel, an interior-point method."""
     r, sigma, p, gamma = (field[i] for field in steps)
-    m = len(r)
-    eye, zero, one = np.eye(m), np.zeros((m, m)), np.ones((1, m))
-    blank = np.zeros((1, m))
-    A = np.block([[one, blank], [-eye, zero], [eye, -eye], [-eye, -eye], [blank, one]])
-    b = np.concatenate([[1.0], np.zeros(m), p, -p, [gamma]])
-    P = np.block([[2 * RISK_AVERSION * sigma, zero], [zero, zero]]) * _SCALE
-    q = np.concatenate([-r, np.zeros(m)]) * _SCALE
-    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(3 * m + 1)]
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
-    solver = clarabel.DefaultSolver(sparse.csc_matrix(np.triu(P)), q, sparse.csc_matrix(A), b, cones, settings)
-    return np.array(solver.solve().x)[:m]
+    return by_clarabel(Cell(r, sigma, p, RISK_AVERSION, float(gamma)), 1e-12)()
 
 
 def cvxpy_osqp_step(steps: Steps, i: int) -> np.ndarray:

@@ -149,7 +149,8 @@ def _lifted(cell: Cell) -> tuple[sparse.csc_matrix, np.ndarray, sparse.csc_matri
     return P / scale, np.concatenate([-cell.mean, np.zeros(m)]) / scale, A, b
 
 
-def _clarabel(cell: Cell) -> Callable[[], np.ndarray]:
+def by_clarabel(cell: Cell, tolerance: float = 1e-9) -> Callable[[], np.ndarray]:
+    """A call that sets Clarabel up and solves the cell, for weights (m,)."""
     import clarabel
 
     P, q, A, b = _lifted(cell)
@@ -157,7 +158,7 @@ def _clarabel(cell: Cell) -> Callable[[], np.ndarray]:
     cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(len(b) - 1)]
     settings = clarabel.DefaultSettings()
     settings.verbose, settings.max_threads = False, 1
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-9
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerance
     return lambda: np.array(clarabel.DefaultSolver(P, q, A, b, cones, settings).solve().x[: len(cell.mean)])
 
 
@@ -238,7 +239,7 @@ def _daqp(cell: Cell) -> Callable[[], np.ndarray]:
 
 
 _MAKE: dict[str, Callable[[Cell], Callable[[], np.ndarray]]] = {
-    "moreau": _moreau, "clarabel": _clarabel, "piqp": _piqp, "osqp": _osqp, "daqp": _daqp,
+    "moreau": _moreau, "clarabel": by_clarabel, "piqp": _piqp, "osqp": _osqp, "daqp": _daqp,
 }  # fmt: skip
 
 

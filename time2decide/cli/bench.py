@@ -1,4 +1,4 @@
-"""``time2decide bench``: speed and accuracy against peers in one run."""
+"""``time2decide bench``: speed and accuracy against other solvers in one run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure speed and accuracy against peers in one run.
+    """Measure speed and accuracy against other solvers in one run.
 
     Example: time2decide bench constructions --store
     """

@@ -75,10 +75,10 @@ class PolicyOutput:
     answer is the feasible s of greatest qᵀs − λ sᵀΣs − κ/2 ‖s‖². Both look beyond the next step, as far as γ < 2
     makes a decision last:
 
-    - q is what an asset earns per step while it is current: the mean of the forecasts of the next step and, weighted by
+    - q is what an asset earns per step while it is held: the mean of the forecasts of the next step and, weighted by
       `_patience`, of the next four; and a learned correction, in units of the smaller of two: the error of a forecast
       and the differences between assets.
-    - κ is the worth of a choice: what cannot be sold next time stays with the best of what is current then, and that is
+    - κ is the worth of a choice: what cannot be sold next time stays with the best of the holdings then, and that is
       better if there are several.
     """
 
@@ -268,7 +268,7 @@ def _stuck(turnover_l1: Tensor) -> Tensor:
 def _patience(turnover_l1: Tensor) -> Tensor:
     """The weight of the later steps beside the next one.
 
-    If a share x = γ/2 were sold of everything, what is bought would be current for 1/x steps, and the weight would be
+    If a share x = γ/2 were sold of everything, what is bought would be held for 1/x steps, and the weight would be
     (1 − x)/x. But what disappoints is sold first, and forecasts fade: (1 − x)²/x did better on validation series.
     """
     x = (turnover_l1 / 2).clamp(1e-3, 1.0)

@@ -220,7 +220,7 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
             Section(
                 id=store.experiment,
                 title=f"Benchmark: {name}",
-                paper="not in the paper: peers timed in the same run",
+                paper="not in the paper: other solvers timed in the same run",
                 preset=store.preset,
                 provenance=_provenance(lines, store.preset, len(lines)),
                 tables=_bench_tables(name, rows),
@@ -233,12 +233,12 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
 
 
 def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
-    """One table for all rows that have the same columns; of the peers' errors the largest."""
+    """One table for all rows that have the same columns; of the other solvers' errors the largest."""
     alike: dict[tuple[str, ...], list[Row]] = {}
     for full in rows:
         row = {key: value for key, value in full.items() if key != "kind" and not key.endswith("_error")}
         errors = [value for key, value in full.items() if key.endswith("_error") and value is not None]
-        row |= {"largest error of the peers": max(errors)} if errors else {}
+        row |= {"largest error of the others": max(errors)} if errors else {}
         alike.setdefault(tuple(row), []).append(row)
     return [
         Table(
