@@ -110,11 +110,13 @@ def test_backtest_takes_a_file_and_writes_a_page(run, folder):
     assert (folder / "page.html").stat().st_size > 1_000_000
 
 
-def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
+@pytest.mark.parametrize("start", ["market", "decide"])
+def test_a_tuned_policy_is_a_strategy_of_the_backtest(run, folder, start):
     days = pd.date_range("2020-01-03", periods=700, freq="W-FRI")
     table = pd.DataFrame(np.random.default_rng(3).normal(0, 0.01, (700, 3)), index=days, columns=list("ABC"))
     table.to_csv(folder / "weeks.csv", index_label="date")
-    done = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    tune = ["train", "fine-tune", "weeks.csv", "--start", start, "--out", f"mine-{start}", "--steps"]
+    done = run(*tune, "2", cwd=folder)
     assert done.returncode == 0, done.stderr
     command = done.stdout.splitlines()[-1].split()[1:]
     assert command[:3] == ["backtest", "weeks.csv", "--last"]
@@ -122,9 +124,9 @@ def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
     assert result.returncode == 0, result.stderr
     assert "52 a year" in result.stdout
     assert "mine" in result.stdout
-    again = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    again = run(*tune, "2", cwd=folder)
     assert (again.returncode, again.stdout) == (0, done.stdout)  # finished: nothing is trained again
-    other = run("train", "decide", "--data", "weeks.csv", "--steps", "3", "--out", "mine", cwd=folder)
+    other = run(*tune, "3", cwd=folder)
     assert (other.returncode, other.stderr.count("\n")) == (2, 1)
     assert "expected a run of the same config and data" in other.stderr
 
