@@ -154,13 +154,8 @@ class MarketStrategy:
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
         going_on = continues(self._last, observation.returns)
-        if going_on:
-            for state, series in zip(self._states, observation.returns, strict=True):
-                state.update(series[-1])
-        else:
-            self._states = [MarketState(series.shape[1]).extend(series) for series in observation.returns]
+        tokens = self._read(observation, going_on)
         self._last = observation.returns
-        tokens = [state.tokens() for state in self._states]
         cost = observation.cost_bps / 1e4
         answer = pose(self.policy, tokens, observation.risk_aversion, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
@@ -177,6 +172,15 @@ class MarketStrategy:
             start=self._solution if going_on else None,
         )
         return weights
+
+    def _read(self, observation: Observation, going_on: bool) -> list[MarketTokens]:
+        """Carry the state of every series forward by a row, or begin anew."""
+        if going_on:
+            for state, series in zip(self._states, observation.returns, strict=True):
+                state.update(series[-1])
+        else:
+            self._states = [MarketState(series.shape[1]).extend(series) for series in observation.returns]
+        return [state.tokens() for state in self._states]
 
 
 @torch.no_grad()
