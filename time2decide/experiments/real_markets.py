@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
-from time2decide.core.cache import digest
-from time2decide.core.cache import fingerprint as file_fingerprint
+from time2decide.core.digests import digest
+from time2decide.core.digests import fingerprint as file_fingerprint
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError
 from time2decide.experiments.registry import Experiment

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
+from time2decide.markets.availability import Availability
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.policy.availability import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
+if TYPE_CHECKING:
+    from time2decide.policy.decision_record import Origin
+
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
+_TINY = 1e-9
 _NORMAL = 1.96  # standard errors of a 95 % interval
 _FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 
@@ -121,6 +126,7 @@ class MarketDecision:
     constraints: Constraints = field(repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
+    origin: Origin | None = field(default=None, repr=False)
 
     @property
     def turnover(self) -> float:
@@ -136,6 +142,24 @@ class MarketDecision:
     def forecast(self) -> np.ndarray:
         """Expected returns per day, as other decisions call them."""
         return self.mean
+
+    @property
+    def reasons_bps(self) -> dict[str, np.ndarray]:
+        """What one more unit of each asset brings a day beside the current portfolio, in basis points, by part.
+
+        g − wᵀg / Σw for the gradient g of each part of the utility at the current weights w. Positive speaks for
+        buying.
+        """
+        risk = -2 * self.risk_aversion * self.covariance @ self.previous
+        shares = self.previous / max(float(self.previous.sum()), _TINY)
+        parts = {"prior": self.prior, "forecast": self.signal, "risk": risk}
+        return {name: 1e4 * (part - shares @ part) for name, part in parts.items()}
+
+    def save(self, path: str | Path, **about: str) -> Path:
+        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
+        from time2decide.policy.decision_record import save_decision
+
+        return save_decision(self, path, **about)
 
 
 @dataclass
