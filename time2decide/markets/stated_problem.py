@@ -140,8 +140,7 @@ class StatedProblem:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, exactly: numbers as JSON prints them, Σ packed, null for no bound."""
-        rules, m = self.constraints, len(self.mean)
-        lower, upper = rules.bounds(m)
+        m = len(self.mean)
         packed = np.ascontiguousarray(self.covariance[np.triu_indices(m)], dtype="<f8").tobytes()
         return {
             "mean": self.mean.tolist(),
@@ -151,20 +150,7 @@ class StatedProblem:
             "turnover_l1": self.turnover_l1,
             "cost": self.cost,
             "benchmark": None if self.benchmark is None else self.benchmark.tolist(),
-            "lower": [_finite(value) for value in lower.tolist()],
-            "upper": [_finite(value) for value in upper.tolist()],
-            "exposure": rules.exposure,
-            "cash": list(rules.cash),
-            "cash_return": rules.cash_return,
-            "limits": [
-                {
-                    "name": one.name,
-                    "coefficients": one.coefficients.tolist(),
-                    "low": _finite(one.low),
-                    "high": _finite(one.high),
-                }
-                for one in rules.limits
-            ],
+            **constraints_to_json(self.constraints, m),
         }
 
     @classmethod
@@ -173,18 +159,7 @@ class StatedProblem:
         expect(isinstance(found, dict), "problem", "an object", type(found).__name__)
         try:
             m = len(assets)
-            limits = tuple(
-                Limit(str(one["name"]), _vector(one["coefficients"], m), *_ends(one["low"], one["high"]))
-                for one in found["limits"]
-            )
-            lower, upper = (
-                np.array([_ends(value, value)[i] for value in found[name]]) for i, name in enumerate(("lower", "upper"))
-            )
-            least, most = map(_number, found["cash"])
-            money = (least, most), _number(found["cash_return"])
-            rules = Constraints(lower, upper, _number(found["exposure"]), *money, limits, tuple(assets))
-            rules.bounds(m)
-            rules.limits_for(m)
+            rules = constraints_from_json(found, assets)
             made = cls(
                 mean=_vector(found["mean"], m),
                 covariance=_unpack(found["covariance"], m),
@@ -203,6 +178,45 @@ class StatedProblem:
         least = min(made.risk_aversion, made.turnover_l1, made.cost)
         expect(least >= 0, "problem", "risk aversion, turnover and cost of at least 0", least)
         return made
+
+
+def constraints_to_json(rules: Constraints, m: int) -> dict[str, Any]:
+    """Constraints of m assets, exactly; null for no bound."""
+    lower, upper = rules.bounds(m)
+    return {
+        "lower": [_finite(value) for value in lower.tolist()],
+        "upper": [_finite(value) for value in upper.tolist()],
+        "exposure": rules.exposure,
+        "cash": list(rules.cash),
+        "cash_return": rules.cash_return,
+        "limits": [
+            {
+                "name": one.name,
+                "coefficients": one.coefficients.tolist(),
+                "low": _finite(one.low),
+                "high": _finite(one.high),
+            }
+            for one in rules.limits
+        ],
+    }
+
+
+def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constraints:
+    """The constraints of `constraints_to_json`."""
+    m = len(assets)
+    limits = tuple(
+        Limit(str(one["name"]), _vector(one["coefficients"], m), *_ends(one["low"], one["high"]))
+        for one in found["limits"]
+    )
+    lower, upper = (
+        np.array([_ends(value, value)[i] for value in found[name]]) for i, name in enumerate(("lower", "upper"))
+    )
+    least, most = map(_number, found["cash"])
+    numbers = _number(found["exposure"]), (least, most), _number(found["cash_return"])
+    rules = Constraints(lower, upper, *numbers, limits, tuple(assets))
+    rules.bounds(m)
+    rules.limits_for(m)
+    return rules
 
 
 def _finite(value: float) -> float | None:

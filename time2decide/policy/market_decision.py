@@ -88,7 +88,8 @@ class Verdict:
         days = "the next day" if best.days == 1 else f"the next {best.days} days"
         worth = f"{best.worth_bps:.1f} bp per unit traded so far (95 %: {low:.1f} to {high:.1f})"
         if self.probability < _FOLLOWED:
-            return f"Nothing to predict here, so this is about risk only: the best forecast, of {days}, earned {worth}."
+            pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk only"
+            return f"{pays}: the best forecast, of {days}, earned {worth}."
         against = f"trading costs {self.cost_bps:g} bp"
         return f"Forecasts of {days} earned {worth}, {against}: followed at {best.follow:.0%}."
 
