@@ -38,6 +38,7 @@ PAGES = {
         "noise_curve",
     ),
     "time2decide.policy.fine_tuning": ("FineTuning", "fine_tune", "fine_tune_to"),
+    "time2decide.policy.market_tuning": ("MarketTuning", "tune_market_policy", "tune_market_policy_to"),
     "time2decide.backtesting.skfolio_estimator": ("Time2DecidePortfolio",),
     "time2decide.markets.estimators": (
         "OnlineCovariance",

@@ -52,10 +52,11 @@ def test_prices_are_recognised_and_the_table_says_so(run, folder):
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     for part in (
-        "from prices (guessed",
+        "from prices.",
+        "the file holds prices (--prices or --returns settles it)",
         "all constraints hold",
-        "equal weights were assumed",
-        "Cost",
+        "Assumed: equal current weights",
+        "cost",
         "Verdict: Nothing to predict here",
         "why: risk",
         "± s.d.",
@@ -82,12 +83,14 @@ def test_trades_come_first_and_the_rest_is_counted(run, folder):
     assert 0 < len(traded) < len(names)
     shown = run("decide", "r.csv", "--returns", "--turnover", "0.05", cwd=folder).stdout
     assert {name for name in names if name in shown} == traded
-    assert f"Not traded: {len(names) - len(traded)} held" in shown
-    assert shown.index("Trades after") < shown.index("Not traded") < shown.index("Verdict:") < shown.index("Cost")
+    assert f"{len(traded)} of 8 assets; {len(names) - len(traded)} not traded" in shown
+    assert shown.index("Trades after") < shown.index("Verdict:") < shown.index("Turnover 0.05")
+    lines = shown.strip().splitlines()
+    rest = lines[[line.startswith("Verdict:") for line in lines].index(True) :]
+    assert [line.split()[0] for line in rest] == ["Verdict:", "Turnover", "The", "Assumed:"]  # one line each
     assert "Why" not in shown
     shown = run("decide", "r.csv", "--returns", "--turnover", "0.05", "--all", cwd=folder).stdout
     assert all(name in shown for name in names)
-    assert "Not traded" not in shown
 
 
 def test_the_network_for_utility_reads_its_own_weights_and_says_so(run, folder):
@@ -110,11 +113,13 @@ def test_backtest_takes_a_file_and_writes_a_page(run, folder):
     assert (folder / "page.html").stat().st_size > 1_000_000
 
 
-def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
+@pytest.mark.parametrize("start", ["market", "decide"])
+def test_a_tuned_policy_is_a_strategy_of_the_backtest(run, folder, start):
     days = pd.date_range("2020-01-03", periods=700, freq="W-FRI")
     table = pd.DataFrame(np.random.default_rng(3).normal(0, 0.01, (700, 3)), index=days, columns=list("ABC"))
     table.to_csv(folder / "weeks.csv", index_label="date")
-    done = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    tune = ["train", "fine-tune", "weeks.csv", "--start", start, "--out", f"mine-{start}", "--steps"]
+    done = run(*tune, "2", cwd=folder)
     assert done.returncode == 0, done.stderr
     command = done.stdout.splitlines()[-1].split()[1:]
     assert command[:3] == ["backtest", "weeks.csv", "--last"]
@@ -122,9 +127,9 @@ def test_a_tuned_network_is_a_strategy_of_the_backtest(run, folder):
     assert result.returncode == 0, result.stderr
     assert "52 a year" in result.stdout
     assert "mine" in result.stdout
-    again = run("train", "decide", "--data", "weeks.csv", "--steps", "2", "--out", "mine", cwd=folder)
+    again = run(*tune, "2", cwd=folder)
     assert (again.returncode, again.stdout) == (0, done.stdout)  # finished: nothing is trained again
-    other = run("train", "decide", "--data", "weeks.csv", "--steps", "3", "--out", "mine", cwd=folder)
+    other = run(*tune, "3", cwd=folder)
     assert (other.returncode, other.stderr.count("\n")) == (2, 1)
     assert "expected a run of the same config and data" in other.stderr
 
@@ -210,8 +215,10 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     assert gains == sorted(gains)
     shown = run(*asked, "--cost", "10", "--frontier", cwd=folder).stdout
     assert "does not pay" in shown
-    assert "certified" in shown
-    assert f"(tracking error) {facts['active_risk_previous']:.3%} before, {facts['active_risk']:.3%} after" in shown
+    assert f"optimal (gap {facts['exact']['gap']:.0e})" in shown
+    assert f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}" in shown
+    assert facts["active"]
+    assert "binding: " in shown
 
 
 @pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
@@ -307,3 +314,60 @@ def test_gaps_are_told_by_name(run, folder):
     assert done.returncode == 0, done.stderr
     assert "Not traded, no return on the last row: A." in done.stdout
     assert "Not bought, fewer than 63 returns: B." in done.stdout
+
+
+def test_a_decision_file_is_written_and_verified_without_torch(run, folder):
+    text = '[weights]\nupper = 0.5\n[cash]\nmost = 0.3\n[groups.x]\nassets = ["A", "B"]\nupper = 0.4\n'
+    (folder / "c.toml").write_text(text)
+    asked = ("decide", "prices.csv", "--turnover", "0.6", "--previous", "held.csv", "--constraints", "c.toml")
+    done = run(*asked, "--benchmark", "held.csv", "--out", "decision.json", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    code = (
+        "import sys; from time2decide.cli import main\n"
+        "try:\n    main()\nfinally:\n    print(sorted({'torch', 'safetensors', 'daqp'} & set(sys.modules)))"
+    )
+    call = [sys.executable, "-c", code, "verify", "decision.json", "prices.csv"]
+    found = subprocess.run(call, capture_output=True, text=True, cwd=folder, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    *lines, loaded = found.stdout.splitlines()
+    assert loaded == "[]"
+    assert [line.split()[:2] for line in lines[:-1]] == [
+        ["ok", name] for name in ("file", "data", "trades", "start", "feasible", "optimal")
+    ]
+    pd.read_csv(folder / "prices.csv").iloc[:-1].to_csv(folder / "other.csv", index=False)
+    other = run("verify", "decision.json", "other.csv", cwd=folder)
+    assert other.returncode == 1
+    assert "FAILED  data" in other.stdout
+    (folder / "decision.json").write_text((folder / "decision.json").read_text().replace("0.4", "0.5", 1))
+    changed = json.loads(run("verify", "decision.json", "prices.csv", "--json", cwd=folder).stdout)
+    assert not changed["passed"]
+    assert "changed after it was written" in changed["checks"][0]["text"]
+
+
+def test_orders_in_whole_shares(run, folder):
+    asked = ("decide", "prices.csv", "--turnover", "0.5", "--previous", "held.csv", "--value", "100000", "--cost", "1")
+    facts = json.loads(run(*asked, "--json", cwd=folder).stdout)
+    orders = facts["orders"]
+    assert orders["cash"] >= 0
+    assert all(number == int(number) for number in orders["shares"].values())
+    assert orders["largest_difference"] < 0.002
+    last = pd.read_csv(folder / "prices.csv").iloc[-1]
+    for asset, shares in orders["shares"].items():
+        assert orders["money"][asset] == pytest.approx(shares * last[asset])
+        assert np.sign(shares) * np.sign(facts["change"][asset]) >= 0
+    shown = run(*asked, cwd=folder).stdout
+    assert "shares" in shown
+    assert f"cash left {orders['cash']:,.2f}" in shown
+    (folder / "quotes.csv").write_text('asset,price\nA,10\nB,20\nC,30\n"D, E",40\n')
+    (folder / "shares.csv").write_text('asset,shares\nA,1000\nB,500\nC,200\n"D, E",100\n')
+    given = ("decide", "returns.csv", "--price-file", "quotes.csv")
+    facts = json.loads(run(*given, "--previous", "shares.csv", "--json", cwd=folder).stdout)
+    assert facts["previous"] == pytest.approx({"A": 10 / 30, "B": 10 / 30, "C": 6 / 30, "D, E": 4 / 30})
+    assert facts["orders"]["value"] == 30000
+    for wrong, text in (
+        (("decide", "returns.csv", "--value", "1e6"), "value: expected prices: a table of prices, or --price-file"),
+        (given, "price_file: expected --value or held shares with it"),
+    ):
+        refused = run(*wrong, cwd=folder)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert text in refused.stderr

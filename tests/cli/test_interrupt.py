@@ -15,7 +15,8 @@ COMMANDS = {
     "qp": ["qp", "--preset", "smoke"],
     "forecast": ["forecast", "--preset", "smoke"],
     "decide": ["decide", "--preset", "smoke"],
-    "fine-tune": ["decide", "--data", "table.csv", "--returns", "--steps", "6"],
+    "fine-tune": ["fine-tune", "table.csv", "--start", "decide", "--returns", "--steps", "6"],
+    "fine-tune market": ["fine-tune", "table.csv", "--returns", "--steps", "6"],
 }
 
 

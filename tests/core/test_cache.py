@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from time2decide.core.cache import cache_directory, cached_array, cached_tensors, digest, fingerprint
+from time2decide.core.cache import cache_directory, cached_array, cached_tensors
 from time2decide.core.checkpoints import save_tensors
 
 KEY = {"kind": "test", "size": (2, 3), "seed": 1}
@@ -97,13 +97,6 @@ def test_named_tensors_keep_names_and_types() -> None:
         found = cached_tensors(KEY, lambda: made)
         assert found.keys() == made.keys()
         assert all(torch.equal(found[name], made[name]) and found[name].dtype == made[name].dtype for name in made)
-
-
-def test_digests_are_those_that_stored_rows_are_keyed_by(tmp_path: Path) -> None:
-    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1}) == "e6f20bdc3757e5e7"
-    assert digest({"a": 1}) != digest({"a": 2})
-    (tmp_path / "file").write_bytes(b"abc")
-    assert fingerprint(tmp_path / "file", 12) == "ba7816bf8f01"
 
 
 def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -75,3 +75,14 @@ def test_ranks():
         for name, value in here.items()
     ]
     assert _rank_table(rows).rows == [["a", "1.5"], ["b", "1.8"], ["c", "2.8"]]
+
+
+@pytest.mark.parametrize("name", ["market", "market-risk"])
+def test_the_market_policy_decides_the_same_from_what_was_read_before(market, name):
+    real_markets._seen.cache_clear()
+    universe = real_markets._load(str(market), None)[0]
+    found = _paths(name, str(market), None, *CELLS)
+    for risk in CELLS[1]:
+        result = rollout(universe, make_strategy(name), [0.1], risk_aversion=risk, budget_from="drifted", cost_bps=10.0)
+        net, _ = net_returns(result, universe.returns[None], 10.0)
+        np.testing.assert_array_equal(found[0.1, risk, 10.0][0], net[0, 0])

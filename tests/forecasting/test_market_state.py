@@ -100,6 +100,8 @@ def test_parts_of_any_length_give_the_same_bits(case):
     for part in np.split(returns, at[at < len(returns)]):
         parts = deepcopy(parts).extend(part)
     same_tokens(parts.tokens(), MarketState(m).extend(returns).tokens(), rtol=0.0)
+    columns = np.asfortranarray(returns)  # as in a DataFrame
+    same_tokens(parts.tokens(), MarketState(m).extend(columns).tokens(), rtol=0.0)
 
 
 def test_copies_of_one_asset_are_no_singular_matrix():

@@ -26,11 +26,11 @@ def returns():
 
 
 def test_rows_are_a_window_apart():
-    split = split_rows(1000, FineTuning())
+    split = split_rows(1000, 0.7, FineTuning().length)
     assert split.training.stop + WINDOW == split.validation.start
     assert split.validation.stop + WINDOW == split.untouched.start == 700
     with pytest.raises(InputError, match="expected at least"):
-        split_rows(400, FineTuning())
+        split_rows(400, 0.7, FineTuning().length)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_it_repeats_and_does_not_see_the_held_out_rows(waves):
         changed[rows] *= -3
         return changed
 
-    split = split_rows(len(waves), QUICK)
+    split = split_rows(len(waves), QUICK.share, QUICK.length)
     losses, figures, weights, notes = run(waves)
     assert notes["history"] == "own"
     assert len(figures) == 4
@@ -142,7 +142,7 @@ def test_the_utility_of_a_walk_is_net_of_costs(returns):
         held, weights = (group.own[i, k, HISTORY + s - back].double().numpy() for back in (1, 0))
         r, window = returns[WINDOW + 4 + s], returns[4 + s : WINDOW + 4 + s]
         utility = weights @ r - r.mean() - config.risks[i] * (window @ weights).var(ddof=1)
-        scale = data.features.scale[i * group.steps + s].square().mean().sqrt().item()
+        scale = data.features.scale[data.windows[i, s]].square().mean().sqrt().item()
         found.append((utility - 0.002 * np.abs(weights - held).sum()) / scale / config.budgets[k])
     assert rollout_utility(group, 0.002).mean().item() == pytest.approx(np.mean(found), rel=1e-4)
 
@@ -153,3 +153,15 @@ def test_the_utility_of_a_walk_is_net_of_costs(returns):
 def test_bad_recipes_are_named(change):
     with pytest.raises(InputError, match=next(iter(change))):
         FineTuning(**change)
+
+
+def test_windows_that_episodes_share_are_read_once_and_progress_is_told(returns):
+    seen = []
+    recipe = replace(QUICK, episodes=200)
+    fine_tune(returns, untrained(), recipe, prepared=lambda done, total: seen.append((done, total)))
+    split = split_rows(len(returns), recipe.share, recipe.length)
+    walk = split.validation.stop - split.validation.start - WINDOW - recipe.burn_in
+    assert seen[-1] == (seen[-1][1],) * 2
+    assert seen[-1][1] == walk + split.training.stop  # fewer than 200 episodes of 4 windows
+    group = Group(_one_episode(returns[:200], replace(recipe, risks=(0.1, 1.0, 10.0))))
+    assert len(group.data.features.level) == group.steps  # the same for every λ

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from time2decide import InputError, Time2Decide
+from time2decide.markets.availability import Availability
 from time2decide.markets.constraints import Constraints, Limit
-from time2decide.policy.availability import Availability
 
 M = 8
 LATE, GONE, HALTED = 5, 6, 7

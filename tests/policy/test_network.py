@@ -108,11 +108,11 @@ def test_signals_are_the_returns_without_their_noise() -> None:
 
 def test_oracle_of_an_episode_is_the_oracle() -> None:
     from time2decide.markets.covariance import empirical_covariance
-    from time2decide.policy.episodes import _oracle
+    from time2decide.policy.episodes import oracle_paths
 
     returns = 0.01 * np.random.default_rng(3).standard_normal((2, 110, 4))
     covariance = np.stack([empirical_covariance(returns[:, t - 96 : t]) for t in range(96, 110)], axis=1)
-    path = _oracle(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
+    path = oracle_paths(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
     assert np.allclose(path[:, 0], np.asarray(oracle_path(returns, 0.5))[:, 96:], atol=1e-9)
 
 

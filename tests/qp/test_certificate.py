@@ -8,6 +8,7 @@ from time2decide import QP, project_portfolio, random_qp, solve, solve_qp
 from time2decide.attention.methods import is_definite
 from time2decide.bench import hard
 from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded
+from time2decide.qp.engines import Answer
 from time2decide.qp.exact import solve_exact
 
 I = np.eye  # noqa: E741
@@ -203,3 +204,54 @@ def test_proofs_are_checked():
     free = form._replace(high=np.array([np.inf, np.inf, 1.0]))
     assert proves_unbounded(free, np.array([1.0]))
     assert not proves_unbounded(free, np.array([-1.0]))
+
+
+def _quick_and_full(qp, x, rows, equal, box, tol):
+    """What the quick test says of a point, and the rule with and without rounding, of which it must be a part."""
+    from time2decide.qp.exact import _form_of, _One
+
+    p, point = Arrays.of(qp), Point(x[None], rows[None], equal[None], box[None])
+    one = _One(p, _form_of(qp))
+    return one.is_surely_optimal(Answer(x, np.concatenate([box, rows, equal])), tol), one.level(point, tol)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_quick_test_is_a_part_of_the_rule(seed):
+    """Answers pass it; what passes it, moved or not, passes the rule; moved by more than rounding, nothing passes."""
+    rng = np.random.default_rng(seed)
+    n, m, e = rng.integers(1, 9), rng.integers(0, 6), rng.integers(0, 3)
+    G = rng.normal(size=(n, rng.integers(1, n + 1)))  # often singular
+    x0, span = rng.normal(size=n), rng.exponential(size=n)
+    C, E = rng.normal(size=(m, n)), rng.normal(size=(min(e, n), n))
+    A = G @ G.T * 10.0 ** rng.integers(-6, 7)
+    qp = QP(
+        (A + A.T) / 2,
+        rng.normal(size=n),
+        C,
+        C @ x0 + rng.exponential(size=m),
+        E=E,
+        f=E @ x0,
+        lb=x0 - span,
+        ub=x0 + span,
+    )
+    answer = solve(qp)
+    assert answer.status == "optimal"
+    quick, level = _quick_and_full(qp, answer.x, answer.dual, answer.dual_eq, answer.dual_box, 1e-8)
+    assert level <= 1e-10
+    seen = 0
+    for size in 10.0 ** np.arange(-18, 0):
+        for part in range(4):
+            moved = [answer.x, answer.dual, answer.dual_eq, answer.dual_box]
+            moved[part] = moved[part] * (1 + size * rng.normal(size=moved[part].shape))
+            quick, level = _quick_and_full(qp, *moved, 1e-8)
+            assert level <= 1e-12 or not quick
+            seen += quick
+    assert seen > 0
+
+
+def test_the_quick_test_refuses_answers_that_hang_by_rounding():
+    """The smallest eigenvalue is rounding: x of 1e15 meets every condition, and there is no answer."""
+    A = np.array([[1.0, 1.0], [1.0, 1.0 + 2e-16]])
+    assert solve(QP(A, np.array([1.0, -1.0]), np.ones((1, 2)), np.array([1e3]))).status == "unbounded"
+    free = QP(np.ones((2, 2)), np.array([1.0, -1.0]), lb=np.full(2, -np.inf), ub=np.array([1.0, np.inf]))
+    assert solve(free).status == "unbounded"

@@ -175,8 +175,11 @@ def make_strategy(name: str) -> Strategy:
 
 def _of_folder(name: str) -> Strategy:
     """A network of ours, a model of the paper's architecture, or a decision layer on another backbone."""
-    kinds = {"Policy": Policy, "PaperModel": PaperModel, "DecisionAdapter": DecisionAdapter}
+    kinds = {"MarketPolicy": MarketPolicy, "Policy": Policy}
+    kinds |= {"PaperModel": PaperModel, "DecisionAdapter": DecisionAdapter}
     model, notes = load_checkpoint(name, kinds)
+    if isinstance(model, MarketPolicy):
+        return MarketStrategy(model, name)
     if isinstance(model, Policy):
         return PolicyStrategy(model, default_history(model, notes), name, shared_features())
     return PaperModelStrategy((model if isinstance(model, PaperModel) else load_backbone_model(name),), name)

@@ -13,8 +13,10 @@ from time2decide.cli.backtest import backtest
 from time2decide.cli.bench import bench
 from time2decide.cli.decide import decide
 from time2decide.cli.reproduce import report, reproduce
+from time2decide.cli.run import run
 from time2decide.cli.solve import solve
 from time2decide.cli.train import app as train_app
+from time2decide.cli.verify import verify
 from time2decide.core.validation import InputError
 
 app = typer.Typer(
@@ -38,7 +40,7 @@ def program(
         raise typer.Exit
 
 
-for command in (decide, backtest, solve, reproduce, bench, report):
+for command in (decide, verify, run, backtest, solve, reproduce, bench, report):
     app.command()(command)
 app.add_typer(train_app, name="train")
 

@@ -67,6 +67,10 @@ def backtest(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
     report: Annotated[Path | None, typer.Option(help="Write an interactive page to this .html.")] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="Decide again on every date of this journal of `run`, and compare; nothing else."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare strategies walk-forward, with costs; each sees only the past.
@@ -78,6 +82,9 @@ def backtest(
         return
     source = _source(file, data)
     validate_source(source)
+    if journal is not None:
+        _replay(source, journal, values_flag(prices, returns), as_json)
+        return
     import torch
 
     from time2decide.backtesting.walk_forward import backtest as run
@@ -130,6 +137,29 @@ def backtest(
     print_summary(result, summary, f"{source} ({values}, {periods:g} a year)", cost_bps)
     for written in files:
         typer.echo(f"written: {written}")
+
+
+def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> None:
+    """Whether the live decisions of a journal equal simulated ones; exit code 1 if they do not."""
+    from time2decide.core.files import validate_input_file
+
+    validate_input_file(journal)
+    import torch
+
+    from time2decide.backtesting.journal_replay import replay_journal
+    from time2decide.markets.tables import load_market
+
+    torch.set_num_threads(1)
+    found = replay_journal(journal, load_market(source, values, gaps="keep")[0])
+    if as_json:
+        facts = {"decisions": len(found.dates), "equal": found.equal, "other_model": found.other_model}
+        facts["differences"] = dict(zip(found.dates, found.differences.tolist(), strict=True))
+        facts |= {"live_return": found.live_return, "simulated_return": found.simulated_return}
+        typer.echo(json.dumps(facts | {"held_return": found.held_return}, allow_nan=False))
+    else:
+        typer.echo("\n".join(found.text))
+    if not found.equal:
+        raise typer.Exit(1)
 
 
 def _list_strategies(as_json: bool) -> None:

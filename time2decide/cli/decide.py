@@ -12,9 +12,13 @@ from time2decide.cli.console import AsJson, Prices, Returns, console, validate_s
 from time2decide.core.validation import expect, validate_count, validate_positive
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
-_SHOWN = 5  # assets named in the explanation of a network
+    from time2decide.policy.market_decision import MarketDecision
+    from time2decide.policy.model import Decision
+
+_SHOWN = 5  # assets named in the explanation of a network, and of each kind of gap
 _TRADED = 5e-5  # weight from which a change is a trade
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
@@ -30,9 +34,10 @@ _REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -
 
 def decide(
     file: Annotated[str, typer.Argument(help="sp500, or a .csv or .parquet file: dates first, a column per asset.")],
-    turnover: Annotated[float, typer.Option(help="Turnover budget γ on ‖new − current‖₁, in (0, 2].")] = 1.0,
+    turnover: Annotated[float, typer.Option(help="Turnover budget γ on ‖target − now‖₁, in (0, 2].")] = 1.0,
     previous: Annotated[
-        Path | None, typer.Option(help="Current weights: a CSV with the columns asset,weight; 1/N unless given.")
+        Path | None,
+        typer.Option(help="Current holdings: a CSV asset,weight, or asset,shares if prices are known; else 1/N."),
     ] = None,
     prices: Prices = False,
     returns: Returns = False,
@@ -40,13 +45,20 @@ def decide(
         float | None, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period; 2, or 0.1 for decide networks.")
     ] = None,
     constraints: Annotated[
-        Path | None, typer.Option(help="Bounds, groups, exposures and cash: a .toml, or a .csv asset,lower,upper.")
+        Path | None,
+        typer.Option(help="Bounds, short positions, groups, exposures, cash: a .toml, or a .csv asset,lower,upper."),
     ] = None,
     cost: Annotated[
         float | None, typer.Option(help="Cost of trading in basis points; 10, or none for decide networks.")
     ] = None,
     benchmark: Annotated[
         Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
+    ] = None,
+    value: Annotated[
+        float | None, typer.Option(help="Value of the portfolio: adds the orders in whole shares and in money.")
+    ] = None,
+    price_file: Annotated[
+        Path | None, typer.Option(help="Prices of the orders: a CSV asset,price; else the last ones of a price table.")
     ] = None,
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
@@ -61,88 +73,169 @@ def decide(
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
     ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Add the reasons, by derivatives.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the reasons, the records of the forecasts, and what was read.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every asset, also those without a trade.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the new weights to this CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the target weights (.csv), or the decision file for `verify` (.json).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the perturbed histories.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """The next rebalancing: long-only, fully invested, within a turnover budget.
+    """The next rebalancing of a portfolio: the trades, a verdict on the forecasts, cost, risk and proof of optimality.
 
-    Example: time2decide decide returns.csv --turnover 0.5 --previous weights.csv --out new.csv
+    The weights are the exact optimum of expected return less risk less cost, within the turnover budget. Without
+    --constraints they are long-only and fully invested; with it there are bounds, short positions, groups, exposures to
+    factors and cash. Assets may come and go (--gaps keep).
+
+    Example: time2decide decide prices.csv --turnover 0.5 --previous held.csv --value 1e6 --out decision.json
     """
-    validate_source(file)
-    fits = out is None or (out.suffix.lower() == ".csv" and out.parent.is_dir())
-    expect(fits, "out", "a name ending in .csv in an existing folder", out)
-    expect(out is None or out.resolve() != Path(file).resolve(), "out", "another file than the one that is read", out)
-    if figure is not None:
-        drawable = figure.suffix.lower() in (".png", ".svg") and figure.parent.is_dir()
-        expect(drawable, "figure", "a name ending in .png or .svg in an existing folder", figure)
-        expect(figure.resolve() != Path(file).resolve(), "figure", "another file than the one that is read", figure)
+    _validate_files(file, out, figure)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
     if cost is not None:
         validate_positive("cost", cost, allow_zero=True)
-    from time2decide.markets.tables import read_weights, write_weights
+    if value is not None:
+        validate_positive("value", value)
+    expect(
+        price_file is None or _wants_orders(previous, value), "price_file", "--value or held shares with it", "neither"
+    )
+    from time2decide.markets.tables import load_market, read_by_asset, read_weights
 
-    current = None if previous is None else read_weights(previous)
+    current = None if previous is None else read_by_asset(previous, "weight", "shares")
     reference = None if benchmark is None else read_weights(benchmark)
-    import pandas as pd
     import torch
-
-    from time2decide.markets.tables import load_market
-    from time2decide.policy.decision_facts import decision_facts
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     table, found = load_market(file, values, gaps=gaps)
+    names = [str(column) for column in table.columns]
+    quotes = _quotes(file, found, price_file, names) if _wants_orders(current, value) else None
+    if current is not None and current.name == "shares":
+        current, value = _weights_of_shares(current, quotes, value)
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
 
-        limits = read_constraints(constraints, [str(column) for column in table.columns])
-    facts = decision_facts(
-        table,
-        current,
-        turnover,
-        risk_aversion=risk_aversion,
-        model=model,
+        limits = read_constraints(constraints, names)
+    from time2decide.policy.decision_facts import describe_decision
+    from time2decide.policy.model import Time2Decide
+
+    network = Time2Decide.from_pretrained(model)
+    terms: dict[str, Any] = {"constraints": limits, "cost_bps": cost, "benchmark": reference, "gaps": gaps}
+    decision = network.decision(table, current, turnover, risk_aversion=risk_aversion, **terms)
+    facts = describe_decision(
+        network,
+        decision,
+        limits,
+        previous_given=current is not None,
         with_uncertainty=uncertainty,
         with_explanation=explain,
-        seed=seed,
-        constraints=limits,
-        cost_bps=cost,
-        benchmark=reference,
         with_frontier=frontier or figure is not None,
-        gaps=gaps,
+        seed=seed,
     )
-    facts["input"] |= {"source": file, "values": found, "values_guessed": values is None and file != "sp500"}
-    if out is not None:
-        write_weights(pd.Series(facts["weights"]), out)
-    if figure is not None:
-        from time2decide.reports.frontier_figure import write_frontier
-
-        write_frontier(facts, figure)
+    guessed = values is None and file != "sp500"
+    facts["input"] |= {"source": file, "values": found, "values_guessed": guessed, "explained": explain}
+    if quotes is not None and value is not None:
+        facts["orders"] = _orders(decision, quotes, value, names)
+        facts["orders"]["at"] = "the table's last prices" if price_file is None else price_file.name
+    _write(decision, facts, out, figure)
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
         return
-    show_decision(facts, console(110), every)
+    show_decision(facts, console(120), every)
     for written in filter(None, (out, figure)):
         typer.echo(f"written: {written}")
 
 
+def _validate_files(file: str, out: Path | None, figure: Path | None) -> None:
+    """Raise unless the table is there and the outputs can be written and do not replace it."""
+    validate_source(file)
+    for name, path, kinds in (("out", out, (".csv", ".json")), ("figure", figure, (".png", ".svg"))):
+        if path is not None:
+            fits = path.suffix.lower() in kinds and path.parent.is_dir()
+            expect(fits, name, f"a name ending in {' or '.join(kinds)} in an existing folder", path)
+            expect(path.resolve() != Path(file).resolve(), name, "another file than the one that is read", path)
+
+
+def _wants_orders(current: Any, value: float | None) -> bool:
+    """Whether prices are needed: for orders, or for holdings in shares."""
+    return value is not None or getattr(current, "name", None) == "shares" or isinstance(current, Path)
+
+
+def _quotes(file: str, values: str, price_file: Path | None, names: list[str]) -> pd.Series:
+    """Prices of the assets in their order."""
+    from time2decide.markets.tables import last_prices, read_by_asset
+
+    if price_file is None:
+        expect(values == "prices", "value", "prices: a table of prices, or --price-file", "a table of returns")
+        return last_prices(file).reindex(names)
+    found = read_by_asset(price_file, "price")
+    missing = [name for name in names if name not in found.index]
+    expect(not missing, price_file.name, "a price of every asset", f"none of {', '.join(missing[:5])}")
+    expect((found > 0).all(), price_file.name, "positive prices", f"{found.min():g}")
+    return found.reindex(names)
+
+
+def _weights_of_shares(shares: pd.Series, quotes: pd.Series | None, value: float | None) -> tuple[pd.Series, float]:
+    """Current weights and the value of the portfolio; what shares do not make up of a given value is cash."""
+    assert quotes is not None
+    unknown = [str(name) for name in shares.index if name not in quotes.index]
+    expect(not unknown, "previous", "assets of the table of returns", f"{', '.join(unknown[:5])}")
+    money = (shares * quotes.reindex(shares.index)).reindex(quotes.index).fillna(0.0)
+    total = float(money.sum()) if value is None else value
+    expect(total > 0, "previous", "shares of a positive value", f"{total:g}")
+    return money / total, total
+
+
+def _orders(decision: Decision | MarketDecision, quotes: pd.Series, value: float, names: list[str]) -> dict[str, Any]:
+    from time2decide.markets.orders import whole_shares
+
+    numbers = quotes.to_numpy(dtype=float)
+    found = whole_shares(decision.previous, decision.weights, numbers, value, decision.cost_bps)
+    columns = {"shares": found.shares, "money": found.money, "price": numbers}
+    return {
+        **{name: dict(zip(names, map(float, column), strict=True)) for name, column in columns.items()},
+        "value": value,
+        "cost": found.cost,
+        "cash": found.cash,
+        "largest_difference": float(abs(found.weights - decision.weights).max()),
+    }
+
+
+def _write(decision: Decision | MarketDecision, facts: dict[str, Any], out: Path | None, figure: Path | None) -> None:
+    if out is not None and out.suffix.lower() == ".csv":
+        import pandas as pd
+
+        from time2decide.markets.tables import write_weights
+
+        write_weights(pd.Series(facts["weights"]), out)
+    elif out is not None:
+        decision.save(out, source=Path(facts["input"]["source"]).name, values=facts["input"]["values"])
+    if figure is not None:
+        from time2decide.reports.frontier_figure import write_frontier
+
+        write_frontier(facts, figure)
+
+
 def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> None:
-    """The trades, one line of verdict, the cost, then what was asked for beyond them and what was assumed."""
-    if every or _trades(facts):
+    """The trades, a line of verdict, a line of cost and proof, then what was asked for and what was assumed."""
+    traded = len(_trades(facts))
+    if every or traded:
+        screen.print(_title(facts, traded), markup=False, soft_wrap=True)
         screen.print(trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (
-        *(() if every else (_untraded_line,)),
-        *(_gap_lines, _verdict_line, _cost_lines),
-        *(_forecast_lines, _frontier_lines, _reason_lines, _input_lines),
-    )
-    for line in (line for part in parts for line in part(facts)):
-        screen.print(line, markup=False)
+    parts = (_gap_lines, _verdict_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
+    for line in (line for part in (*parts, _input_lines, _assumption_line) for line in part(facts)):
+        screen.print(line, markup=False, soft_wrap=True)
+
+
+def _title(facts: dict[str, Any], traded: int) -> str:
+    rest = set(facts["weights"]) - set(_trades(facts))
+    kept = sum(facts["weights"][name] for name in rest)
+    without = f"; {len(rest)} not traded are {kept:.1%} of the portfolio (--all shows them)" if rest else ""
+    return f"Trades after {facts['input']['last']}: {traded} of {len(facts['weights'])} assets{without}"
 
 
 def _trades(facts: dict[str, Any]) -> list[str]:
@@ -152,33 +245,32 @@ def _trades(facts: dict[str, Any]) -> list[str]:
 
 
 def trade_table(facts: dict[str, Any], every: bool = False) -> Table:
-    """The trades, or every asset: trade, current and new weight, and what was asked for beyond them."""
+    """The trades, or every asset: weight now, target, trade, and what was asked for beyond them."""
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     names = _trades(facts)
     if every:
         names += sorted(set(facts["weights"]) - set(names), key=lambda name: -facts["weights"][name])
-    title = f"Trades after {facts['input']['last']}, γ = {facts['turnover_l1']:g}"
-    table = Table(title=title, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     rows = [_trade_cells(facts, asset) for asset in names]
     for name in ("asset", *rows[0]):
-        table.add_column(name, justify="left" if name == "asset" else "right")
+        table.add_column(name, justify="left" if name == "asset" else "right", no_wrap=True)
     for asset, row in zip(names, rows, strict=True):
         table.add_row(escape(asset), *row.values())
     return table
 
 
-def _gap_lines(facts: dict[str, Any]) -> list[str]:
-    """What was done with assets that miss returns."""
-    return [f"{_GAPS[kind]}: {', '.join(names)}." for kind, names in facts.get("gaps", {}).items() if names]
-
-
 def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
     trade, sure, why = facts["change"][asset], facts.get("uncertainty"), facts.get("reasons_bps")
     colour = "green" if trade > _TRADED else "red" if trade < -_TRADED else "dim"
-    cells = {"trade": f"[{colour}]{trade:+z.2%}[/]", "current": f"{facts['previous'][asset]:.2%}"}
-    cells |= {"new": f"{facts['weights'][asset]:.2%}"}
+    cells = {"now": f"{facts['previous'][asset]:.2%}", "target": f"{facts['weights'][asset]:.2%}"}
+    cells |= {"trade": f"[{colour}]{trade:+z.2%}[/]"}
+    if "orders" in facts:
+        orders = facts["orders"]
+        cells |= {"shares": f"{orders['shares'][asset]:+z,.0f}", "price": f"{orders['price'][asset]:,.2f}"}
+        cells |= {"money": f"{orders['money'][asset]:+z,.0f}"}
     if sure:
         cells |= {"± s.d.": f"{sure['weights'][asset]:.2%}"}
     if sure or "verdict" not in facts:
@@ -190,13 +282,14 @@ def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
     return cells
 
 
-def _untraded_line(facts: dict[str, Any]) -> list[str]:
-    rest = set(facts["weights"]) - set(_trades(facts))
-    held = [facts["weights"][name] for name in rest if facts["weights"][name] > _TRADED]
-    if not rest:
-        return []
-    without = f", {len(rest) - len(held)} not held" if len(rest) > len(held) else ""
-    return [f"Not traded: {len(held)} held ({sum(held):.1%} of the portfolio){without}. --all shows every asset."]
+def _gap_lines(facts: dict[str, Any]) -> list[str]:
+    """What was done with assets that miss returns."""
+
+    def listed(names: list[str]) -> str:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return ", ".join(names[:_SHOWN]) + more
+
+    return [f"{_GAPS[kind]}: {listed(names)}." for kind, names in facts.get("gaps", {}).items() if names]
 
 
 def _verdict_line(facts: dict[str, Any]) -> list[str]:
@@ -204,23 +297,39 @@ def _verdict_line(facts: dict[str, Any]) -> list[str]:
     return [f"Verdict: {facts['verdict']['text']}"] if "verdict" in facts else []
 
 
-def _cost_lines(facts: dict[str, Any]) -> list[str]:
-    """What the trade costs, what it does to risk, and whether it is allowed."""
+def _cost_line(facts: dict[str, Any]) -> list[str]:
+    """What the trade costs, what it does to risk, what binds, and whether it is allowed and the best."""
     checks, exact = facts["constraints"], facts.get("exact")
-    cost = f"Cost {1e4 * exact['cost']:.2f} bp of the portfolio" if exact else "Trade"
-    spread = f" (weighed over {facts['days']:.0f} days)" if "days" in facts else ""
-    lines = [
-        f"{cost}{spread}: turnover {facts['turnover']:.4f} of {facts['turnover_l1']:g}, bought plus sold. "
-        f"Risk {facts['risk_previous']:.3%} before, {facts['risk']:.3%} after, one standard deviation per step."
-    ]
+    parts = [f"Turnover {facts['turnover']:.4f} of {facts['turnover_l1']:g} allowed"]
+    parts += [f"cost {1e4 * exact['cost']:.2f} bp"] if exact else []
+    parts.append(f"risk {facts['risk_previous']:.2%} → {facts['risk']:.2%} a period")
     if "active_risk" in facts:
-        before, after = facts["active_risk_previous"], facts["active_risk"]
-        lines.append(f"Risk from the benchmark (tracking error) {before:.3%} before, {after:.3%} after.")
+        parts.append(f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}")
+    parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > _TRADED else []
     held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
-    proof = f", optimal for its forecasts and risks, certified to {exact['gap']:.0e}" if exact else ""
-    cash = f", cash {facts['cash']:.1%}" if facts.get("cash", 0.0) > _TRADED else ""
-    lines.append(f"Check: {held}{proof}; sum {checks['sum']:.6f}{cash}.")
-    return lines + [f"  {name}: {value:.4f}" for name, value in facts.get("limits", {}).items()]
+    proof = f", optimal (gap {exact['gap']:.0e})" if exact else ""
+    return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]
+
+
+def _binding(facts: dict[str, Any]) -> str:
+    """The constraints that bind, bounds counted."""
+    active = [name for name in facts.get("active", []) if name != "cash"]
+    bounds = [name for name in active if name.startswith("weight of ")]
+    named = [name for name in active if name not in bounds]
+    named += [f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''}"] if bounds else []
+    return f"; binding: {', '.join(named)}" if named else ""
+
+
+def _order_line(facts: dict[str, Any]) -> list[str]:
+    """What the whole shares leave over."""
+    if "orders" not in facts:
+        return []
+    orders = facts["orders"]
+    return [
+        f"Orders in whole shares at {orders['at']}: value {orders['value']:,.2f}, cost {orders['cost']:,.2f}, "
+        f"cash left {orders['cash']:,.2f} ({orders['cash'] / orders['value']:.2%}), weights within "
+        f"{orders['largest_difference']:.3%} of the target."
+    ]
 
 
 def _forecast_lines(facts: dict[str, Any]) -> list[str]:
@@ -232,6 +341,8 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
             f"Forecast return {facts['forecast_return']:+.3%}{error} for the next step (current weights "
             f"{facts['forecast_return_previous']:+.3%})."
         )
+    if sure:
+        lines.append(f"± is one standard deviation over {sure['members']} perturbed histories.")
     if "reasons_bps" in facts:
         weights, without = facts["weights"], facts["without_forecasts"]
         differs = sum(abs(weights[name] - without[name]) for name in weights)
@@ -241,6 +352,8 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
         ]
         lines += [
             *(reasons if _trades(facts) else []),
+            f"Cost is weighed over the {facts['days']:.0f} days that a trade lasts.",
+            *(f"  {name}: {number:.4f}" for name, number in facts.get("limits", {}).items()),
             f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
             *(_record_line(record) for record in facts["verdict"]["records"] if record["worth_error_bps"] > 0),
         ]
@@ -305,13 +418,13 @@ def _frontier_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _input_lines(facts: dict[str, Any]) -> list[str]:
-    source = facts["input"]
-    guess = " (guessed; --prices or --returns settles it)" if source["values_guessed"] else ""
-    reads = _READS[source["history"]]
-    lines = [
-        f"Read {source['rows']} returns of {len(facts['weights'])} assets from {source['values']}{guess}. "
-        f"The network {source['model']} reads {reads}."
-    ]
+    """What was read, with the reasons; and what is wrong with it, always."""
+    source, lines = facts["input"], []
+    if source.get("explained"):
+        lines.append(
+            f"Read {source['rows']} returns of {len(facts['weights'])} assets from {source['values']}. "
+            f"The network {source['model']} reads {_READS[source['history']]}."
+        )
     if source["history"] == "years":
         if source["rows"] < _YEARS:
             lines.append(f"The policy wants years of returns; with {source['rows']} rows it knows little.")
@@ -323,9 +436,13 @@ def _input_lines(facts: dict[str, Any]) -> list[str]:
     (low, high), risk = source.get("risk_aversion_trained", (0.0, float("inf"))), facts["risk_aversion"]
     if not low <= risk <= high:
         lines.append(f"The network was trained for a risk aversion from {low:g} to {high:g}, not for {risk:g}.")
-    if not source["previous_given"]:
-        lines.append("No current weights were given: equal weights were assumed.")
-    if "uncertainty" in facts:
-        members = facts["uncertainty"]["members"]
-        lines.append(f"± is one standard deviation over {members} perturbed histories.")
     return lines
+
+
+def _assumption_line(facts: dict[str, Any]) -> list[str]:
+    """What was not said and had to be assumed."""
+    source = facts["input"]
+    assumed = [] if source["previous_given"] else ["equal current weights (--previous)"]
+    if source["values_guessed"]:
+        assumed.append(f"the file holds {source['values']} (--prices or --returns settles it)")
+    return [f"Assumed: {'; '.join(assumed)}."] if assumed else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,11 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from time2decide.cli.console import values_flag
+from time2decide.cli.console import Prices, Returns, validate_source, values_flag
 from time2decide.core.files import validate_output_folder
 from time2decide.core.validation import InputError, expect, validate_choice, validate_interval
 
 _MOST_THREADS = 256
+_LINES_EVERY = 5.0  # seconds
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 Out = Annotated[Path, typer.Option(help="Output folder (checkpoint and resumable state).")]
@@ -93,38 +95,21 @@ def decide(
     return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
     steps: Steps = None,
     seed: Seed = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Fine-tune on this table instead: sp500, .csv or .parquet; the last 30 % is held out."),
-    ] = None,
-    cost_bps: Annotated[
-        float | None, typer.Option(help="With --data: trading cost in basis points; 10 by default.")
-    ] = None,
-    prices: Annotated[bool, typer.Option("--prices", help="With --data: it holds prices.")] = False,
-    returns: Annotated[bool, typer.Option("--returns", help="With --data: it holds returns.")] = False,
     threads: Threads = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Train the decision network of Time2Decide, or fine-tune it on your own table with --data.
+    """Train the decision network of the paper's synthetic markets.
 
-    Start the same command again to resume; the result is the same to the last bit.
+    Start the same command again to resume; the result is the same to the last bit. For real returns use train market
+    or train fine-tune.
 
-    Example: time2decide train decide --data my.csv --out runs/mine
+    Example: time2decide train decide --preset cpu --out runs/decide
     """
     from time2decide.policy.model import load_policy
     from time2decide.policy.network import PolicyConfig
     from time2decide.policy.training import PRESETS, UTILITY, train_policy
 
     validate_choice("preset", preset, PRESETS)
-    if data is not None:
-        expect(return_weight is None, "return_weight", "none with --data (forecasts are not tuned)", "one")
-        if (objective, covariance) != ("oracle", "full"):
-            raise InputError("objective, covariance: expected none with --data (they are those of --start), found one")
-        changed = _given(steps=steps, seed=seed, cost_bps=cost_bps)
-        _fine_tune(data, values_flag(prices, returns), out, start or "decide", changed, threads, as_json)
-        return
-    if cost_bps is not None or prices or returns:
-        raise InputError("cost_bps, prices, returns: expected only with --data, found one without")
     config = replace(PRESETS[preset], model=PolicyConfig(covariance=covariance, objective=objective))
     if objective == "utility":
         expect(return_weight is None, "return_weight", "none with --objective utility (forecasts stay)", "one")
@@ -186,6 +171,89 @@ def market(
     for row in [] if as_json else figures:
         numbers = f"volatility {row['volatility']:.4f}, Sharpe {row['sharpe']:.2f}, traded {row['traded']:.4f}"
         typer.echo(f"{row['universe']} ({row['role']}), λ = {row['risk_aversion']:g}: {numbers}")
+
+
+@app.command()
+def fine_tune(
+    file: Annotated[str, typer.Argument(help="sp500, or a .csv or .parquet file: dates first, a column per asset.")],
+    start: Annotated[
+        str, typer.Option(help="Policy to tune: market (the default of decide), decide, or a folder of either.")
+    ] = "market",
+    out: Out = Path("runs/mine"),
+    steps: Annotated[int | None, typer.Option(help="Another number of steps than the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than 0.")] = None,
+    cost_bps: Annotated[
+        float | None, typer.Option(help="For --start decide: cost of what is traded, in basis points; 10 unless told.")
+    ] = None,
+    prices: Prices = False,
+    returns: Returns = False,
+    threads: Threads = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune the market policy, or a decision network with --start, on your own universe.
+
+    The rows are split in time: training, validation, and the last 30 %, which is held out. Of the market policy the
+    covariance is tuned, for the risk of the portfolios made from it; its start is kept where the validation rows show
+    no gain. Of a network such as `decide` the read-out is tuned, for utility net of costs. Assets with gaps are left
+    out. Interrupt it as you like: the same command goes on, and the result is the same to the last bit.
+
+    Example: time2decide train fine-tune my.csv --out runs/mine
+    """
+    validate_source(file)
+    stated = values_flag(prices, returns)
+    from time2decide.markets.tables import load_market
+    from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
+    from time2decide.policy.market_policy import MarketPolicy
+    from time2decide.policy.market_tuning import MarketTuning, tune_market_policy_to
+    from time2decide.policy.model import Time2Decide
+
+    table, values = load_market(file, stated, gaps="keep")
+    complete = table.dropna(axis=1)
+    assets = complete.shape[1]
+    expect(assets >= 2, file, "at least 2 assets without gaps", assets)
+    real = isinstance(Time2Decide.from_pretrained(start).policy, MarketPolicy)
+    expect(not real or cost_bps is None, "cost_bps", "none for a market policy: its covariance has no costs", cost_bps)
+    tune: Any = tune_market_policy_to if real else fine_tune_to
+    config: Any = (MarketTuning if real else FineTuning)(**_given(steps=steps, seed=seed, cost_bps=cost_bps))
+    work = partial(tune, out, complete.to_numpy(copy=True), start, config, prepared=_prepared())
+    _trained(work, out, threads, data=Path(file).name, values=values, assets=assets)
+    _tell(out, as_json, _market_gain if real else _network_gain)
+    if not as_json:
+        if assets < table.shape[1]:
+            typer.echo(f"{table.shape[1] - assets} assets with gaps were left out")
+        _tell_held_out(out, file, complete, real)
+
+
+def _market_gain(made: dict[str, Any]) -> str:
+    losses = made["validation_loss"]
+    if not made["kept"]:
+        return f"no gain on the validation rows (variance relative to 1/N {losses[0]:.4f}): kept as it was"
+    return f"variance relative to 1/N on the validation rows {losses[0]:.4f} before, {min(losses):.4f} after"
+
+
+def _network_gain(made: dict[str, Any]) -> str:
+    if made["holds"]:
+        return "nothing it does earns its costs on the validation rows: this network holds what you have"
+    first, best = made["validation_utility"][0], max(made["validation_utility"])
+    return f"net utility on the validation rows {first:.4f} before, {best:.4f} after {made['steps_kept']} steps"
+
+
+def _tell_held_out(out: Path, file: str, table: Any, real: bool) -> None:
+    """What the held-out rows say, or how to ask them."""
+    from time2decide.markets.oracle import WINDOW
+
+    made = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]
+    first = table.index[made["untouched_from_row"]]
+    typer.echo(f"held out: the rows from {str(first)[:10]} on; compare there with the command below")
+    for row in made.get("held_out", []):
+        before, after = row["volatility_start"], row["volatility"]
+        interval = f"difference {row['low']:+.2%} to {row['high']:+.2%}, 95 %"
+        typer.echo(
+            f"  λ = {row['risk_aversion']:g}: volatility a year {before:.2%} before, {after:.2%} after ({interval})"
+        )
+    base = made["start"] if real else "uniform"
+    rows = len(table) - made["untouched_from_row"] + WINDOW
+    typer.echo(f"  time2decide backtest {file} --last {rows} --strategies {base},{out}")
 
 
 @app.command()
@@ -272,31 +340,17 @@ def _trained(work: Callable[..., Any], out: Path, threads: int, **notes: Any) ->
         return work(report=report, notes={**notes, "threads": threads, **provenance()})
 
 
-def _fine_tune(
-    data: str, stated: str | None, out: Path, start: str, changes: dict[str, Any], threads: int, as_json: bool
-) -> None:
-    from time2decide.forecasting.features import LEAST_WINDOW
-    from time2decide.markets.oracle import WINDOW
-    from time2decide.markets.tables import load_market
-    from time2decide.markets.validation import validate_returns
-    from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
+def _prepared() -> Callable[[int, int], None]:
+    """A line on standard error every few seconds while rows are read, before the first step."""
+    last = time.monotonic()
 
-    table, values = load_market(data, stated)
-    work = partial(fine_tune_to, out, validate_returns(table, LEAST_WINDOW, WINDOW), start, FineTuning(**changes))
-    _trained(work, out, threads, data=Path(data).name, values=values)
+    def prepared(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINES_EVERY:
+            print(f"reading the history: {done} of {total}", file=sys.stderr, flush=True)
+            last = time.monotonic()
 
-    def summary(made: dict[str, Any]) -> str:
-        if made["holds"]:
-            return "nothing it does earns its costs on the validation rows: this network holds what you have"
-        first, best = made["validation_utility"][0], max(made["validation_utility"])
-        return f"net utility on the validation rows {first:.4f} as shipped, {best:.4f} after {made['steps_kept']} steps"
-
-    _tell(out, as_json, summary)
-    if not as_json:
-        untouched = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]["untouched_from_row"]
-        rows = len(table) - untouched + WINDOW
-        typer.echo(f"not looked at: the rows from {table.index[untouched]} on; compare there with")
-        typer.echo(f"  time2decide backtest {data} --last {rows} --strategies uniform,{out}")
+    return prepared
 
 
 def _tell(

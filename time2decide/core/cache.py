@@ -1,4 +1,4 @@
-"""One cache on disk for what is expensive to make, keyed by every parameter it depends on; and the digests of keys.
+"""One cache on disk for what is expensive to make, keyed by every parameter it depends on.
 
 A file is used only if it was written under the same key and its checksum is right. Anything else is made again.
 """
@@ -6,7 +6,6 @@ A file is used only if it was written under the same key and its checksum is rig
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.digests import digest
 from time2decide.core.validation import InputError
 
 
@@ -27,16 +27,6 @@ def cache_directory() -> Path:
     if chosen:
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "time2decide"
-
-
-def digest(value: object, length: int = 16) -> str:
-    """Hexadecimal digits that stand for a JSON-able value, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
-
-
-def fingerprint(path: str | Path, length: int = 16) -> str:
-    """Hexadecimal digits that stand for the content of a file."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:length]
 
 
 def cached_tensors(

@@ -24,7 +24,7 @@ from time2decide.backtesting.baselines import (
     backbone_pto,
 )
 from time2decide.core.cache import cached_tensors
-from time2decide.core.cache import fingerprint as file_fingerprint
+from time2decide.core.digests import fingerprint as file_fingerprint
 from time2decide.core.table import Table, quantity
 from time2decide.experiments.claims import OUR_NETWORK, REPAIRED_ARCHITECTURE, Claim, published_mse
 from time2decide.experiments.paper_models import shown_oracle_history

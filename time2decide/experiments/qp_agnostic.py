@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from time2decide.core.cache import fingerprint
+from time2decide.core.digests import fingerprint
 from time2decide.core.table import Table, quantity
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import published

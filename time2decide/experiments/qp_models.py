@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from time2decide.core.cache import cache_directory, digest
+from time2decide.core.cache import cache_directory
+from time2decide.core.digests import digest
 from time2decide.core.table import Table, quantity, with_last_note
 from time2decide.core.validation import InputError
 from time2decide.experiments.claims import Claim, published

@@ -19,16 +19,18 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
-from time2decide.core.cache import digest
-from time2decide.core.cache import fingerprint as file_fingerprint
+from time2decide.core.digests import digest
+from time2decide.core.digests import fingerprint as file_fingerprint
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
+from time2decide.forecasting.market_state import MarketTokens
 from time2decide.markets.tables import load_market, usual_periods
 from time2decide.markets.universe import Universe, universe_of
+from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.simulation.engine import rollout
+from time2decide.simulation.engine import Observation, rollout
 from time2decide.simulation.metrics import PairedBootstrap, net_returns, realised_utility, sharpe_ratio
 
 MARKETS_VARIABLE = "TIME2DECIDE_MARKETS"
@@ -139,6 +141,31 @@ def _difference(name: str, net: np.ndarray, base: np.ndarray, risk: float, boots
     return {f"over_{name}": value, f"over_{name}_low": float(low), f"over_{name}_high": float(high)}
 
 
+class _ReadOnce(MarketStrategy):
+    """The market policy over one market again and again: what it reads at a step is kept for the next rollouts."""
+
+    seen: dict[int | None, list[MarketTokens]]
+
+    def _read(self, observation: Observation, going_on: bool) -> list[MarketTokens]:
+        if observation.step not in self.seen:
+            self.seen[observation.step] = super()._read(observation, going_on)
+        return self.seen[observation.step]
+
+
+@lru_cache(maxsize=1)
+def _seen(source: str, last: int | None) -> dict[int | None, list[MarketTokens]]:
+    """What the market policy has read of a market."""
+    return {}
+
+
+def _strategy(name: str, source: str, last: int | None) -> Any:
+    strategy = make_strategy(name)
+    if isinstance(strategy, MarketStrategy):
+        strategy = _ReadOnce(strategy.policy, strategy.name, strategy.follow)
+        strategy.seen = _seen(source, last)
+    return strategy
+
+
 @lru_cache(maxsize=len(REFERENCES) + 1)
 def _paths(
     name: str,
@@ -154,7 +181,7 @@ def _paths(
     """
     market = _load(source, last)[0]
     found = {}
-    strategy: Any = make_strategy(name)
+    strategy = _strategy(name, source, last)
     by_risk, by_cost = getattr(strategy, "uses_risk_aversion", True), getattr(strategy, "uses_cost", True)
     for risk in risks if by_risk else risks[:1]:
         for cost in costs if by_cost else costs[:1]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from time2decide.core.cache import digest
+from time2decide.core.digests import digest
 from time2decide.core.provenance import provenance
 from time2decide.core.validation import InputError, expect
 

@@ -243,7 +243,7 @@ class MarketState:
 
     def extend(self, returns: np.ndarray) -> MarketState:
         """Read rows (time, m), oldest first; NaN where there was no trade."""
-        done = 0
+        returns, done = np.ascontiguousarray(returns, dtype=float), 0  # the order in memory would change the rounding
         while done < len(returns):
             done += self._read(returns[done : done + _TOGETHER])
         return self

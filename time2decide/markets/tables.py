@@ -311,16 +311,27 @@ def _place(index: pd.Index, column: str, row: int) -> str:
 
 def read_weights(path: str | Path) -> pd.Series:
     """The weights of a CSV file with the columns `asset,weight`, by asset; refused with the row in question."""
+    return read_by_asset(path, "weight")
+
+
+def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
+    """The numbers of a CSV file with the columns asset and one of `columns`, which is the name of the Series."""
     path = Path(path)
     validate_input_file(path)
     rows = [[cell.strip() for cell in row] for row in read_cells(path)]
-    refuse(_weight_problems(rows, path.name))
-    return pd.Series({asset: float(weight) for asset, weight in rows[1:]}, name="weight", dtype=float)
+    refuse(_weight_problems(rows, path.name, columns))
+    return pd.Series({asset: float(number) for asset, number in rows[1:]}, name=rows[0][1], dtype=float)
 
 
-def _weight_problems(rows: list[list[str]], name: str) -> Iterator[str]:
-    if rows[0] != _WEIGHTS_HEADER:
-        yield f"{name}: expected the columns asset,weight, found {','.join(rows[0])[:60]}"
+def last_prices(source: str | Path) -> pd.Series:
+    """The last known price of every asset of a table of prices."""
+    frame, name = (sp500_prices(), "sp500") if source == "sp500" else (_read(Path(source)), Path(source).name)
+    return _validate_table(frame, name, math.inf, "keep").ffill().iloc[-1].rename("price")
+
+
+def _weight_problems(rows: list[list[str]], name: str, columns: tuple[str, ...]) -> Iterator[str]:
+    if rows[0] not in [["asset", column] for column in columns]:
+        yield f"{name}: expected the columns asset,{' or asset,'.join(columns)}, found {','.join(rows[0])[:60]}"
     if len(rows) == 1:
         yield f"{name}: expected a row for each asset, found none"
     seen: set[str] = set()

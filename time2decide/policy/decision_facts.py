@@ -13,6 +13,7 @@ from time2decide.core.validation import expect
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
+from time2decide.policy.decision_record import by_asset, stated_problem
 from time2decide.policy.episodes import SEEN_RISKS
 from time2decide.policy.explanation import explain, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
@@ -65,20 +66,45 @@ def decision_facts(
         As in `Time2Decide.decide`; with missing returns there is neither uncertainty nor a frontier.
     """
     network = Time2Decide.from_pretrained(model)
-    cost = network.cost_bps if cost_bps is None else cost_bps
+    terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
+    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
+    return describe_decision(
+        network,
+        decision,
+        constraints,
+        previous_given=previous is not None,
+        with_uncertainty=with_uncertainty,
+        with_explanation=with_explanation,
+        with_frontier=with_frontier,
+        seed=seed,
+    )
+
+
+def describe_decision(
+    network: Time2Decide,
+    decision: Decision | MarketDecision,
+    constraints: Constraints | None = None,
+    *,
+    previous_given: bool = True,
+    with_uncertainty: bool = False,
+    with_explanation: bool = False,
+    with_frontier: bool = False,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """`decision_facts` of a decision that `network.decision` has made under these constraints."""
+    assert decision.origin is not None
+    table = decision.origin.table
     holes = bool(table.isna().to_numpy().any())
     for name, asked in (("uncertainty", with_uncertainty), ("a turnover frontier", with_frontier)):
         expect(not (holes and asked), "gaps", "neither uncertainty nor a frontier where returns are missing", name)
-    terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost, "benchmark": benchmark, "gaps": gaps}
-    decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     names = [str(column) for column in table.columns]
     facts = _trade(decision, names)
     if decision.solution is not None:
         facts |= _exact(decision)
     if with_frontier:
-        facts["frontier"] = _frontier(decision, constraints, cost)
-    facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous is not None}
-    facts["input"] |= {"model": model}
+        facts["frontier"] = _frontier(decision, constraints)
+    facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous_given}
+    facts["input"] |= {"model": network.name}
     if isinstance(decision, MarketDecision):
         facts |= _market(decision, names, with_explanation)
         if decision.availability is not None:
@@ -90,7 +116,7 @@ def decision_facts(
         return facts
     alone = not (decision.solution is not None and (with_uncertainty or with_explanation))
     expect(alone, "explain", "neither reasons nor uncertainty with constraints, costs or a benchmark", "both")
-    facts |= {"target": _by_asset(names, decision.target), "forecast_error": _by_asset(names, decision.forecast_error)}
+    facts |= {"target": by_asset(names, decision.target), "forecast_error": by_asset(names, decision.forecast_error)}
     if with_uncertainty:
         facts["uncertainty"] = _uncertainty(network, decision, names, seed)
     if with_explanation:
@@ -103,26 +129,19 @@ def decision_facts(
 
 
 def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> dict[str, Any]:
-    """The verdict on forecasts, what is done without them, and the reasons.
-
-    Reasons are what one more unit of an asset brings a day beside the current portfolio w: g − wᵀg / Σw for the
-    gradient g of each part of the utility. Positive speaks for buying.
-    """
+    """The verdict on forecasts, what is done without them, and the reasons."""
     verdict = decision.verdict
     records = [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in verdict.records]
     facts: dict[str, Any] = {
         "cost_bps": decision.cost_bps,
         "days": decision.days,
-        "without_forecasts": _by_asset(names, decision.without_forecasts),
+        "without_forecasts": by_asset(names, decision.without_forecasts),
         "verdict": {"text": verdict.text, "probability": verdict.probability, "records": records},
     }
     if decision.availability is not None:
         facts["gaps"] = decision.availability.describe(names)
     if with_reasons:
-        risk = -2 * decision.risk_aversion * decision.covariance @ decision.previous
-        parts = {"prior": decision.prior, "forecast": decision.signal, "risk": risk}
-        shares = decision.previous / max(decision.previous.sum(), _TOLERANCE)
-        facts["reasons_bps"] = {name: _by_asset(names, 1e4 * (part - shares @ part)) for name, part in parts.items()}
+        facts["reasons_bps"] = {name: by_asset(names, part) for name, part in decision.reasons_bps.items()}
     return facts
 
 
@@ -131,9 +150,9 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
     weights, before = decision.weights, decision.previous
     excess = np.abs(weights - decision.start).sum() - decision.turnover_l1
     return {
-        "weights": _by_asset(names, weights),
-        "previous": _by_asset(names, before),
-        "change": _by_asset(names, weights - before),
+        "weights": by_asset(names, weights),
+        "previous": by_asset(names, before),
+        "change": by_asset(names, weights - before),
         "turnover": decision.turnover,
         "turnover_l1": decision.turnover_l1,
         "risk_aversion": decision.risk_aversion,
@@ -141,7 +160,7 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
         "forecast_return_previous": float(before @ decision.forecast),
         "risk": float((weights @ decision.covariance @ weights) ** 0.5),
         "risk_previous": float((before @ decision.covariance @ before) ** 0.5),
-        "forecast": _by_asset(names, decision.forecast),
+        "forecast": by_asset(names, decision.forecast),
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
@@ -165,6 +184,7 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     return {
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
+        "active": _active(decision),
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
@@ -182,14 +202,23 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     }
 
 
-def _frontier(decision: Decision | MarketDecision, constraints: Constraints | None, cost_bps: float) -> dict[str, Any]:
+def _active(decision: Decision | MarketDecision) -> list[str]:
+    """Names of the constraints that bind; weights that the gaps fix apart."""
+    problem = stated_problem(decision)
+    assert problem is not None
+    assert decision.origin is not None
+    rows = problem.rows(decision.weights, decision.origin.assets)
+    return [row.name for row in rows if row.low < row.high and row.slack <= _TOLERANCE * row.size]
+
+
+def _frontier(decision: Decision | MarketDecision, constraints: Constraints | None) -> dict[str, Any]:
     """The turnover frontier at even budgets (a few to print, many to draw), and where more trading stops paying.
 
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
     """
     days = decision.days if isinstance(decision, MarketDecision) else 1.0
     data = decision.forecast, decision.covariance, decision.previous
-    options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": cost_bps / 1e4 / days}
+    options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": decision.cost_bps / 1e4 / days}
     options |= {"benchmark": decision.benchmark, "constraints": constraints}
     fewest = _fewest_trades(decision.previous, constraints)
     if constraints is None or not (constraints.limits or fewest > _TOLERANCE):
@@ -238,8 +267,8 @@ def _market_uncertainty(
         recent[places], decision.previous, decision.turnover_l1, decision.risk_aversion, **given
     )
     return {
-        "weights": _by_asset(names, weights.std(axis=0, ddof=1)),
-        "forecast": _by_asset(names, means.std(axis=0, ddof=1)),
+        "weights": by_asset(names, weights.std(axis=0, ddof=1)),
+        "forecast": by_asset(names, means.std(axis=0, ddof=1)),
         "forecast_return": float((means @ decision.weights).std(ddof=1)),
         "members": _MEMBERS,
         "seed": seed,
@@ -249,8 +278,8 @@ def _market_uncertainty(
 def _uncertainty(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
     found = uncertainty(network, decision, seed=seed)
     return {
-        "weights": _by_asset(names, found.weights),
-        "forecast": _by_asset(names, found.forecast),
+        "weights": by_asset(names, found.weights),
+        "forecast": by_asset(names, found.forecast),
         "forecast_return": found.portfolio,
         "members": found.members,
         "seed": seed,
@@ -260,13 +289,9 @@ def _uncertainty(network: Time2Decide, decision: Decision, names: list[str], see
 def _explanation(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
     why = explain(network, decision)
     return {
-        "pull": _by_asset(names, why.pull),
-        "sensitivity": _by_asset(names, why.sensitivity),
-        "covariance": _by_asset(names, why.covariance),
+        "pull": by_asset(names, why.pull),
+        "sensitivity": by_asset(names, why.sensitivity),
+        "covariance": by_asset(names, why.covariance),
         "hindsight": why.hindsight,
         "noise": noise_curve(network, decision, seed=seed),
     }
-
-
-def _by_asset(names: list[str], numbers: Any) -> dict[str, float]:
-    return dict(zip(names, map(float, numbers), strict=True))

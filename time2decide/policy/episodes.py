@@ -6,6 +6,7 @@ them all. It begins with a window and some steps in which the oracle forgets its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -47,7 +48,8 @@ class EpisodeConfig:
 class Episodes:
     """n episodes with S decisions, k budgets and m assets each.
 
-    features : WindowFeatures of n·S windows, episode by episode
+    features : WindowFeatures of the windows before the decisions, each once
+    windows : (n, S) which of them is before each decision
     returns : (n, S, m) that followed the windows
     covariance : (n, S, m, m)
     oracle : (n, k, 3 + S, m), beginning three steps before the first decision
@@ -57,6 +59,7 @@ class Episodes:
     """
 
     features: WindowFeatures
+    windows: Tensor
     returns: Tensor
     covariance: Tensor
     oracle: Tensor
@@ -70,12 +73,17 @@ def episodes(config: EpisodeConfig) -> Episodes:
 
     def make() -> dict[str, Tensor]:
         made = _make(config)
-        plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name != "features"}
+        plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name not in ("features", "windows")}
         return plain | {f"features/{f.name}": getattr(made.features, f.name) for f in fields(WindowFeatures)}
 
     tensors = cached_tensors({"kind": "episodes", "version": [_VERSION, VERSION], **asdict(config)}, make)
     parts = {name.removeprefix("features/"): tensors.pop(name) for name in list(tensors) if "/" in name}
-    return Episodes(features=WindowFeatures(**parts), **tensors)
+    return Episodes(features=WindowFeatures(**parts), windows=_in_order(tensors["returns"]), **tensors)
+
+
+def _in_order(returns: Tensor) -> Tensor:
+    """Numbers of the windows of episodes that share none, (n, S)."""
+    return torch.arange(returns[..., 0].numel()).view(returns.shape[:2])
 
 
 def signals(config: EpisodeConfig) -> Tensor:
@@ -118,10 +126,13 @@ def episodes_of(
     """Episodes from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
     length = returns.shape[1]
     covariance = np.stack([empirical_covariance(returns[:, t - WINDOW : t]) for t in range(WINDOW, length)], axis=1)
-    path = _oracle(returns[:, WINDOW:], covariance, budgets, risk)
+    path = oracle_paths(returns[:, WINDOW:], covariance, budgets, risk)
     first = WINDOW + burn_in
+    windows = np.lib.stride_tricks.sliding_window_view(returns, WINDOW, axis=1)  # (n, starts, m, T)
+    chosen = windows[:, burn_in:-1].swapaxes(-1, -2)  # (n, S, T, m)
     return Episodes(
-        features=_window_features(returns, first),
+        features=features_of(chosen.reshape(-1, *chosen.shape[2:])),
+        windows=_in_order(_tensor(returns[:, first:])),
         returns=_tensor(returns[:, first:]),
         covariance=_tensor(covariance[:, burn_in:]),
         oracle=_tensor(path[:, :, burn_in - 3 :]),
@@ -147,7 +158,7 @@ def _cut(series: np.ndarray, assets: int, length: int, rng: np.random.Generator)
     return channels[:, rng.permutation(channels.shape[1])[:assets]]
 
 
-def _oracle(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray) -> np.ndarray:
+def oracle_paths(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray) -> np.ndarray:
     """The oracle's path from uniform, (n, k, steps, m)."""
     n, steps, m = returns.shape
     path = np.empty((n, budgets.shape[1], steps, m))
@@ -160,12 +171,13 @@ def _oracle(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, ri
     return path
 
 
-def _window_features(returns: np.ndarray, first: int) -> WindowFeatures:
-    length = returns.shape[1]
-    windows = np.lib.stride_tricks.sliding_window_view(returns, WINDOW, axis=1)  # (n, starts, m, T)
-    chosen = windows[:, first - WINDOW : length - WINDOW].swapaxes(-1, -2)  # (n, S, T, m)
-    flat = chosen.reshape(-1, *chosen.shape[2:])
-    parts = [window_features(flat[i : i + _BLOCK]) for i in range(0, len(flat), _BLOCK)]
+def features_of(windows: np.ndarray, done: Callable[[int], None] | None = None) -> WindowFeatures:
+    """Features of many windows (n, T, m), a block at a time; `done` is told how many are."""
+    parts = []
+    for first in range(0, len(windows), _BLOCK):
+        parts.append(window_features(windows[first : first + _BLOCK]))
+        if done:
+            done(min(first + _BLOCK, len(windows)))
     return WindowFeatures(**{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(WindowFeatures)})
 
 

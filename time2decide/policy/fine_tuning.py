@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from torch import Tensor
 from time2decide.core.checkpoints import checksum
 from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
+from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
-from time2decide.policy.episodes import Episodes, episodes_of
+from time2decide.policy.episodes import Episodes, features_of, oracle_paths
 from time2decide.policy.losses import Group, Place, draw_inertia, rollout_utility, utility_loss
 from time2decide.policy.model import load_policy
 from time2decide.policy.network import HISTORY, Policy
 
+Prepared = Callable[[int, int], None]  # windows or days read, all of them
 _VALIDATION = 0.25  # of the rows that may be used
 _TUNED = ("head.", "skip")  # the read-out
 
@@ -66,6 +69,11 @@ class FineTuning:
             expect(values and all(0 < value <= most for value in values), name, f"numbers in (0, {most:g}]", values)
         validate_interval("share", self.share, "(0, 1]")
 
+    @property
+    def length(self) -> int:
+        """Rows of an episode."""
+        return WINDOW + self.burn_in + self.decisions
+
 
 @dataclass(frozen=True)
 class Split:
@@ -76,13 +84,12 @@ class Split:
     untouched: slice
 
 
-def split_rows(rows: int, config: FineTuning) -> Split:
-    """Training, validation and untouched rows, one window apart each."""
-    length = WINDOW + config.burn_in + config.decisions
-    last = int(config.share * rows) - WINDOW
-    begin = last - max(length, round(_VALIDATION * last))
-    needed = math.ceil((2 * length + 2 * WINDOW) / config.share) + 1
-    expect(begin - WINDOW >= length, "data", f"at least {needed} rows to split in time", rows)
+def split_rows(rows: int, share: float, shortest: int) -> Split:
+    """Training, validation and untouched rows, one window apart each; the first two have at least `shortest`."""
+    last = int(share * rows) - WINDOW
+    begin = last - max(shortest, round(_VALIDATION * last))
+    needed = math.ceil((2 * shortest + 2 * WINDOW) / share) + 1
+    expect(begin - WINDOW >= shortest, "data", f"at least {needed} rows to split in time", rows)
     return Split(slice(0, begin - WINDOW), slice(begin, last), slice(last + WINDOW, rows))
 
 
@@ -94,20 +101,19 @@ def fine_tune(
     *,
     state: str | Path | None = None,
     save_every: float = 60.0,
+    prepared: Prepared | None = None,
 ) -> tuple[Policy, dict[str, Any]]:
     """The network fine-tuned on returns (time, m), and notes on how.
 
     Only the rows before `share` of them are looked at. `state` is a file to save to every `save_every` seconds and to
-    resume from.
+    resume from. Before the first step the windows of all episodes are read; `prepared` is told how many are.
     """
     config = config or FineTuning()
     objective = start.config.objective
     expect(objective == "oracle", "start", "a network trained for the oracle", f"one for {objective}")
-    split = split_rows(len(returns), config)
+    split = split_rows(len(returns), config.share, config.length)
     rng = np.random.default_rng(config.seed)
-    training = Group(_random_episodes(returns[split.training], config, rng))
-    validation = Group(_one_episode(returns[split.validation], config))
-    validation.own[:, :, :HISTORY] = 1.0 / returns.shape[1]
+    training, validation = _groups(returns, split, config, rng, prepared)
     model = copy.deepcopy(start)
     draws = [_draw(training, config, rng) for _ in range(config.steps)]  # all at once: step t needs no generator
 
@@ -138,6 +144,20 @@ def fine_tune(
     return model, _notes(config, split, done, holds)
 
 
+def _groups(
+    returns: np.ndarray, split: Split, config: FineTuning, rng: np.random.Generator, prepared: Prepared | None
+) -> tuple[Group, Group]:
+    """Episodes of the training rows, and the walk over the validation rows."""
+    walk = split.validation.stop - split.validation.start - WINDOW - config.burn_in
+    total = walk + min(config.episodes * config.decisions, split.training.stop)  # at most: windows are shared
+
+    def told(before: int) -> Callable[[int], None]:
+        return lambda done: prepared(before + done, total) if prepared else None
+
+    training = Group(_random_episodes(returns[split.training], config, rng, told(0)))
+    return training, Group(_one_episode(returns[split.validation], config, told(total - walk)))
+
+
 def _loop(config: FineTuning) -> LoopConfig:
     return LoopConfig.of(
         config, weight_decay=1e-3, clip_norm=1.0, evaluate_every=config.check_every, evaluate_first=True
@@ -164,6 +184,7 @@ def fine_tune_to(
     *,
     save_every: float = 60.0,
     report: Report | None = None,
+    prepared: Prepared | None = None,
     notes: dict[str, Any] | None = None,
 ) -> Path:
     """Fine-tune a bundled network or one of a folder and write it for `Time2Decide.from_pretrained`.
@@ -171,26 +192,61 @@ def fine_tune_to(
     The folder also gets ``state.safetensors``, from which an interrupted run resumes.
     """
     state = Path(folder) / STATE
-    policy, made = fine_tune(returns, load_policy(start)[0], config, report, state=state, save_every=save_every)
+    options: dict[str, Any] = {"state": state, "save_every": save_every, "prepared": prepared}
+    policy, made = fine_tune(returns, load_policy(start)[0], config, report, **options)
     return policy.save_pretrained(folder, {"start": start, **made, **(notes or {})})
 
 
-def _random_episodes(rows: np.ndarray, config: FineTuning, rng: np.random.Generator) -> Episodes:
-    """Episodes at random places of the rows, all assets."""
-    length = WINDOW + config.burn_in + config.decisions
-    starts = rng.integers(0, len(rows) - length + 1, config.episodes)
-    return _of(np.stack([rows[s : s + length] for s in starts]), config)  # (n, length, m)
+def _random_episodes(
+    rows: np.ndarray, config: FineTuning, rng: np.random.Generator, done: Callable[[int], None] | None = None
+) -> Episodes:
+    """Episodes at random places of the rows, all assets, from half the oracle's weights and half equal ones."""
+    starts = rng.integers(0, len(rows) - config.length + 1, config.episodes)
+    made = _of(rows, starts, config.decisions, config, done)
+    before = np.stack([rows[s + WINDOW : s + WINDOW + config.burn_in - HISTORY + 1] for s in starts])
+    past = np.stack([_covariances(rows[s : s + WINDOW + before.shape[1] - 1]) for s in starts])
+    budgets, risks = (part.double().numpy() for part in (made.turnover_l1, made.risk_aversion))
+    made.oracle[:] = torch.from_numpy(oracle_paths(before, past, budgets, risks)[:, :, -1:])
+    return made
 
 
-def _one_episode(rows: np.ndarray, config: FineTuning) -> Episodes:
-    """All rows as one episode, once for each λ."""
-    return _of(np.repeat(rows[None], len(config.risks), axis=0), config)
+def _one_episode(rows: np.ndarray, config: FineTuning, done: Callable[[int], None] | None = None) -> Episodes:
+    """All rows as one episode, once for each λ, from equal weights."""
+    starts = np.zeros(len(config.risks), dtype=int)
+    return _of(rows, starts, len(rows) - WINDOW - config.burn_in, config, done)
 
 
-def _of(cut: np.ndarray, config: FineTuning) -> Episodes:
-    budgets = np.tile(np.asarray(config.budgets, dtype=float), (len(cut), 1))
-    risks = np.resize(np.asarray(config.risks, dtype=float), len(cut))
-    return episodes_of(cut, budgets, risks, np.zeros(len(cut)), config.burn_in)
+def _of(
+    rows: np.ndarray, starts: np.ndarray, decisions: int, config: FineTuning, done: Callable[[int], None] | None
+) -> Episodes:
+    """Episodes that begin at `starts` of the rows (time, m); a window that several share is read once.
+
+    Their weights before the first decision are equal ones. No oracle is followed: these episodes are for utility.
+    """
+    budgets = torch.tensor(config.budgets).repeat(len(starts), 1)
+    risks = torch.from_numpy(np.resize(np.asarray(config.risks, dtype=float), len(starts))).float()
+    first = WINDOW + config.burn_in
+    at = starts[:, None] + first + np.arange(decisions)  # (n, S) rows that come after each decision
+    days, windows = np.unique(at, return_inverse=True)
+    views = np.lib.stride_tricks.sliding_window_view(rows, WINDOW, axis=0)[days - WINDOW].swapaxes(1, 2)  # (days, T, m)
+    covariance = torch.from_numpy(np.stack([empirical_covariance(window) for window in views])).float()
+    m = rows.shape[1]
+    places = torch.from_numpy(windows.reshape(at.shape))
+    return Episodes(
+        features=features_of(views, done),
+        windows=places,
+        returns=torch.from_numpy(rows[at]).float(),
+        covariance=covariance[places],
+        oracle=torch.full((*budgets.shape, HISTORY + decisions, m), 1.0 / m),
+        turnover_l1=budgets,
+        risk_aversion=risks,
+        noise=torch.zeros(len(starts)),
+    )
+
+
+def _covariances(rows: np.ndarray) -> np.ndarray:
+    """Of the window before each row from `WINDOW` on, and after the last one, (steps, m, m)."""
+    return np.stack([empirical_covariance(rows[t - WINDOW : t]) for t in range(WINDOW, len(rows) + 1)])
 
 
 def _draw(group: Group, config: FineTuning, rng: np.random.Generator) -> tuple[Place, Tensor]:

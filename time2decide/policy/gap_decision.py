@@ -9,10 +9,28 @@ import numpy as np
 
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
+from time2decide.markets.availability import Availability, enough_assets
 from time2decide.markets.constraints import Constraints
-from time2decide.policy.availability import Availability, enough_assets
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, market_decision
 from time2decide.policy.market_policy import MarketPolicy
+
+
+def decide_market(
+    policy: MarketPolicy,
+    state: MarketState,
+    returns: np.ndarray,
+    previous: np.ndarray | None,
+    turnover_l1: float,
+    risk_aversion: float = RISK_AVERSION,
+    cost_bps: float = COST_BPS,
+    **terms: Any,
+) -> MarketDecision:
+    """The decision for a table (time, m) that `state` has read, with gaps or without; None: equal weights."""
+    if np.isnan(returns).any():
+        given = returns, previous, turnover_l1, risk_aversion, cost_bps
+        return market_decision_with_gaps(policy, state, *given, **terms)
+    held = np.full(returns.shape[1], 1.0 / returns.shape[1]) if previous is None else previous
+    return market_decision(policy, state, held, turnover_l1, risk_aversion, cost_bps, **terms)
 
 
 def market_decision_with_gaps(

@@ -14,7 +14,7 @@ from time2decide.qp.projections import project_portfolio
 
 _FAR = 20.0  # in weights: beyond it a score is decided
 _INERTIA = (0.1, 10.0)  # range of ω in `utility_loss`, in units of forecast error
-_ROWS = 2048  # decisions per call while histories are gathered
+_PAIRS = 160_000  # of assets, in decisions that are made at once while histories are gathered: what caches hold
 Place = tuple[Tensor, Tensor, Tensor]  # episode, budget and step of decisions, each (n,)
 
 
@@ -35,7 +35,7 @@ class Group:
         index = episode[:, None], budget[:, None], past
         history = torch.where(hindsight[:, None, None] > 0, self.data.oracle[index], self.own[index])
         return PolicyInput(
-            self.data.features[episode * self.steps + step],
+            self.data.features[self.data.windows[episode, step]],
             history.transpose(1, 2),  # (n, m, HISTORY)
             hindsight,
             self.data.turnover_l1[episode, budget],
@@ -45,8 +45,8 @@ class Group:
     @torch.no_grad()
     def gather(self, model: Policy, chosen: Tensor) -> None:
         """Roll the network out on the chosen episodes and remember its weights."""
-        k = self.data.turnover_l1.shape[1]
-        for part in torch.split(chosen, max(_ROWS // k, 1)):
+        k, m = self.data.turnover_l1.shape[1], self.own.shape[-1]
+        for part in torch.split(chosen, max(_PAIRS // (k * m * m), 1)):
             episode, budget = part.repeat_interleave(k), torch.arange(k).repeat(len(part))
             for s in range(self.steps):
                 step = torch.full_like(episode, s)
@@ -132,7 +132,7 @@ def rollout_utility(group: Group, cost: float) -> Tensor:
     current, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each
     earned = _utility(weights, data.returns[:, None], data.covariance[:, None], data.risk_aversion[:, None, None])
     earned = earned - cost * (weights - current).abs().sum(-1)
-    scale = data.features.scale.view(data.returns.shape)[:, None]  # (n, 1, S, m)
+    scale = data.features.scale[data.windows][:, None]  # (n, 1, S, m)
     return (earned / _size(scale, data.turnover_l1[..., None])).mean((0, 1))
 
 

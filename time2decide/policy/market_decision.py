@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
+from time2decide.markets.availability import Availability
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.policy.availability import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
 
+if TYPE_CHECKING:
+    from time2decide.policy.decision_record import Origin
+
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
+_TINY = 1e-9
 _NORMAL = 1.96  # standard errors of a 95 % interval
 _FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
 
@@ -83,7 +88,8 @@ class Verdict:
         days = "the next day" if best.days == 1 else f"the next {best.days} days"
         worth = f"{best.worth_bps:.1f} bp per unit traded so far (95 %: {low:.1f} to {high:.1f})"
         if self.probability < _FOLLOWED:
-            return f"Nothing to predict here, so this is about risk only: the best forecast, of {days}, earned {worth}."
+            pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk only"
+            return f"{pays}: the best forecast, of {days}, earned {worth}."
         against = f"trading costs {self.cost_bps:g} bp"
         return f"Forecasts of {days} earned {worth}, {against}: followed at {best.follow:.0%}."
 
@@ -121,6 +127,7 @@ class MarketDecision:
     constraints: Constraints = field(repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
+    origin: Origin | None = field(default=None, repr=False)
 
     @property
     def turnover(self) -> float:
@@ -136,6 +143,24 @@ class MarketDecision:
     def forecast(self) -> np.ndarray:
         """Expected returns per day, as other decisions call them."""
         return self.mean
+
+    @property
+    def reasons_bps(self) -> dict[str, np.ndarray]:
+        """What one more unit of each asset brings a day beside the current portfolio, in basis points, by part.
+
+        g − wᵀg / Σw for the gradient g of each part of the utility at the current weights w. Positive speaks for
+        buying.
+        """
+        risk = -2 * self.risk_aversion * self.covariance @ self.previous
+        shares = self.previous / max(float(self.previous.sum()), _TINY)
+        parts = {"prior": self.prior, "forecast": self.signal, "risk": risk}
+        return {name: 1e4 * (part - shares @ part) for name, part in parts.items()}
+
+    def save(self, path: str | Path, **about: str) -> Path:
+        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
+        from time2decide.policy.decision_record import save_decision
+
+        return save_decision(self, path, **about)
 
 
 @dataclass
@@ -154,13 +179,8 @@ class MarketStrategy:
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
         going_on = continues(self._last, observation.returns)
-        if going_on:
-            for state, series in zip(self._states, observation.returns, strict=True):
-                state.update(series[-1])
-        else:
-            self._states = [MarketState(series.shape[1]).extend(series) for series in observation.returns]
+        tokens = self._read(observation, going_on)
         self._last = observation.returns
-        tokens = [state.tokens() for state in self._states]
         cost = observation.cost_bps / 1e4
         answer = pose(self.policy, tokens, observation.risk_aversion, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
@@ -177,6 +197,15 @@ class MarketStrategy:
             start=self._solution if going_on else None,
         )
         return weights
+
+    def _read(self, observation: Observation, going_on: bool) -> list[MarketTokens]:
+        """Carry the state of every series forward by a row, or begin anew."""
+        if going_on:
+            for state, series in zip(self._states, observation.returns, strict=True):
+                state.update(series[-1])
+        else:
+            self._states = [MarketState(series.shape[1]).extend(series) for series in observation.returns]
+        return [state.tokens() for state in self._states]
 
 
 @torch.no_grad()

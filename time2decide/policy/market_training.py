@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -32,8 +32,8 @@ from time2decide.markets.portfolio_gradient import portfolio_layer
 from time2decide.markets.prior import random_market
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy, MarketPolicyConfig
 
-_AHEAD = 21  # days over which a realised covariance is taken
-_APART = 5  # days between two minimum-variance portfolios whose turnover is counted
+AHEAD = 21  # days over which a realised covariance is taken
+APART = 5  # days between two minimum-variance portfolios whose turnover is counted
 _TOKENS = [field.name for field in fields(MarketTokens)]
 _TOGETHER = 256  # days that are posed at once
 
@@ -86,22 +86,33 @@ class TracedMarket:
         return len(self.returns)
 
 
-def trace(name: str, returns: np.ndarray, first: int, covariance: np.ndarray | None = None) -> TracedMarket:
-    """Walk through returns (time, m) once and keep the tokens of every day from `first` on."""
+def trace(
+    name: str,
+    returns: np.ndarray,
+    first: int,
+    covariance: np.ndarray | None = None,
+    done: Callable[[int], None] | None = None,
+) -> TracedMarket:
+    """Walk through returns (time, m) once and keep the tokens of every day from `first` on.
+
+    `done` is told after every day how many have been read.
+    """
     state = MarketState(returns.shape[1]).extend(returns[:first])
     seen: dict[str, list[np.ndarray]] = {token: [] for token in _TOKENS}
-    for row in returns[first:]:
+    for day, row in enumerate(returns[first:]):
+        if done:
+            done(day + 1)
         tokens = state.tokens()
         for token in _TOKENS:
             seen[token].append(np.asarray(getattr(tokens, token), dtype=np.float32))
         state.update(row)
     if covariance is None:
-        windows = [returns[t : t + _AHEAD] for t in range(first, len(returns))]
+        windows = [returns[t : t + AHEAD] for t in range(first, len(returns))]
         covariance = np.stack([(window.T @ window / len(window)).astype(np.float32) for window in windows])
     return TracedMarket(
         name,
         {token: torch.from_numpy(np.stack(rows)) for token, rows in seen.items()},
-        *(torch.from_numpy(part) for part in (returns[first:], covariance.astype(np.float32))),
+        *(torch.from_numpy(part) for part in (returns[first:].copy(), covariance.astype(np.float32))),
     )
 
 
@@ -158,7 +169,7 @@ def train_market_policy(
     def loss(step: int) -> Tensor:
         rng = np.random.default_rng([config.seed, 3, step])
         pool = pools[int(rng.choice(len(pools), p=shares))]
-        return risk_loss(policy, draw_days(pool, config.portfolios, _APART, rng), config)
+        return risk_loss(policy, draw_days(pool, config.portfolios, APART, rng), config)
 
     loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
@@ -216,7 +227,7 @@ def draw_days(
     drawn = []
     for _ in range(count):
         market = fitting[int(rng.integers(len(fitting)))]
-        last = len(market) - ahead - _AHEAD
+        last = len(market) - ahead - AHEAD
         drawn.append((market, int(rng.integers(0, min(200, last) if rng.uniform() < 1 / 3 else last))))
     return drawn
 
@@ -234,7 +245,13 @@ def pose(
 
 def risk_loss(policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config: MarketTraining) -> Tensor:
     """Realised variance of minimum-variance portfolios relative to 1/N, and their turnover."""
-    pairs = [(market, np.array([day, day + _APART])) for market, day in days]
+    variance, turnover = risk_parts(policy, days)
+    return variance.mean() + config.turnover_weight * turnover.mean()
+
+
+def risk_parts(policy: MarketPolicy, days: list[tuple[TracedMarket, int]]) -> tuple[Tensor, Tensor]:
+    """Of minimum-variance portfolios on each day and `APART` later: realised variances (2B,), turnover between (B,)."""
+    pairs = [(market, np.array([day, day + APART])) for market, day in days]
     one = torch.ones(len(days))  # Σ does not depend on λ and costs
     answer = pose(policy, pairs, one, one)
     sigma = answer.covariance.double()
@@ -244,10 +261,8 @@ def risk_loss(policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config
     flat = torch.full((len(sigma), m), 1.0 / m, dtype=torch.float64)
     scaled = sigma / sigma.detach().mean((1, 2), keepdim=True)
     weights = portfolio_layer(torch.zeros_like(flat), scaled, flat, 1.0)
-    variance = _quadratic(weights, realised) / level
     both = weights.view(-1, 2, m)
-    turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
-    return variance.mean() + config.turnover_weight * turnover.mean()
+    return _quadratic(weights, realised) / level, (both[:, 1] - both[:, 0]).abs().sum(-1)
 
 
 def _quadratic(weights: Tensor, matrix: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ synthetic markets, which are strategies of the rollout engine here too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
-from time2decide.core.validation import ArrayLike, InputError, expect, validate_choice
+from time2decide.core.validation import ArrayLike, expect, validate_choice
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.allocation import best_allocations
@@ -32,7 +32,8 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.gap_decision import market_decision_with_gaps
+from time2decide.policy.decision_record import Origin, save_decision
+from time2decide.policy.gap_decision import decide_market
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
@@ -155,6 +156,11 @@ class Decision:
     constraints: Constraints = field(default=LONG_ONLY, repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     cost_bps: float = 0.0
+    origin: Origin | None = field(default=None, repr=False)
+
+    def save(self, path: str | Path, **about: str) -> Path:
+        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
+        return save_decision(self, path, **about)
 
     @property
     def start(self) -> np.ndarray:
@@ -179,16 +185,19 @@ class Time2Decide:
     >>> weights = model.decide(returns, previous_weights=current, turnover_l1=0.5)
     """
 
-    def __init__(self, policy: Policy | MarketPolicy, notes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, policy: Policy | MarketPolicy, notes: Mapping[str, Any] | None = None, name: str = "unnamed"
+    ) -> None:
         self.policy = policy.eval()
         self.notes = dict(notes or {})
+        self.name = name
 
     @classmethod
     def from_pretrained(cls, name_or_dir: str | Path = "market") -> Time2Decide:
         """The policy of a bundled checkpoint (``market``, ``decide``, ``decide-utility``) or of a training folder."""
         policy, notes = _load(name_or_dir, {"Policy": Policy, "MarketPolicy": MarketPolicy})
         assert isinstance(policy, (Policy, MarketPolicy))
-        return cls(policy, notes)
+        return cls(policy, notes, str(name_or_dir))
 
     @property
     def risk_aversion(self) -> float:
@@ -287,15 +296,13 @@ class Time2Decide:
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
-        if np.isnan(array).any():
-            if not isinstance(self.policy, MarketPolicy):
-                raise InputError("gaps: expected the market policy where returns are missing, found another policy")
-            state, held = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
-            return market_decision_with_gaps(self.policy, state, array, held, gamma, risk, cost, **terms)
-        if isinstance(self.policy, MarketPolicy):
-            state = MarketState(array.shape[1]).extend(array)
-            return market_decision(self.policy, state, previous, gamma, risk, cost, **terms)
-        return self._network_decision(array, previous, gamma, risk, cost, terms)
+        index = returns.index if isinstance(returns, pd.DataFrame) else None
+        origin = Origin(pd.DataFrame(array, index=index, columns=names), self.policy, self.name, gaps)
+        if not isinstance(self.policy, MarketPolicy):
+            expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
+            return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
+        state, held = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
+        return replace(decide_market(self.policy, state, array, held, gamma, risk, cost, **terms), origin=origin)
 
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]

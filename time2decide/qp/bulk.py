@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from threading import Thread
 
 import numba
 import numpy as np
 
-from time2decide.qp.certificate import Arrays, Point
+from time2decide.qp.certificate import Arrays, Point, distinct
 
 _SHARP = 1e-11  # relative residual of an accepted answer
 _PIVOT = 1e-11  # smallest pivot of A, relative to its diagonal
-_WORK = 4e6  # operations from which on a second thread pays
+_WORK = 1e6  # operations from which on a second thread pays
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _factorise(A, J, L, n):  # type: ignore[no-untyped-def]
     """L of A = LLᵀ and J = L⁻¹; False where A is not safely definite."""
     for j in range(n):
@@ -56,7 +57,7 @@ def _factorise(A, J, L, n):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _normal(index, C, E, m, p, n, out):  # type: ignore[no-untyped-def]
     """The normal of a constraint in the form cᵀx ≤ bound: rows of E, rows of C, upper bounds, lower bounds."""
     if index < p:
@@ -72,7 +73,7 @@ def _normal(index, C, E, m, p, n, out):  # type: ignore[no-untyped-def]
         out[place % n] = 1.0 if place < n else -1.0
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _bound(index, d, f, lb, ub, m, p, n):  # type: ignore[no-untyped-def]
     if index < p:
         return f[index]
@@ -82,7 +83,7 @@ def _bound(index, d, f, lb, ub, m, p, n):  # type: ignore[no-untyped-def]
     return ub[place] if place < n else -lb[place - n]
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _most_violated(C, d, lb, ub, x, size, used, m, p, n, boxed):  # type: ignore[no-untyped-def]
     """The constraint with the largest violation beside its terms, or -1."""
     worst, which = 1e-13, -1
@@ -107,7 +108,7 @@ def _most_violated(C, d, lb, ub, x, size, used, m, p, n, boxed):  # type: ignore
     return which
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _add(J, R, dv, q, n):  # type: ignore[no-untyped-def]
     """Rotate J so that the new column of R is upper triangular; False where it depends on the others."""
     for j in range(n - 1, q, -1):
@@ -125,7 +126,7 @@ def _add(J, R, dv, q, n):  # type: ignore[no-untyped-def]
         R[i, q] = dv[i]
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _drop(J, R, active, y, place, q, n):  # type: ignore[no-untyped-def]
     """Take the constraint at `place` out of the active set of q."""
     for i in range(place, q - 1):
@@ -148,7 +149,7 @@ def _drop(J, R, active, y, place, q, n):  # type: ignore[no-untyped-def]
                 J[j + 1, k] = c * v - s * u
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _solve(A, b, C, d, E, f, lb, ub, boxed, J, L, R, x, size, y, r, z, dv, normal, active, used):  # type: ignore[no-untyped-def]
     """The active set and its multipliers; returns its size, or -1 where the method gives up."""
     n, m, p = len(b), len(d), len(f)
@@ -228,7 +229,7 @@ def _solve(A, b, C, d, E, f, lb, ub, boxed, J, L, R, x, size, y, r, z, dv, norma
     return -1
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 def _correct(A, b, C, d, E, f, lb, ub, J, R, x, y, r, z, dv, normal, active, q):  # type: ignore[no-untyped-def]
     """One Newton step on the active set: [A Nᵀ; N 0][dx; dy] = −[gradient; Nx − bounds]."""
     n, m, p = len(b), len(d), len(f)
@@ -270,7 +271,7 @@ def _correct(A, b, C, d, E, f, lb, ub, J, R, x, y, r, z, dv, normal, active, q):
         y[i] += r[i]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _put_on_row(row, bound, x, n):  # type: ignore[no-untyped-def]
     """An active row with one entry is a bound and is met exactly: zero stays zero."""
     place = -1
@@ -283,7 +284,7 @@ def _put_on_row(row, bound, x, n):  # type: ignore[no-untyped-def]
         x[place] = bound / row[place]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _accept(A, b, C, d, E, f, lb, ub, x, rows, equal, box, tol):  # type: ignore[no-untyped-def]
     """A sufficient condition for `certificate.is_optimal`; bounds are met exactly by then."""
     n, m, p = len(b), len(d), len(f)
@@ -323,15 +324,16 @@ def _accept(A, b, C, d, E, f, lb, ub, x, rows, equal, box, tol):  # type: ignore
     return gap <= tol * worth
 
 
-@numba.njit(cache=True, nogil=True)
-def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved):  # type: ignore[no-untyped-def]
-    batch, n = b.shape
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved, begin, end):  # type: ignore[no-untyped-def]
+    """The problems from `begin` to `end`; without bounds, lb and ub have one row."""
+    n = b.shape[1]
     m, p = d.shape[1], f.shape[1]
     J, L, R = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n + 1))
     size, y, r, z, dv, normal = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1), np.zeros(n), np.zeros(n), np.zeros(n)
     active, used = np.zeros(n + 1, np.int64), np.zeros(p + m + 2 * n, np.bool_)
-    for t in range(batch):
-        point = x[t]
+    for t in range(begin, end):
+        point, s = x[t], t if boxed else 0
         q = _solve(
             A[t],
             b[t],
@@ -339,8 +341,8 @@ def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved):  # 
             d[t],
             E[t],
             f[t],
-            lb[t],
-            ub[t],
+            lb[s],
+            ub[s],
             boxed,
             J,
             L,
@@ -358,7 +360,7 @@ def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved):  # 
         solved[t] = False
         if q < 0:
             continue
-        _correct(A[t], b[t], C[t], d[t], E[t], f[t], lb[t], ub[t], J, R, point, y, r, z, dv, normal, active, q)
+        _correct(A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], J, R, point, y, r, z, dv, normal, active, q)
         rows[t, :] = 0.0
         equal[t, :] = 0.0
         box[t, :] = 0.0
@@ -376,7 +378,7 @@ def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved):  # 
         if boxed:
             for j in range(n):
                 point[j] = min(max(point[j], lb[t, j]), ub[t, j])
-        solved[t] = _accept(A[t], b[t], C[t], d[t], E[t], f[t], lb[t], ub[t], point, rows[t], equal[t], box[t], tol)
+        solved[t] = _accept(A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], point, rows[t], equal[t], box[t], tol)
 
 
 def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point, np.ndarray]:
@@ -385,32 +387,49 @@ def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point
     `threads` is by default the number of cores where there is work for them.
     """
     batch, n = p.b.shape
-    arrays = [np.ascontiguousarray(array) for array in p[:8]]
-    boxed = bool(np.isfinite(p.lb).any() or np.isfinite(p.ub).any())
+    boxed = bool(any(np.isfinite(distinct(bound)).any() for bound in (p.lb, p.ub)))
+    arrays = [np.ascontiguousarray(array) for array in p[:6]]
+    arrays += [np.ascontiguousarray(bound if boxed else bound[:1]) for bound in (p.lb, p.ub)]
     point = Point(np.empty((batch, n)), np.empty(p.d.shape), np.empty(p.f.shape), np.empty((batch, n)))
     solved = np.empty(batch, dtype=np.bool_)
     m = p.d.shape[1] + p.f.shape[1]
     work = batch * (200 + n**3 + 4 * (n + m) * n * min(n, m + 1))
-    count = threads or min(os.cpu_count() or 1, int(1 + work / _WORK))
-    if count == 1:
-        _run(*arrays, boxed, tol, *point, solved)
-        return point, solved
-    edges = np.linspace(0, batch, 8 * count + 1).astype(int)
+
+    def run(begin: int, end: int) -> None:
+        _run(*arrays, boxed, tol, *point, solved, begin, end)
+
+    in_parts(run, batch, threads or min(os.cpu_count() or 1, int(1 + work / _WORK)))
+    return point, solved
+
+
+_pool: list[ThreadPoolExecutor] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.clear)  # threads do not survive a fork
+
+
+def in_parts(run: Callable[[int, int], None], batch: int, threads: int) -> None:
+    """run(begin, end) over the whole batch on some threads; `run` must give up the interpreter's lock.
+
+    Each thread takes parts until none is left, so that a core that is busy otherwise takes fewer.
+    """
+    if threads == 1 or batch < threads:
+        run(0, batch)
+        return
+    edges = np.linspace(0, batch, 8 * threads + 1).astype(int).tolist()
     left = deque((i, j) for i, j in pairwise(edges) if j > i)
 
-    def run_parts() -> None:
-        """Takes parts until none is left, so that a core that is busy otherwise takes fewer."""
+    def take_parts() -> None:
         while True:
             try:
                 i, j = left.popleft()
             except IndexError:
                 return
-            _run(*(a[i:j] for a in arrays), boxed, tol, *(part[i:j] for part in point), solved[i:j])
+            run(i, j)
 
-    others = [Thread(target=run_parts) for _ in range(count - 1)]
-    for thread in others:
-        thread.start()
-    run_parts()
-    for thread in others:
-        thread.join()
-    return point, solved
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), "time2decide-qp"))
+    others = [_pool[0].submit(take_parts) for _ in range(threads - 1)]  # threads that wait: starting one costs 0.1 ms
+    take_parts()
+    for other in others:
+        if not other.cancel():
+            other.result()

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import daqp
 import numpy as np
 from scipy import sparse
 from scipy.linalg import lapack
-from scipy.sparse import csgraph
 from scipy.sparse.linalg import splu
 
-from time2decide.qp.certificate import Arrays, Floor, Form, Point
+from time2decide.qp.certificate import Arrays, Floor, Form, Point, Rule
+from time2decide.qp.problem import Factor, cholesky
 
 _NO_BOUND = 1e30  # DAQP's infinity
 _DAQP = {"primal_tol": 1e-11, "dual_tol": 1e-12, "iter_limit": 10_000}
@@ -72,48 +72,59 @@ def unlift(p: Arrays, x: np.ndarray, y: np.ndarray) -> Point:
     return Point(x[None, :n], np.maximum(y[None, k : k + m], 0), y[None, k + m : k + m + equal], y[None, :n])
 
 
-def by_daqp(form: Form, start: Answer | None = None) -> Answer | None:
-    """DAQP's answer, or None where it has none; `start` is a point near the answer."""
-    equal = form.low == form.high
-    sense = np.where(equal, _EQUALITY, 0).astype(np.int32)
-    bounded = form.low.size and bool(
-        np.isfinite(form.low[: len(form.g)]).any() or np.isfinite(form.high[: len(form.g)]).any()
-    )
-    first = 0 if bounded else len(form.g)  # leave the bounds out where there are none
-    high = np.ascontiguousarray(np.minimum(form.high, _NO_BOUND)[first:])
-    low = np.ascontiguousarray(np.maximum(form.low, -_NO_BOUND)[first:])
-    k, sides = len(form.g), (high, low, np.ascontiguousarray(sense[first:]))
-    L, singular = lapack.dpotrf(form.H.T, lower=1, clean=0)
-    white = not singular and k >= _WHITE
+def by_daqp(form: Form, start: Answer | None = None, factor: Factor | None = None) -> Answer | None:
+    """DAQP's answer, or None where it has none.
+
+    `start` is a point near the answer, `factor` what `cholesky` says of H, where that is known.
+    """
+    k, low, high = len(form.g), form.low, form.high
+    bounded = bool(low[:k].max() > -np.inf or high[:k].min() < np.inf)
+    if not bounded:  # leave the bounds out where there are none
+        low, high = low[k:], high[k:]
+    equal = low == high
+    sides = np.minimum(high, _NO_BOUND), np.maximum(low, -_NO_BOUND), _EQUALITY * equal.astype(np.int32)
+    L, singular, diagonal = factor or cholesky(form.H)
+    white = not singular and k >= _WHITE and not diagonal  # DAQP itself makes use of a diagonal H
     if white:
         matrices = _whitened(L, form.g, np.vstack([np.eye(k), form.G]) if bounded else form.G)
     else:
         matrices = tuple(np.ascontiguousarray(array) for array in (form.H, form.g, form.G))
-    guess = {}
+    more: dict[str, Any] = {}
     if start is not None:
-        guess["primal_start"] = np.ascontiguousarray(np.tril(L).T @ start.x if white else start.x, dtype=float)
+        more["primal_start"] = np.ascontiguousarray(np.tril(L).T @ start.x if white else start.x, dtype=float)
+    if k < _WHITE and np.count_nonzero(equal) > 1:  # DAQP's own rule leaves residuals of 1e-10 here
+        more["eq_reduction"] = 1
     # DAQP adds proximal rounds to a singular problem, which tight tolerances end too early
     for settings in (_LOOSE, _DAQP) if singular else (_DAQP, _LOOSE):
-        x, _, flag, info = daqp.solve(*matrices, *sides, **guess, **settings)
+        x, _, flag, info = daqp.solve(*matrices, *sides, **more, **settings)
         if flag > 0:
             break
     else:
         return None
     x = lapack.dtrtrs(L, x, lower=1, trans=1)[0] if white else x
-    y = np.concatenate([np.zeros(first), info["lam"]])
-    x = np.where(y[:k] > 0, form.high[:k], np.where(y[:k] < 0, form.low[:k], x))  # at its bound exactly
-    return Answer(put_on_rows(x, y[k:], form.G, np.where(y[k:] > 0, form.high[k:], form.low[k:])), y)
+    return _at_bounds(form, x, info["lam"] if bounded else np.concatenate([np.zeros(k), info["lam"]]), bounded)
 
 
-def put_on_rows(x: np.ndarray, dual: np.ndarray, rows: np.ndarray, bound: np.ndarray) -> np.ndarray:
+def _at_bounds(form: Form, x: np.ndarray, y: np.ndarray, bounded: bool) -> Answer:
+    """DAQP's answer within the bounds, with active ones met exactly, also where they are written as rows."""
+    k = len(x)
+    if bounded:
+        low, high = form.low[:k], form.high[:k]
+        x = np.where(y[:k] > 0, high, np.where(y[:k] < 0, low, np.minimum(np.maximum(x, low), high)))
+    rows = y[k:]
+    active = rows.nonzero()[0]
+    bound = np.where(rows[active] > 0, form.high[k:][active], form.low[k:][active])
+    return Answer(x if bound.all() else _put_on_rows(x, form.G[active], bound), y)
+
+
+def _put_on_rows(x: np.ndarray, rows: np.ndarray, bound: np.ndarray) -> np.ndarray:
     """x with active rows of one entry, which are bounds, met exactly: zero stays zero."""
-    active = np.flatnonzero(dual)
-    used = rows[active] != 0
-    active, used = (part[used.sum(axis=1) == 1] for part in (active, used))
-    if len(active):
+    used = rows != 0
+    single = used.sum(axis=1) == 1
+    if single.any():
         x = x.copy()
-        column = used.argmax(axis=1)
-        x[column] = bound[active] / rows[active, column]
+        column = used[single].argmax(axis=1)
+        x[column] = bound[single] / rows[single, column]
     return x
 
 
@@ -122,18 +133,20 @@ def _whitened(L: np.ndarray, g: np.ndarray, rows: np.ndarray) -> tuple[np.ndarra
     return np.eye(len(g)), lapack.dtrtrs(L, g, lower=1)[0], lapack.dtrtrs(L, rows.T, lower=1)[0].T
 
 
-def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Answer | None:
-    """DAQP on Cx ≤ d alone, for definite A."""
-    sides = np.ascontiguousarray(d), np.full(len(d), -_NO_BOUND), np.zeros(len(d), dtype=np.int32)
-    if len(b) < _WHITE:
-        matrices = tuple(np.ascontiguousarray(array) for array in (A, b, C))
-        x, _, flag, info = daqp.solve(*matrices, *sides, **_DAQP)
-        return Answer(x, info["lam"]) if flag > 0 else None
-    L, singular = lapack.dpotrf(A.T, lower=1, clean=0)
-    if singular:
+def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray, factor: Factor) -> Answer | None:
+    """DAQP on Cx ≤ d alone, for definite A, with the multipliers of the rows."""
+    sides = d, np.full(len(d), -_NO_BOUND), np.zeros(len(d), dtype=np.int32)
+    white = len(b) >= _WHITE and not factor.diagonal
+    matrices = _whitened(factor.L, b, C) if white else (A, b, C)
+    x, _, flag, info = daqp.solve(*matrices, *sides, **_DAQP)
+    if flag <= 0:
         return None
-    z, _, flag, info = daqp.solve(*_whitened(L, b, C), *sides, **_DAQP)
-    return Answer(lapack.dtrtrs(L, z, lower=1, trans=1)[0], info["lam"]) if flag > 0 else None
+    x = lapack.dtrtrs(factor.L, x, lower=1, trans=1)[0] if white else x
+    y = np.maximum(info["lam"], 0.0)
+    if not d.all():  # where a bound is zero, rounding is all there is to compare with
+        active = y.nonzero()[0]
+        x = _put_on_rows(x, C[active], d[active])
+    return Answer(x, y)
 
 
 def by_piqp(form: Form) -> Answer | None:
@@ -251,30 +264,60 @@ class Units(NamedTuple):
         return Answer(answer.x * self.unit, answer.y * (self.slope * self.stretch), answer.sure)
 
 
-def scaled(form: Form, rounds: int = 4) -> tuple[Form, Units]:
-    """The same problem with rows, columns and objective of size one.
+class Entries(NamedTuple):
+    """The entries in use of (H; G): rows, columns and sizes."""
 
-    Ruiz' equilibration of the KKT matrix, then one unit of length for x, so that bounds are of order one as well.
+    row: np.ndarray  # of int, H first
+    column: np.ndarray  # of int
+    size: np.ndarray  # |value|
+
+
+def entries_of(*matrices: np.ndarray) -> Entries:
+    """The entries in use of matrices, one above the other."""
+    stacked = np.vstack(matrices)
+    place = np.flatnonzero((stacked != 0).ravel())  # far faster than np.nonzero of two dimensions
+    row, column = np.divmod(place, stacked.shape[1])
+    return Entries(row, column, np.abs(stacked.ravel()[place]))
+
+
+def equilibration(entries: Entries, count: int, rounds: int = 4) -> np.ndarray:
+    """Factors of the columns, then of the rows, that make the KKT matrix of size one, (count,): Ruiz' method."""
+    row, column, size = entries
+    by = np.ones(count)
+    for _ in range(rounds):
+        now, top = size * by[row] * by[column], np.zeros(count)
+        np.maximum.at(top, column, now)
+        np.maximum.at(top, row, now)
+        top[top == 0] = 1.0
+        by /= np.sqrt(top)
+    return by
+
+
+def units_of(form: Form, entries: Entries, by: np.ndarray) -> Units:
+    """Units in which rows, columns and objective are of size one.
+
+    `by` are the factors of `equilibration`; one unit of length for x makes bounds of order one as well.
     """
     k = len(form.g)
-    H, G = np.abs(form.H), np.abs(form.G)
-    column, row = np.ones(k), np.ones(len(form.G))
-    for _ in range(rounds):
-        across = G * column  # (rows, k)
-        side = row * across.max(axis=1, initial=0)
-        top = np.maximum((H * column).max(axis=1, initial=0), (G * row[:, None]).max(axis=0, initial=0)) * column
-        column = column / np.sqrt(np.where(top > 0, top, 1.0))
-        row = row / np.sqrt(np.where(side > 0, side, 1.0))
-    H, G = form.H * column * column[:, None], form.G * column * row[:, None]
-    stretch = np.append(1 / column, row)
-    low, high = form.low * stretch, form.high * stretch
-    sizes = np.abs(np.append(low[np.isfinite(low)], high[np.isfinite(high)]))
-    sizes = sizes[sizes > 0]
+    row, column, size = entries
+    stretch = np.append(1 / by[:k], by[k:])
+    sizes = np.abs(np.append(form.low, form.high) * np.append(stretch, stretch))
+    sizes = sizes[(sizes > 0) & (sizes < np.inf)]
     length = float(np.exp(np.median(np.log(sizes)))) if len(sizes) else 1.0
-    g = form.g * column
-    slope = max(float(np.abs(H).max(initial=0)) * length, float(np.abs(g).max(initial=0))) or 1.0
-    same = Form(H * (length / slope), g / slope, G, low / length, high / length)
-    return same, Units(length * column, stretch, length, slope)
+    steepest = float((size * by[row] * by[column])[row < k].max(initial=0))
+    slope = max(steepest * length, float(np.abs(form.g * by[:k]).max(initial=0))) or 1.0
+    return Units(length * by[:k], stretch, length, slope)
+
+
+def scaled(form: Form, units: Units) -> Form:
+    """The same problem in these units."""
+    k = len(form.g)
+    column, row = 1 / units.stretch[:k], units.stretch[k:]
+    H, G = form.H * column * column[:, None], form.G * column * row[:, None]
+    low, high = form.low * units.stretch, form.high * units.stretch
+    return Form(
+        H * (units.length / units.slope), form.g * column / units.slope, G, low / units.length, high / units.length
+    )
 
 
 def snapped(p: Arrays, point: Point, units: Units, level: float) -> Point:
@@ -296,37 +339,43 @@ def snapped(p: Arrays, point: Point, units: Units, level: float) -> Point:
     return Point(cut(point.x, units.unit[:n], top), *(cut(value, unit, largest) for value, unit in pulls))
 
 
-def connected_parts(p: Arrays) -> np.ndarray:
-    """The connected part of the problem that each variable belongs to, (n,) of int."""
-    A, C, E = p.A[0], p.C[0], p.E[0]
-    if any((row != 0).all() for row in (*C[:1], *E[:1], A[0])):  # one full row couples everything
-        return np.zeros(len(A), dtype=int)
-    used = np.vstack([A, C, E]) != 0
-    ends = np.append(np.zeros(len(A), dtype=np.int32), np.cumsum(np.append(0, used.sum(axis=1)), dtype=np.int32))
-    column = np.nonzero(used)[1].astype(np.int32)
-    nodes = len(ends) - 1  # variables, then rows
-    links = sparse.csr_array((np.ones(len(column)), column, ends), shape=(nodes, nodes))
-    return np.asarray(csgraph.connected_components(links, directed=False)[1][: len(A)])
+def connected_parts(n: int, entries: Entries) -> np.ndarray:
+    """The connected part of the problem that each variable belongs to, (n,) of int: the smallest index in it."""
+    row, column, _ = entries
+    label, before = np.arange(n), None
+    while before is None or not np.array_equal(label, before):
+        before = label
+        lowest = np.full(row[-1] + 1 if len(row) else 0, n)
+        np.minimum.at(lowest, row, label[column])
+        label = label.copy()
+        np.minimum.at(label, column, lowest[row])
+        label = label[label]  # halves what is left of a long chain
+    return label
 
 
-def rounding_floor(p: Arrays, point: Point, units: Units, parts: np.ndarray) -> Floor:
-    """How much of a residual can be rounding: that of the largest variable and force that it is coupled with.
+def inexactness(
+    A: np.ndarray, b: np.ndarray, x: np.ndarray, unit: np.ndarray, parts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How inexact variables and forces may be: the rounding of the largest one that each is coupled with, both (n,).
 
     Sizes are compared in units of size one, and only within a connected part of the problem: what happens in one part
     does not touch the others.
     """
-    A, b, C, _, E, _ = (array[0] for array in p[:6])
-    x = point.x[0]
-    unit = units.unit[: len(x)]
 
     def spread(values: np.ndarray) -> np.ndarray:
-        top = np.zeros(parts.max() + 1)
+        top = np.zeros(len(parts))
         np.maximum.at(top, parts, values)
         return _ROUNDING * top[parts]
 
-    inexact = spread(np.abs(x) / unit) * unit
-    gradient = spread((np.abs(A) @ np.abs(x) + np.abs(b)) * unit) / unit + np.abs(A) @ inexact
-    return Floor((np.abs(C) @ inexact)[None], (np.abs(E) @ inexact)[None], gradient[None])
+    size = np.abs(x)
+    return spread(size / unit) * unit, spread((np.abs(A) @ size + np.abs(b)) * unit) / unit
+
+
+def rounding_floor(rule: Rule, point: Point, unit: np.ndarray, parts: np.ndarray) -> Floor:
+    """How much of a residual can be rounding."""
+    A, C, E = rule.A[0], rule.C[0], rule.E[0]
+    inexact, forces = inexactness(A, rule.b[0], point.x[0], unit, parts)
+    return Floor((C @ inexact)[None], (E @ inexact)[None], (forces + A @ inexact)[None])
 
 
 Pair = tuple[np.ndarray, np.ndarray]  # x (n,) and the multipliers of some rows

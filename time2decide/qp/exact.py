@@ -16,11 +16,20 @@ import torch
 
 from time2decide.core.validation import validate_count
 from time2decide.qp import engines
-from time2decide.qp.certificate import Arrays, Form, Point, Rule, is_optimal, proves_infeasible, proves_unbounded, times
-from time2decide.qp.problem import QP
+from time2decide.qp.certificate import (
+    Arrays,
+    Form,
+    Point,
+    Rule,
+    distinct,
+    is_surely_optimal,
+    proves_infeasible,
+    proves_unbounded,
+)
+from time2decide.qp.problem import QP, Factor
 from time2decide.qp.solution import Solution, Status
 
-_OPTIMAL = np.array([Status.OPTIMAL], dtype="<U16")
+_NOTHING = np.zeros(0)
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
 _BULK_FROM = 32  # problems from which on the compiled kernel is used
 _SMALL = 40  # variables up to which every attempt costs next to nothing
@@ -52,16 +61,12 @@ def solve_exact(
     """
     if workers is not None:
         validate_count("workers", workers)
-    if initial is None and len(qp) == 1 and qp.m and qp.kind == "LC" and qp.plain and qp.in_numpy:
-        short = _only_rows(qp, tol)
-        if short is not None and qp.single:
-            return Solution(qp, short[0], short[1], None, None, str(Status.OPTIMAL), "exact")
-        if short is not None:
-            return Solution.build(qp, short[0][None], short[1][None], None, None, _OPTIMAL, "exact")
+    if initial is None and len(qp) == 1 and qp.in_numpy and qp.l1_penalty is None and qp.l1_radius is None:
+        return _solve_single(qp, tol)
     p = Arrays.of(qp)
     point, solved, tried = _quickly(p, tol, workers, initial)
     status = np.full(len(qp), Status.OPTIMAL, dtype="<U16")
-    for i in map(int, np.flatnonzero(~solved)):
+    for i in () if solved.all() else map(int, np.flatnonzero(~solved)):
         one = slice(i, i + 1)
         found, status[i] = solve_one(p.at(one), tol, point.at(one) if tried else None)
         for into, part in zip(point, found, strict=True):
@@ -70,32 +75,65 @@ def solve_exact(
     return Solution.build(qp, x, dual, dual_eq, dual_box, status, "exact")
 
 
-def _only_rows(qp: QP, tol: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """x and dual, (n,) and (m,), of one problem with Cx ≤ d, or None: DAQP, and the certificate in few steps.
+def _solve_single(qp: QP, tol: float) -> Solution:
+    """One problem given as arrays: DAQP and a quick test where that is likely to do, then the careful way."""
+    if qp.plain and qp.m and qp.factor is not None and not qp.factor.singular:
+        short = _only_rows(qp, qp.factor, min(tol, _SHARP))
+        if short is not None:
+            return _present(qp, short, Status.OPTIMAL)
+    one, first, n, m = _One(None, _form_of(qp)), None, qp.n, qp.m
+    form = one.form
+    if not one.suits_interior and (n <= _SMALL or form.H.any()):
+        first = engines.by_daqp(form, factor=qp.factor)
+        if first is not None and one.is_surely_optimal(first, tol):
+            return _present(qp, Point(first.x, first.y[n : n + m], first.y[n + m :], first.y[:n]), Status.OPTIMAL)
+        first = first or engines.Answer(np.full(n, np.nan), np.zeros(len(form.low)))
+    one.p = Arrays.of(qp)
+    found, status = _solve_carefully(one, tol, None if first is None else engines.unlift(one.p, first.x, first.y))
+    return _present(qp, Point(*(part[0] for part in found)), status)
 
-    What is checked here is stricter than the rule of `certificate` and needs no |A| and |C|: residuals are compared
-    with |Ax| + |b|, and |A||x| is bounded by aᵀ|x|·a for semidefinite A with diagonal a².
-    """
-    A, b, C, d = (t.numpy()[0] for t in (qp.A, qp.b, qp.C, qp.d))
-    answer = engines.rows_by_daqp(A, b, C, d)
+
+def _only_rows(qp: QP, factor: Factor, tol: float) -> Point | None:
+    """The answer of one definite problem with Cx ≤ d alone, or None: DAQP, and `is_surely_optimal` in fewer steps."""
+    A, b, C, d = (tensor.numpy()[0] for tensor in (qp.A, qp.b, qp.C, qp.d))
+    answer = engines.rows_by_daqp(A, b, C, d, factor)
     if answer is None:
         return None
-    x, dual = answer.x, np.maximum(answer.y, 0.0)
-    if not d.all():  # where a bound is zero, rounding is all there is to compare with
-        x = engines.put_on_rows(x, dual, C, d)
-    size, product, sharp = np.abs(x), A @ x, min(tol, _SHARP)
+    x, dual, _ = answer
+    product, slack, size = A @ x, d - C @ x, np.abs(x)
     force, left = np.abs(product) + np.abs(b), np.abs(product + b + dual @ C)
-    slack = d - C @ x
     root = np.sqrt(A.diagonal())
-    if not (left <= sharp * force).all() or not (force > (1e-12 * (root @ size)) * root).all():
+    if not (left <= tol * force).all() or not (force > (1e-12 * (root @ size)) * root).all():
         return None
-    if not size @ left + dual @ np.abs(slack) <= sharp * (size @ force):
+    if not size @ left + dual @ np.abs(slack) <= tol * (size @ force):
         return None
-    if slack.min() < 0:
-        out = slack < 0
-        if (-slack[out] > sharp * (np.abs(d[out]) + np.abs(C[out]) @ size)).any():
-            return None
-    return x, dual
+    if not (slack >= -tol * np.abs(d)).all() and not (slack >= -tol * (np.abs(d) + np.abs(C) @ size)).all():
+        return None
+    return Point(x, dual, _NOTHING, _NOTHING)
+
+
+def _form_of(qp: QP) -> Form:
+    """One problem without ℓ1 terms."""
+    A, b, G, d = (tensor.numpy()[0] for tensor in (qp.A, qp.b, qp.C, qp.d))
+    n, m = len(b), len(d)
+    low, high = [np.full(n + m, -np.inf)], [np.full(n, np.inf), d]
+    if qp.lb is not None:
+        low[0][:n] = qp.lb.numpy()[0]
+    if qp.ub is not None:
+        high[0] = qp.ub.numpy()[0]
+    if qp.E is not None and qp.f is not None:
+        f = qp.f.numpy()[0]
+        G = np.concatenate([G, qp.E.numpy()[0]])
+        low, high = [*low, f], [*high, f]
+    return Form(A, b, G, np.concatenate(low), np.concatenate(high))
+
+
+def _present(qp: QP, point: Point, status: str) -> Solution:
+    """The solution of one problem given as arrays, from the parts of a point without a batch dimension."""
+    x, rows, equal, box = point if qp.single else (part[None] for part in point)
+    shown = str(status) if qp.single else np.array([status], dtype="<U16")
+    boxed = qp.lb is not None or qp.ub is not None
+    return Solution(qp, x, rows, None if qp.E is None else equal, box if boxed else None, shown, "exact")
 
 
 def _quickly(
@@ -103,30 +141,30 @@ def _quickly(
 ) -> tuple[Point, np.ndarray, bool]:
     """Answers of the many problems that need no care, which those are, and whether the others are what DAQP says."""
     batch, n = p.b.shape
-    if p.sparse and (batch < _BULK_FROM or p.d.shape[1] + p.f.shape[1] or np.isfinite(p.radius).any()):
-        return _empty(p), np.zeros(batch, dtype=bool), False
-    if batch >= _BULK_FROM and initial is None:
+    bare = not p.d.shape[1] + p.f.shape[1] and not any(np.isfinite(distinct(side)).any() for side in (p.lb, p.ub))
+    if batch >= _BULK_FROM and initial is None and (bare or not p.sparse):
         try:
             from time2decide.qp.bulk import solve_bulk  # compiled: not loaded for a few problems
+            from time2decide.qp.l1_path import solve_l1
         except ImportError:
             pass
         else:
-            return (*(_penalised(p, tol, workers) if p.sparse else solve_bulk(p, tol, workers)), False)
+            sharp = min(tol, _SHARP)
+            return (*(solve_l1(p, sharp, workers) if p.sparse else solve_bulk(p, tol, workers)), False)
     point = _empty(p)
     if p.sparse:
         return point, np.zeros(batch, dtype=bool), False
     if initial is None and n > _SMALL:
         return point, np.zeros(batch, dtype=bool), False
+    solved, m = np.zeros(batch, dtype=bool), p.d.shape[1]
     for i in range(batch):
         start = None if initial is None else engines.Answer(initial[0][i].numpy(), initial[1][i].numpy())
-        answer = engines.by_daqp(engines.lift(p, i), start)
+        one = _One(None, engines.lift(p, i))
+        answer = engines.by_daqp(one.form, start)
         if answer is not None:
             x, y, _ = answer
-            point.x[i], point.box[i] = x, y[:n]
-            point.rows[i], point.equal[i] = y[n : n + p.d.shape[1]], y[n + p.d.shape[1] :]
-    solved = is_optimal(p, point, min(tol, _SHARP))
-    for i in map(int, np.flatnonzero(solved)):
-        solved[i] = not _hangs_by_rounding(p.at(slice(i, i + 1)), point.at(slice(i, i + 1)))
+            point.x[i], point.box[i], point.rows[i], point.equal[i] = x, y[:n], y[n : n + m], y[n + m :]
+            solved[i] = one.is_surely_optimal(answer, tol)
     return point, solved, True
 
 
@@ -134,30 +172,17 @@ def _empty(p: Arrays) -> Point:
     return Point(*(np.full(part.shape, np.nan) for part in (p.b, p.d, p.f, p.b)))
 
 
-def _penalised(p: Arrays, tol: float, workers: int | None) -> tuple[Point, np.ndarray]:
-    """λ‖x‖₁ by its dual, min ½(b + w)ᵀA⁻¹(b + w) with |w| ≤ λ, whose multipliers are x: zeros are exact zeros."""
-    from time2decide.qp.bulk import solve_bulk
-
-    if np.isfinite(p.lb).any() or np.isfinite(p.ub).any():
-        return _empty(p), np.zeros(len(p.b), dtype=bool)
-    spectrum = np.linalg.eigvalsh(p.A)
-    definite = spectrum[:, 0] > 1e-10 * spectrum[:, -1]
-    inverse = np.zeros_like(p.A)
-    inverse[definite] = np.linalg.inv(p.A[definite])
-    inverse = (inverse + inverse.transpose(0, 2, 1)) / 2
-    level = np.broadcast_to(p.penalty[:, None], p.b.shape)
-    dual = p._replace(A=inverse, b=times(inverse, p.b), lb=-level, ub=level, penalty=np.zeros(len(p.b)))
-    found, solved = solve_bulk(dual, tol, workers)
-    point = Point(found.box, found.rows, found.equal, np.zeros_like(found.box))
-    return point, solved & definite & is_optimal(p, point, _SHARP)
-
-
 def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point, str]:
     """The point (batch of one) and status of one problem; NaN where there is no answer.
 
     `first` is what DAQP has found for the problem as it is given, NaN where it has found nothing.
     """
-    one = _One(p)
+    return _solve_carefully(_One(p, engines.lift(p, 0)), tol, first)
+
+
+def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point, str]:
+    """Attempts until the certificate holds, or a proof that there is no answer."""
+    p = one.p
     none = Point(*(np.full_like(np.asarray(part, dtype=float), np.nan) for part in (p.b, p.d, p.f, p.b)))
     form = one.form
     if (form.low > form.high).any() or (form.low == np.inf).any() or (form.high == -np.inf).any():
@@ -190,24 +215,51 @@ def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point,
 class _One:
     """One problem with what all attempts share, formed when it is first needed."""
 
-    def __init__(self, p: Arrays) -> None:
-        self.p, self.form, self.rule = p, engines.lift(p, 0), Rule(p)
+    p: Arrays  # a batch of one
+
+    def __init__(self, p: Arrays | None, form: Form) -> None:
+        self.form = form
+        if p is not None:
+            self.p = p
 
     @cached_property
-    def scaled(self) -> tuple[Form, engines.Units]:
-        """The problem in units of size one."""
-        return engines.scaled(self.form)
+    def rule(self) -> Rule:
+        """What tells whether a point is optimal."""
+        return Rule(self.p)
+
+    @cached_property
+    def entries(self) -> engines.Entries:
+        """The entries of its matrices that are in use."""
+        return engines.entries_of(self.form.H, self.form.G)
+
+    @cached_property
+    def factors(self) -> np.ndarray:
+        """What makes columns and rows of size one."""
+        return engines.equilibration(self.entries, len(self.form.low))
+
+    @cached_property
+    def units(self) -> engines.Units:
+        """Units in which the problem is of size one."""
+        return engines.units_of(self.form, self.entries, self.factors)
+
+    @cached_property
+    def scaled(self) -> Form:
+        """The problem in these units."""
+        return engines.scaled(self.form, self.units)
 
     @property
     def suits_interior(self) -> bool:
         """Whether PIQP goes before DAQP, which has to form LLᵀ of A and L⁻¹ times all rows."""
         rows, n = self.form.G.shape
-        return n**3 / 3 + rows * n**2 > _WORK
+        return bool(n**3 / 3 + rows * n**2 > _WORK)
 
     @cached_property
     def parts(self) -> np.ndarray:
-        """The part of the problem that each variable belongs to."""
-        return engines.connected_parts(self.p)
+        """The part of the problem that each variable belongs to; ℓ1 terms couple none."""
+        if hasattr(self, "p") and self.p.sparse:
+            entries = engines.entries_of(self.p.A[0], self.p.C[0], self.p.E[0])
+            return engines.connected_parts(self.p.b.shape[1], entries)
+        return engines.connected_parts(len(self.form.g), self.entries)
 
     def level(self, point: Point, tol: float) -> float:
         """The tolerance at which a point is optimal, residuals of the size of rounding left aside."""
@@ -215,7 +267,17 @@ class _One:
         level = float(measured.level()[0])
         if level <= _SHARP or tol < _SHARP or measured.worst[0] > _HOPELESS:
             return level
-        return float(measured.level(engines.rounding_floor(self.p, point, self.scaled[1], self.parts))[0])
+        unit = self.factors[: point.x.shape[1]]
+        return float(measured.level(engines.rounding_floor(self.rule, point, unit, self.parts))[0])
+
+    def is_surely_optimal(self, answer: engines.Answer, tol: float) -> bool:
+        """Whether an answer needs no further look: quick, for problems without ℓ1 terms."""
+        form, x = self.form, answer.x
+
+        def rounding() -> tuple[np.ndarray, np.ndarray]:
+            return engines.inexactness(form.H, form.g, x, self.factors[: len(x)], self.parts)
+
+        return is_surely_optimal(form, x, answer.y, min(tol, _SHARP), None if tol < _SHARP else rounding)
 
 
 def _hangs_by_rounding(p: Arrays, point: Point) -> bool:
@@ -256,11 +318,11 @@ def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
         if engine is engines.by_daqp and not rescale and first is not None:
             yield _refined(one, _inside(p, first)) if np.isfinite(first.x).all() else None
             continue
-        answer = engine(one.scaled[0] if rescale else form)
+        answer = engine(one.scaled if rescale else form)
         if answer is None:
             yield None
             continue
-        x, y, sure = one.scaled[1].back(answer) if rescale else answer
+        x, y, sure = one.units.back(answer) if rescale else answer
         point = _inside(p, engines.unlift(p, x, y))
         if engine is engines.by_piqp:
             doubtful.append(point)
@@ -276,8 +338,8 @@ def _from_interior(one: _One, point: Point, x: np.ndarray) -> Candidates:
     """The answer on the active set that an interior point shows, or that set alone, or the active set nearest to it."""
     yield from _polished(one, point)
     if not one.p.sparse:
-        yield engines.separated(one.p, point, one.scaled[1])
-    same, units = one.scaled
+        yield engines.separated(one.p, point, one.units)
+    same, units = one.scaled, one.units
     for nearest in engines.crossover(same, x / units.unit):
         corner = _inside(one.p, engines.unlift(one.p, *units.back(nearest)[:2]))
         yield from _polished(one, corner)
@@ -295,7 +357,7 @@ def _refined(one: _One, point: Point) -> Candidates:
     polished = point
     for polished in _polished(one, point):
         yield polished
-    p, units = one.p, one.scaled[1]
+    p, units = one.p, one.units
     for level in _SNAP:
         for base in (point, polished):
             rounded = _inside(p, engines.snapped(p, base, units, level))
@@ -308,7 +370,7 @@ def _refined(one: _One, point: Point) -> Candidates:
 def _polished(one: _One, point: Point, rounds: int = 2) -> Candidates:
     """The answers on the active set that a point shows, and on the one that this answer shows."""
     for _ in range(rounds):
-        point = _inside(one.p, engines.polish(one.p, point, one.scaled[1]))
+        point = _inside(one.p, engines.polish(one.p, point, one.units))
         yield point
 
 
@@ -321,7 +383,8 @@ def _inside(p: Arrays, point: Point) -> Point:
 
 def diagnose(form: Form) -> str | None:
     """Infeasible or unbounded where that can be proved, None otherwise."""
-    same, units = engines.scaled(form)
+    one = _One(None, form)
+    same, units = one.scaled, one.units
     back = units.slope * units.stretch
     deficit, y = _least_violation(same)
     if deficit > 0 and y is not None:

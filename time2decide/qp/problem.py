@@ -19,6 +19,8 @@ turnover_l1 γ of the portfolio problem  bound on ‖s_t − s_{t−1}‖₁
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from scipy.linalg import lapack
@@ -81,8 +83,11 @@ class QP:
     ) -> None:
         values = (A, b, C, d, E, f, lb, ub, l1_penalty, l1_radius)
         if l1_penalty is None and l1_radius is None and _is_clean(A, b, C, d, E, f, lb, ub):
-            self._take_arrays(*values[:8])
-            return
+            factor = cholesky(A)
+            if _is_semidefinite(A, factor):
+                self._take_arrays(*values[:8])
+                self.factor = factor
+                return
         given_fields = {name: value for name, value in zip(_DIMS, values, strict=True) if value is not None}
         for name in ("A", "b"):
             if name not in given_fields:
@@ -145,6 +150,7 @@ class QP:
             self.ub = torch.from_numpy(np.where(ub[None] >= NO_BOUND, np.inf, ub[None]))
         self.single = self.numpy = True
 
+    factor: Factor | None = None  # of A, where it is known: spares the solver of one problem to form it again
     E: Tensor | None
     f: Tensor | None
     lb: Tensor | None
@@ -290,6 +296,7 @@ class QP:
 
 #: A bound of this size or more means that there is none.
 NO_BOUND = 1e20
+_LARGE = 48  # variables from which on it pays to see whether A is diagonal
 _FAR = 1e15  # a bound counts as none only where it is this much larger than the coefficients of its row
 _DIMS = {"A": 2, "b": 1, "C": 2, "d": 1, "E": 2, "f": 1, "lb": 1, "ub": 1, "l1_penalty": 0, "l1_radius": 0}
 #: Names of everything that a problem is made of.
@@ -310,7 +317,7 @@ _SHAPES = {
 
 
 def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
-    """Whether one problem is given as float64 arrays that fit, with a semidefinite A: nothing more is to be checked."""
+    """Whether one problem is given as float64 arrays that fit, with a symmetric A."""
     for array in (A, b, C, d, E, f, lb, ub):
         if array is not None and (type(array) is not np.ndarray or array.dtype != np.float64):
             return False
@@ -329,17 +336,36 @@ def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
     for bound in (lb, ub):
         if bound is not None and (bound.shape != b.shape or bound.max() != bound.max()):  # NaN is not itself
             return False
-    return bool((A == A.T).all()) and _is_semidefinite(A)
+    return bool((A == A.T).all())
 
 
-def _is_semidefinite(A: np.ndarray) -> bool:
-    """Whether Cholesky's method goes through, if need be after a shift by rounding; rows of zeros are left out."""
-    if lapack.dpotrf(A.T, clean=0)[1] == 0:  # Aᵀ is A in the order of LAPACK
+class Factor(NamedTuple):
+    """What Cholesky's method says of A."""
+
+    L: np.ndarray  # A = LLᵀ, in the lower triangle
+    singular: bool  # L is not complete
+    diagonal: bool  # whether A was found to be diagonal
+
+
+def cholesky(A: np.ndarray) -> Factor:
+    """The factor of a symmetric A; a large diagonal one costs a square root."""
+    if len(A) >= _LARGE and not A[0, 1:].any():
+        main = A.diagonal()
+        if main.min() >= 0 and np.count_nonzero(A != 0) == np.count_nonzero(main):
+            return Factor(np.sqrt(A), not main.all(), True)
+    L, singular = lapack.dpotrf(A.T, lower=1, clean=0)  # Aᵀ is A in the order of LAPACK
+    return Factor(L, singular != 0, False)
+
+
+def _is_semidefinite(A: np.ndarray, factor: Factor) -> bool:
+    """Whether Cholesky's method went through, or does without rows of zeros or after a shift by rounding."""
+    if not factor.singular or factor.diagonal or (2 * A.diagonal() >= np.abs(A).sum(axis=1)).all():
         return True
     used = np.flatnonzero(A.any(axis=1))
-    A = A[np.ix_(used, used)]
-    if not len(A) or lapack.dpotrf(A.T, clean=0)[1] == 0 or (2 * A.diagonal() >= np.abs(A).sum(axis=1)).all():
-        return True
+    if len(used) < len(A):
+        A = A[np.ix_(used, used)]
+        if not len(A) or not cholesky(A).singular:
+            return True
     shifted = A.T.copy(order="K")
     shifted.flat[:: len(A) + 1] += 1e-9 * np.abs(A).max() * len(A)
     return int(lapack.dpotrf(shifted, clean=0, overwrite_a=1)[1]) == 0

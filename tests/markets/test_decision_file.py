@@ -1,0 +1,177 @@
+"""Decision files: what is written passes every check, and nothing that was changed passes all of them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide import InputError, Time2Decide, verify_decision
+from time2decide.markets import Constraints, Limit
+from time2decide.markets.decision_file import read_decision, seal, write_decision
+
+NAMES = ["A", "B", "C", "D", "E", "F"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(3)
+    array = 0.006 * rng.normal(size=(400, 1)) + 0.01 * rng.normal(size=(400, 6)) * np.linspace(0.5, 2, 6)
+    return pd.DataFrame(array, pd.bdate_range("2022-01-03", periods=400, name="date"), NAMES)
+
+
+@pytest.fixture(scope="module")
+def holes(table):
+    table = table.copy()
+    table.iloc[:-30, 3] = np.nan  # young
+    table.iloc[-25:, 4] = np.nan  # delisted
+    table.iloc[-1, 5] = np.nan  # halted
+    return table
+
+
+RULES = Constraints(
+    upper=0.5, cash=(0.0, 0.2), limits=(Limit("x", np.array([1.0, 1, 0, 0, 0, 1]), 0.0, 0.6),), assets=tuple(NAMES)
+)
+PREVIOUS = pd.Series([0.3, 0.2, 0.1, 0.1, 0.2, 0.1], NAMES)
+
+
+@pytest.fixture(scope="module")
+def document(table, tmp_path_factory):
+    path = tmp_path_factory.mktemp("d") / "decision.json"
+    made = Time2Decide.from_pretrained().decision(table, PREVIOUS, 0.4, constraints=RULES, benchmark=PREVIOUS)
+    return json.loads(made.save(path).read_text())
+
+
+@pytest.mark.parametrize("rules", [None, RULES], ids=["plain", "constraints"])
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+def test_what_is_written_passes_also_when_rows_have_come_since(table, holes, gaps, rules, tmp_path):
+    data = holes if gaps else table
+    given = {"constraints": rules, "benchmark": PREVIOUS, "gaps": "keep"}
+    made = Time2Decide.from_pretrained().decision(data, PREVIOUS, 0.4, **given)
+    path = made.save(tmp_path / "decision.json")
+    found = verify_decision(path, data)
+    assert found.passed, str(found)
+    assert [check.name for check in found.checks][3:] == ["gaps" if gaps else "start", "feasible", "optimal"]
+    later = pd.concat([data, table.iloc[-3:].set_axis(pd.bdate_range(data.index[-1], periods=4)[1:])])
+    assert verify_decision(path, later).passed
+    assert "3 later rows" in str(verify_decision(path, later))
+    saved = read_decision(path)
+    assert saved["weights"] == dict(zip(NAMES, made.weights.tolist(), strict=True))
+    assert saved["optimality"]["relative_gap"] <= 1e-12
+    active = [row["name"] for row in saved["constraints"] if row["active"]]
+    assert active
+
+
+def test_arrays_and_networks_of_synthetic_markets(table, tmp_path):
+    array = table.to_numpy()
+    path = Time2Decide.from_pretrained("decide").decision(array, None, 0.3).save(tmp_path / "d.json")
+    found = verify_decision(path, array)
+    assert found.passed
+    assert found.checks[-1].passed is None
+    path = Time2Decide.from_pretrained("decide").decision(array, None, 0.3, cost_bps=5.0).save(tmp_path / "d.json")
+    assert verify_decision(path, array).checks[-1].passed
+
+
+def changed(document, change):
+    again = json.loads(json.dumps(document))
+    change(again)
+    return again
+
+
+def move(document):
+    """Weights that are feasible and not optimal, with everything else made to fit."""
+    weights = document["weights"]
+    step = 1e-4
+    up, down = sorted(weights, key=lambda name: weights[name])[1:3]
+    weights[up] += step
+    weights[down] -= step
+    document["trades"] = {name: weights[name] - document["previous"][name] for name in weights}
+    document["turnover"] = sum(map(abs, document["trades"].values()))
+    document["cost"] = document["turnover"] * document["cost_bps"] / 1e4
+    document["problem"]["turnover_l1"] = 1.9
+    for row in document["constraints"]:
+        row.pop("name")
+        row["name"] = "–"
+
+
+TAMPERED = {
+    "a trade": (lambda d: d["trades"].update(A=d["trades"]["A"] + 1e-6), "trades"),
+    "a current weight": (lambda d: d["previous"].update(A=d["previous"]["A"] + 1e-5), "trades"),
+    "the cost": (lambda d: d.update(cost=0.0), "trades"),
+    "a weight beyond its bound": (lambda d: d["problem"].update(upper=[0.1] * 6), "feasible"),
+    "the budget": (lambda d: d["problem"].update(turnover_l1=0.1), "feasible"),
+    "a stated slack": (lambda d: d["constraints"][0].update(slack=0.5), "feasible"),
+    "the mean": (lambda d: d["problem"]["mean"].__setitem__(0, 0.01), "optimal"),
+    "λ": (lambda d: d["problem"].update(risk_aversion=9.0), "optimal"),
+    "a price": (lambda d: d["optimality"]["prices"].update(exposure=1e-3), "optimal"),
+    "the start": (lambda d: d["problem"]["start"].__setitem__(0, 0.25), "start"),
+    "the data": (lambda d: d["data"].update(sha256="0" * 64), "data"),
+    "the dates": (lambda d: d["data"].update(first="2021-01-01"), "data"),
+    "the rows": (lambda d: d["data"].update(rows=10_000), "data"),
+    "weights that are worse": (move, "optimal"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_change_that_is_sealed_again_fails_its_check(what, document, table, tmp_path):
+    change, name = TAMPERED[what]
+    path = write_decision(changed(document, change), tmp_path / "d.json")
+    failed = [check.name for check in verify_decision(path, table).checks if check.passed is False]
+    assert name in failed, failed
+
+
+def test_a_change_that_is_not_sealed_is_seen(document, table, tmp_path):
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps(document | {"verdict": "Buy."}))
+    found = verify_decision(path, table)
+    assert not found.passed
+    assert "changed after it was written" in str(found)
+
+
+def test_another_table_is_seen(document, table, tmp_path):
+    path = write_decision(document, tmp_path / "d.json")
+    other = table.copy()
+    other.iloc[200, 2] = np.nextafter(other.iloc[200, 2], 1)
+    for wrong, text in (
+        (other, "the returns of the table differ"),
+        (table.iloc[:-1], "expected at least 400 rows"),
+        (table[NAMES[::-1]], "another order"),
+        (table.rename(columns={"A": "Z"}), "others (A, Z)"),
+    ):
+        found = verify_decision(path, wrong)
+        assert not found.passed
+        assert text in str(found)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"3", b"null", b"\xff\xfe", b'{"schema": 1}', b'{"schema": NaN}', b"[" * 100_000],
+)
+def test_what_is_no_decision_file_fails_in_one_line(content, table, tmp_path):
+    path = tmp_path / "d.json"
+    path.write_bytes(content)
+    found = verify_decision(path, table)
+    assert not found.passed
+    assert "\n" not in str(found)
+
+
+def test_damaged_content_never_ends_in_a_raw_error(document, table, tmp_path):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        again = json.loads(json.dumps(document))
+        place, keys = again, []
+        while isinstance(place, (dict, list)) and len(place):
+            keys.append(rng.choice(list(place)) if isinstance(place, dict) else int(rng.integers(len(place))))
+            if rng.random() < 0.3 or not isinstance(place[keys[-1]], (dict, list)):
+                break
+            place = place[keys[-1]]
+        place[keys[-1]] = [None, "x", -1, 1e308, [], {}, [1], {"a": None}][rng.integers(8)]
+        path = tmp_path / "d.json"
+        path.write_text(json.dumps(seal(again)))
+        try:
+            found = verify_decision(path, table)
+        except InputError:
+            continue
+        assert found.checks
+    with pytest.raises(InputError, match="expected a file, found none"):
+        verify_decision(tmp_path / "none.json", table)

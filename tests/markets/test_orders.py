@@ -1,0 +1,48 @@
+"""Whole shares: never on credit, close to the target, and what is left is stated."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from time2decide.core.validation import InputError
+from time2decide.markets.orders import whole_shares
+
+
+def test_an_example_by_hand():
+    found = whole_shares(np.array([0.5, 0.5]), np.array([0.75, 0.25]), np.array([300.0, 7.0]), 10_000.0, 10.0)
+    # 2500 to buy are 8.33 shares at 300; 2500 to sell are 357.14 at 7
+    np.testing.assert_array_equal(found.shares, [8, -357])
+    assert found.cost == pytest.approx(0.001 * (2400 + 2499))
+    assert found.cash == pytest.approx(2499 - 2400 - found.cost)
+    np.testing.assert_allclose(found.weights, [0.74, 0.2501])
+
+
+@given(st.integers(0, 10_000))
+def test_nothing_is_bought_on_credit_and_trades_are_rounded_towards_zero(seed):
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(2, 30))
+    before, after = rng.dirichlet(np.ones(m)), rng.dirichlet(np.ones(m)) * rng.choice([1.0, 0.9])
+    prices, value = np.exp(rng.normal(3, 2, m)), 10 ** rng.uniform(3, 9)
+    bps = float(rng.choice([0.0, 10.0, 100.0]))
+    found = whole_shares(before, after, prices, value, bps)
+    change = (after - before) * value / prices
+    assert (found.shares == np.round(found.shares)).all()
+    assert (np.abs(found.shares) <= np.abs(change) + 1e-5).all()
+    sells = change < 0
+    assert (np.abs(found.shares - change)[sells] < 1 + 1e-5).all()
+    wanted = value * (1 - after.sum())
+    buys_left = (found.shares > 0).any()
+    assert found.cash >= wanted - 1e-5 * value or not buys_left
+    spent = (found.shares * prices).sum() + found.cost
+    assert found.cash == pytest.approx(value * (1 - before.sum()) - spent, abs=1e-7 * value)
+
+
+def test_no_trade_is_no_order_and_bad_prices_are_refused():
+    p = np.array([0.5, 0.5])
+    assert (whole_shares(p, p, np.array([3.0, 5.0]), 100.0).shares == 0).all()
+    for prices in (np.array([3.0, 0.0]), np.array([3.0, np.nan]), np.array([3.0])):
+        with pytest.raises(InputError, match="prices: expected a positive price"):
+            whole_shares(p, p, prices, 100.0)
+    with pytest.raises(InputError, match="value"):
+        whole_shares(p, p, np.array([3.0, 5.0]), 0.0)

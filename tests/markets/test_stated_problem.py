@@ -1,0 +1,110 @@
+"""A stated problem survives its file to the last bit, and its gap is a true bound on what could be better."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from time2decide.core.validation import InputError
+from time2decide.markets.constraints import Constraints, Limit
+from time2decide.markets.portfolio import solve_portfolio
+from time2decide.markets.stated_problem import Prices, StatedProblem
+
+
+def draw(seed):
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(2, 15))
+    p = rng.dirichlet(np.ones(m))
+    limits = (
+        Limit("group", (rng.random(m) < 0.5) * 1.0, 0.0, 0.9),
+        Limit("beta", 50 * rng.normal(size=m), -60.0, 60.0),
+    )
+    rules = Constraints(
+        lower=np.where(rng.random(m) < 0.3, -0.1, 0.0),
+        upper=np.where(rng.random(m) < 0.5, np.inf, 1.0),
+        cash=(0.0, float(rng.choice([0.0, 0.3]))),
+        cash_return=1e-5,
+        limits=limits if rng.random() < 0.5 else (),
+    )
+    loadings = rng.normal(size=(m, 3))
+    return StatedProblem(
+        mean=1e-3 * rng.normal(size=m),
+        covariance=1e-4 * (loadings @ loadings.T + np.diag(rng.random(m))),
+        start=p,
+        risk_aversion=float(rng.choice([0.0, 5.0, 50.0])),
+        turnover_l1=float(rng.choice([0.1, 1.0, 2.0])),
+        cost=float(rng.choice([0.0, 1e-4])),
+        benchmark=rng.dirichlet(np.ones(m)) if rng.random() < 0.5 else None,
+        constraints=rules,
+    )
+
+
+def solved(problem):
+    found = solve_portfolio(
+        problem.mean,
+        problem.covariance,
+        problem.start,
+        risk_aversion=problem.risk_aversion,
+        turnover_l1=problem.turnover_l1,
+        cost=problem.cost,
+        benchmark=problem.benchmark,
+        constraints=problem.constraints,
+    )
+    return found.weights, Prices(float(found.turnover_price), float(found.budget_price), found.limit_prices)
+
+
+@given(st.integers(0, 10_000))
+def test_the_gap_proves_optimal_weights_and_no_others(seed):
+    problem = draw(seed)
+    weights, prices = solved(problem)
+    assert problem.is_concave()
+    assert -1e-12 <= problem.gap(weights, prices) / problem.scale <= 1e-11
+    names = [str(i) for i in range(len(weights))]
+    assert min(row.slack / row.size for row in problem.rows(weights, names)) >= -1e-9
+    other = problem.start  # feasible unless the constraints moved: what it lacks is at most its gap
+    if min(row.slack / row.size for row in problem.rows(other, names)) >= 0:
+        lacks = problem.utility(weights) - problem.utility(other)
+        for one in (prices, Prices(0.0, 0.0, np.zeros(len(prices.limits))), prices._replace(turnover=1e-3)):
+            assert problem.gap(other, one) >= lacks - 1e-12
+
+
+@given(st.integers(0, 10_000))
+def test_the_file_keeps_every_bit(seed):
+    problem = draw(seed)
+    names = [f"A{i}" for i in range(len(problem.mean))]
+    again = StatedProblem.from_json(json.loads(json.dumps(problem.to_json(), allow_nan=False)), names)
+    np.testing.assert_array_equal(again.covariance, problem.covariance)
+    np.testing.assert_array_equal(again.mean, problem.mean)
+    for ours, theirs in zip(again.constraints.bounds(len(names)), problem.constraints.bounds(len(names)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert again.to_json() == problem.to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"mean": [0.1]}, "no list of 3 numbers"),
+        ({"mean": [0.1, None, 0.2]}, "for a number"),
+        ({"lower": "x"}, "problem"),
+        ({"cash": [0.3]}, "problem"),
+        ({"covariance": {"form": "rows", "data": ""}}, "the form"),
+        ({"covariance": {"form": None, "data": "AAAA"}}, "the form"),
+        ({"risk_aversion": -1.0}, "at least 0"),
+        ({"limits": [{}]}, "KeyError"),
+        ({"limits": 3}, "TypeError"),
+    ],
+)
+def test_what_is_not_a_problem_is_refused(change, match):
+    whole = StatedProblem(np.zeros(3), np.eye(3), np.full(3, 1 / 3), 1.0, 1.0, 0.0, None, Constraints()).to_json()
+    with pytest.raises(InputError, match=match):
+        StatedProblem.from_json(whole | change, list("ABC"))
+    short = whole | {"covariance": whole["covariance"] | {"data": "AAAA"}}
+    with pytest.raises(InputError, match="48 bytes"):
+        StatedProblem.from_json(short, list("ABC"))
+
+
+def test_a_matrix_with_a_negative_eigenvalue_proves_nothing():
+    problem = StatedProblem(np.zeros(2), np.diag([1.0, -0.1]), np.full(2, 0.5), 1.0, 1.0, 0.0, None, Constraints())
+    assert not problem.is_concave()

@@ -1,0 +1,199 @@
+"""A portfolio day by day: one decision per date, nothing lost by a kill, no changed past, live equals simulated."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from time2decide.backtesting.journal_replay import replay_journal
+from time2decide.core.journal import Journal
+from time2decide.core.validation import InputError
+from time2decide.markets.decision_file import verify_decision
+from time2decide.markets.tables import load_returns
+from time2decide.policy import portfolio_run
+from time2decide.policy.portfolio_run import DRIFTED, EQUAL, read_portfolio, run_portfolio
+
+NAMES = list("ABCDE")
+ROWS = 150
+
+
+@pytest.fixture
+def days():
+    rng = np.random.default_rng(2)
+    array = 0.006 * rng.normal(size=(ROWS + 20, 1)) + 0.01 * rng.normal(size=(ROWS + 20, 5)) * np.linspace(0.5, 2, 5)
+    return pd.DataFrame(array, pd.bdate_range("2023-01-02", periods=len(array), name="date"), NAMES)
+
+
+@pytest.fixture
+def live(tmp_path, days):
+    """Runs on the table up to a row, in a folder of its own."""
+    (tmp_path / "limits.toml").write_text('[weights]\nupper = 0.6\n[groups.x]\nassets = ["A", "B"]\nupper = 0.5\n')
+
+    def run(rows, text="", table=None, **options):
+        (days if table is None else table).iloc[:rows].to_csv(tmp_path / "returns.csv")
+        settings = 'table = "returns.csv"\nvalues = "returns"\nturnover = 0.3\ndecisions = "decisions"\n'
+        (tmp_path / "portfolio.toml").write_text(settings + text)
+        return run_portfolio(read_portfolio(tmp_path / "portfolio.toml"), **options)
+
+    run.folder = tmp_path
+    return run
+
+
+def test_one_decision_per_date_and_a_second_run_changes_nothing(live):
+    first = live(ROWS)
+    assert (first.number, first.entry["holdings"], first.entry["rows_read"]) == (1, EQUAL, ROWS)
+    before = {path: path.read_bytes() for path in live.folder.rglob("*") if path.is_file()}
+    again = live(ROWS)
+    assert again.decision is None
+    assert again.entry == first.entry
+    assert {path: path.read_bytes() for path in live.folder.rglob("*") if path.is_file()} == before
+    second = live(ROWS + 3)
+    assert (second.number, second.entry["holdings"], second.entry["rows_read"]) == (2, DRIFTED, 3)
+    assert second.entry["after"] == first.entry["checksum"]
+
+
+def test_files_verify_and_the_journal_replays_bit_by_bit(live, days):
+    for rows in range(ROWS, ROWS + 6):
+        live(rows, 'constraints = "limits.toml"\n')
+    table = load_returns(live.folder / "returns.csv")
+    for path in sorted((live.folder / "decisions").iterdir()):
+        assert verify_decision(path, table).passed
+    found = replay_journal(live.folder / "journal.jsonl", table)
+    assert found.equal
+    assert found.differences.max() == 0
+    assert "bit by bit" in found.text[1]
+    assert found.live_return == found.simulated_return
+    assert found.held_return == pytest.approx((0.2 * (1 + days.iloc[ROWS : ROWS + 5]).prod()).sum() - 1)
+
+
+def test_the_current_weights_are_the_last_target_after_drift_or_those_of_a_file(live, days):
+    first = live(ROWS).entry["weights"]
+    second = live(ROWS + 2).entry["previous"]
+    grown = np.array(list(first.values())) * (1 + days.iloc[ROWS : ROWS + 2]).prod().to_numpy()
+    np.testing.assert_allclose(list(second.values()), grown / grown.sum(), atol=1e-12)
+    (live.folder / "held.csv").write_text("asset,weight\nE,0.2\nA,0.2\nB,0.2\nC,0.1\nD,0.3\n")
+    third = live(ROWS + 3, holdings=live.folder / "held.csv").entry
+    assert (third["holdings"], third["previous"]["D"]) == ("file held.csv", 0.3)
+    found = replay_journal(live.folder / "journal.jsonl", load_returns(live.folder / "returns.csv"))
+    assert found.equal
+    assert "from a file on 1 dates" in "\n".join(found.text)
+
+
+def test_a_changed_past_is_refused_by_date_and_asset_with_the_state_and_without(live, days):
+    live(ROWS)
+    changed = days.copy()
+    changed.iloc[70, 2] += 1e-9
+    date = str(days.index[70].date())
+    with pytest.raises(InputError, match=f"the return of C on {date} as seen before"):
+        live(ROWS + 1, table=changed)
+    with pytest.raises(InputError, match="at least the 150 rows"):
+        live(ROWS - 1)
+    with pytest.raises(InputError, match="assets of the days before"):
+        live(ROWS + 1, table=days[NAMES[::-1]])
+    with pytest.raises(InputError, match="row 1 of 2023-01-02 as seen before, found 2023-01-03"):
+        live(ROWS + 1, table=days.iloc[1:])
+    assert live(ROWS + 1, "tolerance = 1e-8\n", table=changed).number == 2
+    (live.folder / "state.safetensors").unlink()
+    with pytest.raises(InputError, match="that the journal has seen"):
+        live(ROWS + 2)
+    assert len(Journal(live.folder / "journal.jsonl").entries()) == 2
+
+
+def test_without_its_state_or_with_a_damaged_one_the_decision_is_the_same(live):
+    live(ROWS)
+    state = live.folder / "state.safetensors"
+    kept = state.read_bytes(), (live.folder / "journal.jsonl").read_bytes()
+    carried = live(ROWS + 1).entry
+    for content in (None, kept[0][:1000]):
+        (live.folder / "journal.jsonl").write_bytes(kept[1])
+        state.unlink()
+        if content is not None:
+            state.write_bytes(content)
+        again = live(ROWS + 1)
+        assert again.entry["weights"] == carried["weights"]
+        assert len(again.messages) == (content is not None)
+
+
+def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
+    live(ROWS)
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(portfolio_run, "save_state", killed)
+        with pytest.raises(KeyboardInterrupt):
+            live(ROWS + 1)
+    assert live(ROWS + 1).decision is None  # the journal has it
+    assert live(ROWS + 2).number == 3
+    path = live.folder / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    repaired = live(ROWS + 2)
+    assert "torn last line" in repaired.messages[0]
+    assert (repaired.number, repaired.decision is not None) == (3, True)
+    assert replay_journal(path, load_returns(live.folder / "returns.csv")).equal
+
+
+def test_gaps_and_a_late_listing(live, days):
+    table = days.copy()
+    table.iloc[: ROWS - 40, 4] = np.nan  # young, and old enough before the end
+    table.iloc[ROWS + 1 :, 3] = np.nan  # halted
+    for rows in range(ROWS, ROWS + 5):
+        live(rows, 'gaps = "keep"\nconstraints = "limits.toml"\n', table=table)
+    read = load_returns(live.folder / "returns.csv", gaps="keep")
+    found = replay_journal(live.folder / "journal.jsonl", read)
+    assert found.differences.max() == 0
+    assert (found.live[:, 4] == 0).all()
+    np.testing.assert_allclose(found.live[3, 3], found.live[2, 3], atol=0.01)
+
+
+def test_a_decision_that_was_not_made_by_the_rule_is_found(live):
+    for rows in (ROWS, ROWS + 1):
+        live(rows)
+    path = live.folder / "journal.jsonl"
+    first, second = Journal(path).entries()
+    second["weights"] |= {"A": second["weights"]["A"] + 0.01, "B": second["weights"]["B"] - 0.01}
+    path.unlink()
+    for entry in (first, second):
+        Journal(path).append({key: value for key, value in entry.items() if key not in ("after", "checksum")})
+    found = replay_journal(path, load_returns(live.folder / "returns.csv"))
+    assert not found.equal
+    assert "DIFFER" in found.text[1]
+    assert second["date"] in found.text[2]
+
+
+def test_bad_configurations_are_refused_by_name(tmp_path):
+    for text, match in (
+        ("", "the key table"),
+        ("table = 3", "table: expected text"),
+        ('table = "x"\nturnovr = 1', "keys among .*turnovr"),
+        ('table = "x"\nturnover = true', "turnover: expected a number"),
+        ('table = "x"\nturnover = 3', "turnover_l1"),
+        ('table = "x"\ngaps = "fill"', "gaps"),
+        ('table = "x"\nvalues = "yields"', "values"),
+        ('table = "x"\ncost = -1', "cost_bps"),
+        ("table = ", "TOML"),
+    ):
+        (tmp_path / "p.toml").write_text(text)
+        with pytest.raises(InputError, match=match):
+            read_portfolio(tmp_path / "p.toml")
+
+
+def test_the_command_decides_once_and_backtest_compares(run, live):
+    live(ROWS)
+    done = run("run", "portfolio.toml", cwd=live.folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Nothing new: ")
+    (live.folder / "journal.jsonl").unlink()
+    done = run("run", "portfolio.toml", "--explain", cwd=live.folder)
+    assert done.returncode == 0, done.stderr
+    assert "Trades after" in done.stdout
+    assert "Current weights: equal weights. Rows read: 150. Written: journal.jsonl, line 1." in done.stdout
+    answer = json.loads(run("run", "portfolio.toml", "--json", cwd=live.folder).stdout)
+    assert (answer["number"], answer["new"]) == (1, False)
+    asked = ("backtest", "returns.csv", "--returns", "--journal", "journal.jsonl")
+    shown = run(*asked, cwd=live.folder)
+    assert shown.returncode == 0, shown.stderr
+    assert "equal the simulated ones, bit by bit" in shown.stdout
+    assert json.loads(run(*asked, "--json", cwd=live.folder).stdout)["equal"]

@@ -1,0 +1,165 @@
+"""Live decisions of a journal beside simulated ones: the same rows, read from the start, decided again date by date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from time2decide.core.checkpoints import checksum
+from time2decide.core.journal import Journal
+from time2decide.core.validation import InputError, expect
+from time2decide.forecasting.market_state import MarketState
+from time2decide.markets.decision_file import data_fingerprint, label_texts
+from time2decide.policy.market_policy import MarketPolicy
+from time2decide.policy.model import Time2Decide
+from time2decide.policy.portfolio_run import EQUAL, FILE, SCHEMA, decide_on, drift, terms_from_entry
+from time2decide.simulation.engine import drifted
+
+_EQUAL = 1e-9  # largest difference of a weight that is called equal
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Live and simulated weights of every date, (dates, m), and what they earned.
+
+    holdings : where the live current weights came from, by date; those of a file are taken as they are
+    other_model : dates whose live model had other weights than the one that was asked now
+    live_return, simulated_return, held_return : net of costs since the first date; `held` keeps its first weights
+    """
+
+    dates: list[str]
+    assets: list[str]
+    live: np.ndarray
+    simulated: np.ndarray
+    holdings: list[str]
+    other_model: list[str]
+    live_return: float
+    simulated_return: float
+    held_return: float
+
+    @property
+    def differences(self) -> np.ndarray:
+        """Largest difference of a weight on each date."""
+        return np.asarray(np.abs(self.live - self.simulated).max(axis=1))
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.differences.max() <= _EQUAL)
+
+    @property
+    def text(self) -> list[str]:
+        """What this says, in lines."""
+        off, n = self.differences, len(self.dates)
+        exact = int((off == 0).sum())
+        lines = [f"Journal: {n} decisions, {self.dates[0]} to {self.dates[-1]}, {len(self.assets)} assets."]
+        if exact == n:
+            lines.append("Live decisions equal the simulated ones, bit by bit.")
+        elif self.equal:
+            lines.append(
+                f"Live decisions equal the simulated ones, {exact} of {n} bit by bit, the others to {off.max():.1e}."
+            )
+        else:
+            worst = int(off.argmax())
+            many, asset = int((off > _EQUAL).sum()), int(np.abs(self.live - self.simulated)[worst].argmax())
+            values = f"{self.live[worst, asset]:.4%} live, {self.simulated[worst, asset]:.4%} simulated"
+            lines.append(f"LIVE DECISIONS DIFFER from the simulated ones on {many} of {n} dates.")
+            lines.append(f"Most on {self.dates[worst]}: {self.assets[asset]} {values}.")
+        files = sum(one.startswith(FILE) for one in self.holdings)
+        lines += (
+            [f"Current weights were read from a file on {files} dates and are taken as they were."] if files else []
+        )
+        if self.other_model:
+            lines.append(f"The model had other weights on {len(self.other_model)} dates, {self.other_model[0]} first.")
+        lines.append(
+            f"Net of costs since the first date: live {self.live_return:+.2%}, simulated {self.simulated_return:+.2%}, "
+            f"without any trade {self.held_return:+.2%}."
+        )
+        return lines
+
+
+def replay_journal(path: str | Path, table: pd.DataFrame) -> Replay:
+    """Decide again on every date of a journal, from the table of returns alone.
+
+    The state is read anew from the first row. Current weights are the simulated target after drift, and those of the
+    journal where it read them from a file. γ, λ, cost, constraints and benchmark are those of each entry.
+    """
+    entries = Journal(path).entries()
+    expect(entries, str(path), "a journal with decisions", "none")
+    wrong = next((one.get("schema") for one in entries if one.get("schema") != SCHEMA), None)
+    expect(wrong is None, str(path), f"entries of {SCHEMA}", wrong)
+    try:
+        return _replay(entries, table)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: expected entries of a portfolio, found {type(error).__name__} {error}") from None
+
+
+def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
+    names = [str(column) for column in table.columns]
+    _match(entries, table, names)
+    returns, state, read = table.to_numpy(), MarketState(len(names)), 0
+    live = np.array([[entry["weights"][name] for name in names] for entry in entries])
+    simulated, starts, models, other = np.empty_like(live), np.empty_like(live), _Models(), []
+    for k, entry in enumerate(entries):
+        rows = int(entry["data"]["rows"])
+        state.extend(returns[read:rows])
+        if k == 0 or entry["holdings"].startswith(FILE):
+            given = np.array([entry["previous"][name] for name in names])
+        else:
+            given = drift(simulated[k - 1], returns[read:rows])
+        fresh = k == 0 and entry["holdings"] == EQUAL
+        policy, same = models.of(entry["model"])
+        made = decide_on(policy, state, returns[:rows], None if fresh else given, terms_from_entry(entry, names))
+        simulated[k], starts[k], read = made.weights, made.previous, rows
+        other += [] if same else [entry["date"]]
+    before = np.array([[entry["previous"][name] for name in names] for entry in entries])
+    paths = [_earned(entries, weights, held, returns) for weights, held in ((live, before), (simulated, starts))]
+    held = _earned(entries[:1], before[:1], before[:1], returns)
+    dates, sources = [entry["date"] for entry in entries], [entry["holdings"] for entry in entries]
+    return Replay(dates, names, live, simulated, sources, other, paths[0], paths[1], held)
+
+
+class _Models:
+    """Policies by name, loaded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[MarketPolicy, str]] = {}
+
+    def of(self, model: dict[str, str]) -> tuple[MarketPolicy, bool]:
+        """The policy of a name, and whether it has the weights of the fingerprint."""
+        if model["name"] not in self._known:
+            policy = Time2Decide.from_pretrained(model["name"]).policy
+            if not isinstance(policy, MarketPolicy):
+                raise InputError(f"journal: expected decisions of a market policy, found {model['name']}")
+            self._known[model["name"]] = policy, checksum(policy.state_dict())
+        policy, found = self._known[model["name"]]
+        return policy, found == model["fingerprint"]
+
+
+def _match(entries: list[dict[str, Any]], table: pd.DataFrame, names: list[str]) -> None:
+    """Raise unless the table holds the rows that the decisions were made from."""
+    last = entries[-1]
+    expect(list(last["weights"]) == names, "table", "the assets of the journal in their order", "others")
+    dates = label_texts(table.index)
+    for entry in entries:
+        rows, date = int(entry["data"]["rows"]), entry["date"]
+        fits = 0 < rows <= len(table) and dates[rows - 1] == date
+        expect(fits, "table", f"{date} in row {rows}, as in the journal", f"{len(table)} rows")
+    same = data_fingerprint(table.iloc[: int(last["data"]["rows"])])["sha256"] == last["data"]["sha256"]
+    expect(same, "table", f"the returns up to {last['date']} that the journal has seen", "others")
+
+
+def _earned(entries: list[dict[str, Any]], weights: np.ndarray, before: np.ndarray, returns: np.ndarray) -> float:
+    """Net return of targets (dates, m) that were traded from `before`, up to the last row of the table."""
+    wealth = 1.0
+    ends = [int(entry["data"]["rows"]) for entry in entries[1:]] + [len(returns)]
+    for entry, target, held, end in zip(entries, weights, before, ends, strict=True):
+        wealth *= 1.0 - np.abs(target - held).sum() * entry["terms"]["cost_bps"] / 1e4
+        now = target
+        for row in np.nan_to_num(returns[int(entry["data"]["rows"]) : end]):
+            wealth *= 1.0 + float(now @ row)
+            now = drifted(now, row)
+    return float(wealth - 1.0)

@@ -1,0 +1,63 @@
+"""``time2decide run``: the decision of the day for a portfolio whose state and journal are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from time2decide.cli.console import AsJson, console
+from time2decide.core.files import validate_input_file
+
+
+def run(
+    portfolio: Annotated[Path, typer.Argument(help="A .toml: table, turnover, risk_aversion, cost, constraints, …")],
+    holdings: Annotated[
+        Path | None, typer.Option(help="Current weights today: a CSV asset,weight; else the last target after drift.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the reasons and the records of the forecasts.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every asset, also those without a trade.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decide for the last date of a table that grows day by day, and append the decision to a journal.
+
+    New rows are read into the kept state. One decision per date: a second run on the same table changes nothing. A
+    table whose past differs from what was seen is refused. `backtest TABLE --journal FILE` decides again and compares.
+
+    Example: time2decide run portfolio.toml
+    """
+    validate_input_file(portfolio)
+    import torch
+
+    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
+
+    config = read_portfolio(portfolio)
+    outcome = run_portfolio(config, holdings)
+    for message in outcome.messages:
+        typer.echo(f"time2decide: {message}", err=True)
+    if as_json:
+        answer = {"entry": outcome.entry, "number": outcome.number, "new": outcome.decision is not None}
+        typer.echo(json.dumps(answer, allow_nan=False))
+        return
+    place = f"{config.path('journal')}, line {outcome.number}"
+    if outcome.decision is None:
+        typer.echo(f"Nothing new: {outcome.entry['date']} was decided on {outcome.entry['made']} ({place}).")
+        return
+    _show(outcome, explain, every)
+    typer.echo(
+        f"Current weights: {outcome.entry['holdings']}. Rows read: {outcome.entry['rows_read']}. Written: {place}."
+    )
+
+
+def _show(outcome: Any, explain: bool, every: bool) -> None:
+    from time2decide.cli.decide import show_decision
+    from time2decide.policy.decision_facts import describe_decision
+
+    facts = describe_decision(outcome.network, outcome.decision, outcome.constraints, with_explanation=explain)
+    facts["input"] |= {"source": "", "values": "the table", "values_guessed": False, "explained": explain}
+    show_decision(facts, console(120), every)

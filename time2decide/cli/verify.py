@@ -1,0 +1,44 @@
+"""``time2decide verify``: check a decision file against the table that it was made from; torch is not loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from time2decide.cli.console import AsJson, validate_source
+from time2decide.core.files import validate_input_file
+
+_NOT_CHECKED = "Not checked: that the model poses this problem for these returns; `decide` on the same table shows it."
+
+
+def verify(
+    decision: Annotated[Path, typer.Argument(help="A file written by `decide --out decision.json` or `run`.")],
+    file: Annotated[
+        str, typer.Argument(help="The table it was made from: .csv, .parquet or sp500; later rows may follow.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Check a decision file: intact, made from this table, feasible, optimal for the problem it states.
+
+    Optimality is proved from the file by a duality gap; no solver and no network is asked. Exit code 1 if a check
+    fails.
+
+    Example: time2decide verify decision.json returns.csv
+    """
+    validate_input_file(decision)
+    validate_source(file)
+    from time2decide.markets.decision_file import verify_decision
+
+    found = verify_decision(decision, file)
+    if as_json:
+        typer.echo(json.dumps({"passed": found.passed, "checks": [asdict(check) for check in found.checks]}))
+    else:
+        typer.echo(found)
+        if found.passed:
+            typer.echo(_NOT_CHECKED)
+    if not found.passed:
+        raise typer.Exit(1)

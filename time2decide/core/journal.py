@@ -1,0 +1,120 @@
+"""An append-only journal of JSON lines that survives crashes and shows changes.
+
+Every line carries the checksum of its content and that of the line before: a line that was changed, removed or put in
+later breaks the chain. A line is written and synchronised as a whole. A torn last line, of a process that was killed
+while it wrote, is no entry: `repair` removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from time2decide.core.digests import digest
+from time2decide.core.validation import InputError
+
+_CHAIN, _CHECKSUM = "after", "checksum"  # fields of every line: checksum of the line before, and of this one
+
+
+class Journal:
+    """The journal of a file, which need not exist yet."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the journal against other processes; a second one is refused."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{self.path}: expected no other run on this journal, found one at work") from None
+            yield
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All entries, oldest first; a torn last line is left out, any other damage is an `InputError`."""
+        return self._read()[0]
+
+    def repair(self) -> str | None:
+        """Remove a torn last line; what was done, if anything."""
+        entries, good, size = self._read()
+        if good == size:
+            return None
+        whole = entries and _line(entries[-1]) == self.path.read_bytes()[good:]
+        with self.path.open("r+b") as file:
+            if whole:  # only the end of the line is missing
+                file.seek(0, os.SEEK_END)
+                file.write(b"\n")
+            else:
+                file.truncate(good)
+            _synchronise(file)
+        if whole:
+            return f"{self.path.name}: the last line had no end; it is whole and was kept"
+        return f"{self.path.name}: a torn last line of {size - good} bytes was removed; its process was killed"
+
+    def append(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one entry and wait until it is on the disk; the entry as it was written."""
+        entries, good, size = self._read()
+        if good != size:
+            raise InputError(f"{self.path}: expected whole lines, found a torn last line (repair it first)")
+        after = entries[-1][_CHECKSUM] if entries else ""
+        entry = {**content, _CHAIN: after}
+        entry[_CHECKSUM] = digest(entry, 64)
+        new = not self.path.exists()
+        with self.path.open("ab", buffering=0) as file:
+            file.write(_line(entry) + b"\n")
+            _synchronise(file)
+        if new:
+            _synchronise_folder(self.path.parent)
+        return dict(json.loads(_line(entry)))
+
+    def _read(self) -> tuple[list[dict[str, Any]], int, int]:
+        """Entries, the length of the lines that end well, and the length of the file."""
+        content = self.path.read_bytes() if self.path.exists() else b""
+        *lines, rest = content.split(b"\n")
+        entries: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
+            entries.append(_entry(line, entries[-1][_CHECKSUM] if entries else "", f"{self.path}, line {number}"))
+        if rest:
+            with suppress(InputError):  # torn
+                entries.append(_entry(rest, entries[-1][_CHECKSUM] if entries else "", "rest"))
+        return entries, len(content) - len(rest), len(content)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(entry, allow_nan=False).encode()
+
+
+def _entry(line: bytes, after: str, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{place}: expected a JSON object, found {line[:40]!r}") from None
+    if not isinstance(found, dict) or not isinstance(found.get(_CHECKSUM), str):
+        raise InputError(f"{place}: expected an entry of a journal, found {line[:40]!r}")
+    content = {key: value for key, value in found.items() if key != _CHECKSUM}
+    if digest(content, 64) != found[_CHECKSUM]:
+        raise InputError(f"{place}: expected the checksum of its content, found another: the line was changed")
+    if found.get(_CHAIN) != after:
+        raise InputError(f"{place}: expected to follow the line before it, found a line removed or put in")
+    return found
+
+
+def _synchronise(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _synchronise_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,70 @@
+"""A `MarketState` on disk, with the rows that it has read. Going on from it gives the same bits as a new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from time2decide.core.checkpoints import load_tensors, save_tensors
+from time2decide.core.validation import InputError, expect
+from time2decide.forecasting.market_state import MarketState, Recent
+
+_FORMAT = 1
+_BLOCK, _SEEN = "_block", "returns"
+
+
+def save_state(path: str | Path, state: MarketState, table: pd.DataFrame) -> Path:
+    """Write a state that has read all rows of a table of returns, whose index is text."""
+    arrays: dict[str, np.ndarray] = {_SEEN: table.to_numpy(dtype=float)}
+    numbers: dict[str, float | bool] = {}
+    for name, value in vars(state).items():
+        if isinstance(value, Recent):
+            arrays[name] = value.back(1, value._length)
+        elif name == _BLOCK:
+            arrays["block_z"] = np.array([z for z, _ in value]).reshape(-1, state.assets)
+            arrays["block_known"] = np.array([known for _, known in value], dtype=bool).reshape(-1, state.assets)
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+        else:
+            numbers[name] = value
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    assets = [str(column) for column in table.columns]
+    return save_tensors(
+        path, tensors, {"format": _FORMAT, "numbers": numbers, "dates": list(table.index), "assets": assets}
+    )
+
+
+def load_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
+    """The state of a file, and the table of returns (dates as text) that it has read; else an `InputError`."""
+    tensors, facts = load_tensors(path, need_checksum=True)
+    expect(facts.get("format") == _FORMAT, "state", f"a state of format {_FORMAT}", facts.get("format"))
+    try:
+        table = pd.DataFrame(tensors[_SEEN].numpy(), index=facts["dates"], columns=facts["assets"])
+        state = MarketState(table.shape[1])
+        for name, value in vars(state).items():
+            setattr(state, name, _restored(name, value, tensors, facts["numbers"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"state: expected the state of a market in {path}, found {type(error).__name__}") from None
+    fits = state.rows == len(table)
+    expect(fits, "state", f"{state.rows} rows in {path}", len(table))
+    return state, table
+
+
+def _restored(name: str, value: Any, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> Any:
+    """An attribute of a state in place of its value in an empty one."""
+    if isinstance(value, Recent):
+        rows = tensors[name].numpy()
+        value._rows[: value._length] = rows
+        return value
+    if name == _BLOCK:
+        return list(zip(tensors["block_z"].numpy(), tensors["block_known"].numpy(), strict=True))
+    if isinstance(value, np.ndarray):
+        found = tensors[name].numpy()
+        # with gaps the pairs have a matrix each
+        expect(found.ndim == value.ndim and found.dtype == value.dtype, "state", f"{name} of its kind", found.dtype)
+        return found
+    return type(value)(numbers[name])

@@ -1,0 +1,272 @@
+"""The decision file: one rebalancing with everything that it takes to check it later, and the checks.
+
+A file holds the weights, the problem that they solve, the prices that prove it, and fingerprints of the data and of the
+model. `verify_decision` needs the file and the table of returns; it does not load the model, and it solves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from time2decide.core.digests import array_digest, digest, text_digest
+from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.validation import InputError, describe_value, expect
+from time2decide.markets.availability import Availability
+from time2decide.markets.stated_problem import Prices, StatedProblem
+from time2decide.markets.tables import load_market
+
+SCHEMA = "time2decide/decision/1"
+FEASIBLE = 1e-9  # by which weights may break a constraint
+OPTIMAL = 1e-9  # gap that counts as optimal, relative to the size of the problem's data
+_ROUNDING = 1e-12  # of sums
+_ROUNDED = 2e-6  # of current weights, which come from files and other programs
+_MOST_BYTES = 2**30
+_CHECKSUM = "checksum"
+_FIELDS = {
+    "schema": str, "version": str, "date": str, "data": dict, "model": dict, "assets": list, "weights": dict,
+    "previous": dict, "trades": dict, "turnover": float, "cost": float, "constraints": list, "verdict": str,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: passed, failed, or None where the file does not state what it is about."""
+
+    name: str
+    passed: bool | None
+    text: str
+
+    def __str__(self) -> str:
+        word = {True: "ok", False: "FAILED", None: "–"}[self.passed]
+        return f"{word:<7} {self.name:<9} {self.text}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All checks of a decision file."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed is not False for check in self.checks)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.checks))
+
+
+def label_texts(index: pd.Index) -> list[str]:
+    """Dates as ISO text, without the time where all are midnight; other labels as text."""
+    if isinstance(index, pd.DatetimeIndex):
+        days = bool((index == index.normalize()).all())
+        return [str(text) for text in (index.strftime("%Y-%m-%d") if days else index.map(lambda one: one.isoformat()))]
+    return [str(label) for label in index]
+
+
+def data_fingerprint(table: pd.DataFrame) -> dict[str, Any]:
+    """Shape, first and last date, and SHA-256 of returns, dates and names of a table of returns."""
+    labels = label_texts(table.index)
+    return {
+        "rows": len(table),
+        "assets": table.shape[1],
+        "first": labels[0],
+        "last": labels[-1],
+        "sha256": array_digest(table.to_numpy()),
+        "dates_sha256": text_digest(labels),
+        "names_sha256": text_digest(map(str, table.columns)),
+    }
+
+
+def seal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the checksum of everything else in it."""
+    content = {key: value for key, value in document.items() if key != _CHECKSUM}
+    return {**content, _CHECKSUM: digest(content, 64)}
+
+
+def write_decision(document: Mapping[str, Any], path: str | Path) -> Path:
+    """Write a decision file, whole or not at all."""
+    path = Path(path)
+    fits = path.suffix.lower() == ".json" and path.parent.is_dir()
+    expect(fits, "out", "a name ending in .json in an existing folder", path)
+    lines = (f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in seal(document).items())
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    return path
+
+
+def read_decision(path: str | Path) -> dict[str, Any]:
+    """The content of a decision file whose checksum is right; anything else is an `InputError`."""
+    path = Path(path)
+    validate_input_file(path)
+    expect(path.stat().st_size <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", "more")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path.name}: expected a decision file in JSON, found {_short(error)}") from None
+    expect(isinstance(found, dict), path.name, "a JSON object", type(found).__name__)
+    expect(found.get("schema") == SCHEMA, path.name, f"the schema {SCHEMA}", describe_value(found.get("schema")))
+    whole = found.get(_CHECKSUM) == seal(found)[_CHECKSUM]
+    expect(whole, path.name, "the checksum of its content", "another: the file was changed after it was written")
+    for name, kind in _FIELDS.items():
+        right = isinstance(found.get(name), (int, float) if kind is float else kind)
+        expect(right, path.name, f"{name} as {kind.__name__}", describe_value(found.get(name)))
+    return found
+
+
+def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.ndarray) -> Verification:
+    """Check a decision file against the table that it was made from.
+
+    Parameters
+    ----------
+    path : of the file that `decide --out decision.json` or `Decision.save` wrote
+    returns : path of the table, a DataFrame of returns or prices, an array of returns (time, assets), or "sp500"
+        Rows after the decision are allowed, and not looked at.
+
+    Returns
+    -------
+    Verification
+        One check each: the file is intact, made from these returns, its trades are weights − previous, assets that
+        could not be traded were not, every constraint holds within 1e-9, and the weights are optimal for the stated
+        problem: the duality gap from the stated prices is at most 1e-9 of the size of the data. No solver is asked.
+    """
+    try:
+        document = read_decision(path)
+    except InputError as error:
+        if not Path(path).is_file():
+            raise
+        return Verification((Check("file", False, str(error)),))
+    made = f"{SCHEMA}, time2decide {document['version']}, checksum {str(document[_CHECKSUM])[:12]}"
+    checks = [Check("file", True, f"intact: {made}")]
+    table = _table(document, returns)
+    try:
+        checks += _checks(document, table)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # sealed, but not by us
+        checks.append(Check("content", False, f"expected what time2decide writes, found {_short(error)}"))
+    return Verification(tuple(checks))
+
+
+def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
+    assets = [str(name) for name in document["assets"]]
+    weights, previous, trades = (_vector(document, name, assets) for name in ("weights", "previous", "trades"))
+    data, rows = _check_data(document["data"], assets, table)
+    yield data
+    yield _check_trades(document, weights, previous, trades)
+    if document.get("problem") is None:
+        yield Check("feasible", *_simple(weights, previous, document))
+        yield Check("optimal", None, "the model states no problem: its answer is projected, not optimised")
+        return
+    problem = StatedProblem.from_json(document["problem"], assets)
+    if rows is not None and not np.isfinite(rows).all():
+        yield _check_gaps(rows, weights, previous, problem)
+    else:
+        far = float(np.abs(problem.start - previous).max())
+        yield Check("start", far <= _ROUNDED, f"the problem starts from the current weights (to {far:.0e})")
+    yield _check_feasible(document, problem, weights, assets)
+    yield _check_optimal(document, problem, weights)
+
+
+def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> pd.DataFrame:
+    """The table as the decision read it."""
+    if isinstance(returns, np.ndarray):
+        return load_market(pd.DataFrame(returns), "returns", gaps="keep")[0]
+    told = document["data"].get("values") if isinstance(returns, (str, Path)) else None
+    return load_market(returns, told if told in ("prices", "returns") else None, most_gap=math.inf, gaps="keep")[0]
+
+
+def _check_data(data: dict[str, Any], assets: list[str], table: pd.DataFrame) -> tuple[Check, np.ndarray | None]:
+    """Whether the first rows of the table are those that the decision was made from, and these rows."""
+    count, name = data.get("rows"), "data"
+    if list(map(str, table.columns)) != assets:
+        other = sorted(set(assets) ^ set(map(str, table.columns)))
+        found = f"others ({', '.join(other[:5])})" if other else "another order"
+        return Check(name, False, f"expected the {len(assets)} assets of the decision, found {found}"), None
+    if not isinstance(count, int) or not 0 < count <= len(table):
+        return Check(name, False, f"expected at least {count} rows, found {len(table)}"), None
+    found_data, stated = data_fingerprint(table.iloc[:count]), dict(data)
+    for key, meaning in (
+        ("last", "last date"),
+        ("first", "first date"),
+        ("dates_sha256", "dates"),
+        ("sha256", "returns"),
+    ):
+        if found_data[key] != stated.get(key):
+            text = f"{describe_value(stated.get(key))} and {found_data[key]!r}"
+            return Check(name, False, f"the {meaning} of the table differ from those of the decision: {text}"), None
+    later = f", {len(table) - count} later rows not looked at" if len(table) > count else ""
+    span = f"{count} rows of {len(assets)} assets, {found_data['first']} to {found_data['last']}"
+    text = f"made from these returns: {span}, sha256 {found_data['sha256'][:12]}{later}"
+    return Check(name, True, text), table.to_numpy()[:count]
+
+
+def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.ndarray, trades: np.ndarray) -> Check:
+    off = float(np.abs(weights - previous - trades).max())
+    turnover, cost = float(np.abs(trades).sum()), document["cost"]
+    wrong = max(off, abs(turnover - document["turnover"]))
+    charged = abs(turnover * float(document.get("cost_bps", 0.0)) / 1e4 - cost)
+    text = f"weights − previous to {wrong:.0e}; turnover {turnover:.4f}, cost {1e4 * cost:.2f} bp"
+    return Check("trades", max(wrong, charged) <= _ROUNDING, text)
+
+
+def _check_gaps(rows: np.ndarray, weights: np.ndarray, previous: np.ndarray, problem: StatedProblem) -> Check:
+    """Whether assets were held, kept and sold as the gaps of the table ask for."""
+    can = Availability.of(rows)
+    start = can.after_sales(previous)
+    kept = float(np.abs(weights - start)[can.fixed].max(initial=0.0))
+    off = max(kept, float(np.abs(problem.start - start).max()))
+    kinds = {"halted, kept": can.halted, "young, kept": can.young, "delisted, sold": can.delisted}
+    counts = "; ".join(f"{int(mask.sum())} {kind}" for kind, mask in kinds.items() if mask.any())
+    return Check("gaps", off <= FEASIBLE, f"{counts or 'every asset can be traded'} (to {off:.0e})")
+
+
+def _check_feasible(document: dict[str, Any], problem: StatedProblem, weights: np.ndarray, assets: list[str]) -> Check:
+    rows = problem.rows(weights, assets)
+    worst = min(rows, key=lambda row: row.slack / row.size)
+    stated = {str(row["name"]): float(row["slack"]) for row in document["constraints"]}
+    same = all(abs(stated.get(row.name, row.slack) - row.slack) <= FEASIBLE * row.size for row in rows)
+    if worst.slack < -FEASIBLE * worst.size:
+        return Check("feasible", False, f"{worst.name} is {worst.value:.9g}, allowed {worst.low:g} to {worst.high:g}")
+    if not same:
+        return Check("feasible", False, "the slack of a constraint is not the one that is stated")
+    active = sum(row.slack <= FEASIBLE * row.size for row in rows)
+    return Check("feasible", True, f"{len(rows)} constraints hold within {FEASIBLE:g}, {active} are active")
+
+
+def _check_optimal(document: dict[str, Any], problem: StatedProblem, weights: np.ndarray) -> Check:
+    if not problem.is_concave():
+        return Check("optimal", False, "the covariance has a negative eigenvalue: nothing can be proved")
+    said = document["optimality"]["prices"]
+    limits = [float(said["limits"][one.name]) for one in problem.constraints.limits]
+    gap = problem.gap(weights, Prices(float(said["turnover"]), float(said["exposure"]), np.array(limits)))
+    relative = gap / problem.scale
+    text = f"no feasible portfolio is better by more than {1e4 * gap:.1e} bp a period (gap {relative:.1e}"
+    return Check("optimal", bool(relative <= OPTIMAL), f"{text}, at most {OPTIMAL:g})")
+
+
+def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any]) -> tuple[bool, str]:
+    """Long-only, fully invested, within the budget: for models that state no problem."""
+    excess = float(np.abs(weights - previous).sum()) - float(document["turnover_l1"])
+    off = max(float(-weights.min()), abs(float(weights.sum()) - 1), excess)
+    return off <= FEASIBLE, f"non-negative, of sum 1, within the turnover budget (to {max(off, 0.0):.0e})"
+
+
+def _vector(document: dict[str, Any], name: str, assets: list[str]) -> np.ndarray:
+    found = document[name]
+    expect(list(found) == assets, name, "a number for each asset in their order", f"{len(found)} others")
+    numbers = np.array([found[asset] for asset in assets], dtype=float)
+    expect(np.isfinite(numbers).all(), name, "finite numbers", "others")
+    return numbers
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:120]

@@ -1,0 +1,256 @@
+"""One portfolio problem written down in full, and the proof that weights solve it; nothing here solves anything.
+
+    maximise  μᵀs − λ (s−b)ᵀΣ(s−b) − c ‖s − p‖₁ + cash · its return
+    subject to  l ≤ s ≤ u,  1ᵀs + cash = e,  least ≤ cash ≤ most,  ‖s − p‖₁ ≤ γ,  low ≤ Aᵀs ≤ high.
+
+The proof is weak duality: prices θ ≥ 0 of the turnover budget, ν of the net exposure and η of the limits bound what any
+feasible portfolio has more than s, whoever found them. Σ must be positive semidefinite.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from time2decide.core.validation import InputError, expect
+from time2decide.markets.constraints import Constraints, Limit
+
+_FORM = "upper triangle row by row, float64, little endian, base64"
+_NEGATIVE = 1e-12  # eigenvalue of Σ, relative to the largest, that counts as rounding
+_MOST_ASSETS = 20_000  # of a file; its Σ is 3 GB
+
+
+class Prices(NamedTuple):
+    """Shadow prices: θ of the turnover budget, ν of the net exposure, η of each limit (positive at its upper end)."""
+
+    turnover: float
+    exposure: float
+    limits: np.ndarray
+
+
+class Row(NamedTuple):
+    """One constraint and where the weights stand in it."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    size: float = 1.0  # largest coefficient, in which a tolerance is measured
+
+    @property
+    def slack(self) -> float:
+        """Distance to the nearer end; negative outside."""
+        return min(self.value - self.low, self.high - self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class StatedProblem:
+    """The data of the problem above; arrays are (m,), Σ is (m, m)."""
+
+    mean: np.ndarray
+    covariance: np.ndarray = field(repr=False)
+    start: np.ndarray  # p
+    risk_aversion: float
+    turnover_l1: float
+    cost: float  # of one unit of turnover, per period
+    benchmark: np.ndarray | None
+    constraints: Constraints
+
+    def gradient(self, weights: np.ndarray) -> np.ndarray:
+        """μ − 2λΣ(s − b), (m,)."""
+        active = weights if self.benchmark is None else weights - self.benchmark
+        return np.asarray(self.mean - 2 * self.risk_aversion * self.covariance @ active)
+
+    def utility(self, weights: np.ndarray) -> float:
+        """What is maximised, per period."""
+        active = weights if self.benchmark is None else weights - self.benchmark
+        risk, rules = active @ self.covariance @ active, self.constraints
+        cash = rules.cash_return * (rules.exposure - weights.sum())
+        return float(
+            self.mean @ weights - self.risk_aversion * risk - self.cost * np.abs(weights - self.start).sum() + cash
+        )
+
+    def is_concave(self) -> bool:
+        """Whether Σ is positive semidefinite up to rounding: without that no prices prove anything."""
+        values = np.linalg.eigvalsh(self.covariance)
+        return bool(values[0] >= -_NEGATIVE * max(values[-1], 0.0))
+
+    @property
+    def scale(self) -> float:
+        """Size of the data (differences of slopes at p, curvature, cost), in which a gap is measured."""
+        curvature = 2 * self.risk_aversion * self.covariance.diagonal().max()
+        rate = abs(self.constraints.cash_return - self.gradient(self.start).max()) if self._has_cash else 0.0
+        return float(max(np.ptp(self.gradient(self.start)), curvature, self.cost, rate, 1e-300))
+
+    @property
+    def _has_cash(self) -> bool:
+        return self.constraints.cash[1] > self.constraints.cash[0]
+
+    def gap(self, weights: np.ndarray, prices: Prices) -> float:
+        """How much utility any feasible portfolio can have above these weights, at most.
+
+        Σ_i max_v [a_i (v − s_i) − (c + θ)(|v − p_i| − |s_i − p_i|)] + θ (γ − ‖s − p‖₁) + limits + cash, with
+        a = gradient − ν − Aᵀη and v in [l_i, u_i], which is convex in v on each side of p_i: its ends and p_i suffice.
+        """
+        s, p, rules = weights, self.start, self.constraints
+        theta, nu = max(prices.turnover, 0.0), prices.exposure
+        lower, upper = rules.bounds(len(s))
+        lower, upper = np.maximum(lower, p - self.turnover_l1), np.minimum(upper, p + self.turnover_l1)
+        slope, rest = self.gradient(s) - nu, 0.0
+        for limit, eta in zip(rules.limits, prices.limits, strict=True):
+            value = float(limit.coefficients @ s)
+            slope = slope - eta * limit.coefficients
+            rest += (
+                eta * max(limit.high - value, 0.0) if eta > 0 else -eta * max(value - limit.low, 0.0) if eta else 0.0
+            )
+        ends = np.stack([lower, np.clip(p, lower, upper), upper, s])  # (4, m)
+        gains = slope * (ends - s) - (self.cost + theta) * (np.abs(ends - p) - np.abs(s - p))
+        rest += theta * max(self.turnover_l1 - float(np.abs(s - p).sum()), 0.0)
+        if self._has_cash:
+            cash, rate = rules.exposure - float(s.sum()), rules.cash_return - nu
+            rest += max(rate * (rules.cash[0] - cash), rate * (rules.cash[1] - cash))
+        return float(gains.max(axis=0).sum()) + rest
+
+    def rows(self, weights: np.ndarray, assets: list[str]) -> list[Row]:
+        """Every constraint with where the weights stand in it."""
+        rules = self.constraints
+        lower, upper = rules.bounds(len(weights))
+        cash = rules.exposure - float(weights.sum())
+        found = [
+            Row("turnover", float(np.abs(weights - self.start).sum()), -np.inf, self.turnover_l1),
+            Row("cash", cash, *rules.cash),
+        ]
+        found += [Row(one.name, float(one.coefficients @ weights), one.low, one.high, one.size) for one in rules.limits]
+        bounds = zip(assets, weights, lower, upper, strict=True)
+        return found + [Row(f"weight of {name}", float(s), float(low), float(high)) for name, s, low, high in bounds]
+
+    def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:
+        """What relaxing the bound of an asset is worth: positive at the upper, negative at the lower end, (m,)."""
+        slope = self.gradient(weights) - prices.exposure
+        for limit, eta in zip(self.constraints.limits, prices.limits, strict=True):
+            slope = slope - eta * limit.coefficients
+        price, moved = self.cost + max(prices.turnover, 0.0), weights - self.start
+        least, most = slope - np.where(moved < 0, -price, price), slope - np.where(moved > 0, price, -price)
+        lower, upper = self.constraints.bounds(len(weights))
+        return np.where((weights >= upper) & (least > 0), least, np.where((weights <= lower) & (most < 0), most, 0.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, exactly: numbers as JSON prints them, Σ packed, null for no bound."""
+        m = len(self.mean)
+        packed = np.ascontiguousarray(self.covariance[np.triu_indices(m)], dtype="<f8").tobytes()
+        return {
+            "mean": self.mean.tolist(),
+            "covariance": {"form": _FORM, "data": base64.b64encode(packed).decode()},
+            "start": self.start.tolist(),
+            "risk_aversion": self.risk_aversion,
+            "turnover_l1": self.turnover_l1,
+            "cost": self.cost,
+            "benchmark": None if self.benchmark is None else self.benchmark.tolist(),
+            **constraints_to_json(self.constraints, m),
+        }
+
+    @classmethod
+    def from_json(cls, found: Any, assets: list[str]) -> StatedProblem:
+        """The problem of `to_json`; anything else is refused."""
+        expect(isinstance(found, dict), "problem", "an object", type(found).__name__)
+        try:
+            m = len(assets)
+            rules = constraints_from_json(found, assets)
+            made = cls(
+                mean=_vector(found["mean"], m),
+                covariance=_unpack(found["covariance"], m),
+                start=_vector(found["start"], m),
+                risk_aversion=_number(found["risk_aversion"]),
+                turnover_l1=_number(found["turnover_l1"]),
+                cost=_number(found["cost"]),
+                benchmark=None if found["benchmark"] is None else _vector(found["benchmark"], m),
+                constraints=rules,
+            )
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            text = " ".join(f"{type(error).__name__} {error}".split())[:80]
+            raise InputError(f"problem: expected {', '.join(f.name for f in fields(cls))}, found {text}") from None
+        least = min(made.risk_aversion, made.turnover_l1, made.cost)
+        expect(least >= 0, "problem", "risk aversion, turnover and cost of at least 0", least)
+        return made
+
+
+def constraints_to_json(rules: Constraints, m: int) -> dict[str, Any]:
+    """Constraints of m assets, exactly; null for no bound."""
+    lower, upper = rules.bounds(m)
+    return {
+        "lower": [_finite(value) for value in lower.tolist()],
+        "upper": [_finite(value) for value in upper.tolist()],
+        "exposure": rules.exposure,
+        "cash": list(rules.cash),
+        "cash_return": rules.cash_return,
+        "limits": [
+            {
+                "name": one.name,
+                "coefficients": one.coefficients.tolist(),
+                "low": _finite(one.low),
+                "high": _finite(one.high),
+            }
+            for one in rules.limits
+        ],
+    }
+
+
+def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constraints:
+    """The constraints of `constraints_to_json`."""
+    m = len(assets)
+    limits = tuple(
+        Limit(str(one["name"]), _vector(one["coefficients"], m), *_ends(one["low"], one["high"]))
+        for one in found["limits"]
+    )
+    lower, upper = (
+        np.array([_ends(value, value)[i] for value in found[name]]) for i, name in enumerate(("lower", "upper"))
+    )
+    least, most = map(_number, found["cash"])
+    numbers = _number(found["exposure"]), (least, most), _number(found["cash_return"])
+    rules = Constraints(lower, upper, *numbers, limits, tuple(assets))
+    rules.bounds(m)
+    rules.limits_for(m)
+    return rules
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+        raise TypeError(f"{value!r:.40} for a number")
+    return float(value)
+
+
+def _ends(low: Any, high: Any) -> tuple[float, float]:
+    return -np.inf if low is None else _number(low), np.inf if high is None else _number(high)
+
+
+def _vector(values: Any, m: int) -> np.ndarray:
+    if not isinstance(values, list) or len(values) != m:
+        raise TypeError(f"no list of {m} numbers")
+    return np.array([_number(value) for value in values])
+
+
+def _unpack(found: Any, m: int) -> np.ndarray:
+    """Σ (m, m) of a packed upper triangle."""
+    expect(found["form"] == _FORM, "problem: covariance", f"the form {_FORM!r}", repr(found["form"])[:60])
+    expect(m <= _MOST_ASSETS, "problem: covariance", f"at most {_MOST_ASSETS} assets", m)
+    try:
+        content = base64.b64decode(found["data"], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InputError(f"problem: covariance: expected base64, found {error}") from None
+    expected = 8 * m * (m + 1) // 2
+    expect(len(content) == expected, "problem: covariance", f"{expected} bytes", len(content))
+    packed = np.frombuffer(content, dtype="<f8").astype(float)
+    expect(np.isfinite(packed).all(), "problem: covariance", "finite numbers", "others")
+    matrix = np.zeros((m, m))
+    matrix[np.triu_indices(m)] = packed
+    return matrix + np.triu(matrix, 1).T

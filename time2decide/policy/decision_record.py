@@ -1,0 +1,145 @@
+"""A decision as the document of a decision file (`markets/decision_file.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from time2decide import __version__
+from time2decide.core.checkpoints import PretrainedModel, checksum
+from time2decide.core.validation import InputError
+from time2decide.markets.decision_file import FEASIBLE, SCHEMA, data_fingerprint, write_decision
+from time2decide.markets.stated_problem import Prices, StatedProblem
+from time2decide.policy.market_decision import MarketDecision
+
+if TYPE_CHECKING:
+    from time2decide.policy.model import Decision
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a decision was made from: the returns (dates × assets), and the model with its name."""
+
+    table: pd.DataFrame = field(repr=False)
+    policy: PretrainedModel = field(repr=False)
+    model: str
+    gaps: str
+
+    @property
+    def assets(self) -> list[str]:
+        return [str(column) for column in self.table.columns]
+
+
+def save_decision(decision: Decision | MarketDecision, path: str | Path, **about: str) -> Path:
+    """Write a decision file; `about` is what else is known of the data: source, values."""
+    return write_decision(decision_document(decision, **about), path)
+
+
+def decision_document(decision: Decision | MarketDecision, **about: str) -> dict[str, Any]:
+    """Everything about a decision that it takes to check it, for JSON; the checksum apart."""
+    origin = decision.origin
+    if origin is None:
+        raise InputError("decision: expected one made by Time2Decide.decision, found one without its origin")
+    names, data = origin.assets, data_fingerprint(origin.table)
+    weights, previous, trades = decision.weights, decision.previous, decision.weights - decision.previous
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": data["last"],
+        "data": {**about, "gaps": origin.gaps, **data},
+        "model": {
+            "name": origin.model,
+            "architecture": type(origin.policy).__name__,
+            "fingerprint": checksum(origin.policy.state_dict()),
+        },
+        "assets": names,
+        "weights": by_asset(names, weights),
+        "previous": by_asset(names, previous),
+        "trades": by_asset(names, trades),
+        "turnover": float(np.abs(trades).sum()),
+        "turnover_l1": decision.turnover_l1,
+        "cost": float(np.abs(trades).sum()) * decision.cost_bps / 1e4,
+        "cost_bps": decision.cost_bps,
+        **_market(decision, names),
+    }
+    problem = stated_problem(decision)
+    if problem is None:
+        return document | {"constraints": [], "problem": None}
+    return document | _proof(decision, problem, names)
+
+
+def stated_problem(decision: Decision | MarketDecision) -> StatedProblem | None:
+    """The problem that a decision is the exact answer of, over all assets; None for a network's own answer."""
+    if decision.solution is None:
+        return None
+    days = decision.days if isinstance(decision, MarketDecision) else 1.0
+    return StatedProblem(
+        mean=decision.forecast,
+        covariance=decision.covariance,
+        start=decision.start,
+        risk_aversion=decision.risk_aversion,
+        turnover_l1=decision.turnover_l1,
+        cost=decision.cost_bps / 1e4 / days,
+        benchmark=decision.benchmark,
+        constraints=decision.constraints,
+    )
+
+
+def _proof(decision: Decision | MarketDecision, problem: StatedProblem, names: list[str]) -> dict[str, Any]:
+    """Constraints with their slack, and the prices that prove optimality."""
+    solution = decision.solution
+    assert solution is not None
+    prices = Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
+    bounds = problem.bound_prices(decision.weights, prices)
+    limits = [one.name for one in problem.constraints.limits]
+    paid = {"turnover": prices.turnover, "cash": 0.0} | dict(zip(limits, map(float, prices.limits), strict=True))
+    paid |= {f"weight of {name}": float(price) for name, price in zip(names, bounds, strict=True)}
+    rows = [
+        {
+            "name": row.name,
+            "value": row.value,
+            "low": row.low if np.isfinite(row.low) else None,
+            "high": row.high if np.isfinite(row.high) else None,
+            "slack": row.slack,
+            "active": bool(row.slack <= FEASIBLE * row.size),
+            "price": prices.exposure if row.name == "cash" else paid[row.name],
+        }
+        for row in problem.rows(decision.weights, names)
+    ]
+    gap = problem.gap(decision.weights, prices)
+    stated = {"turnover": prices.turnover, "exposure": prices.exposure}
+    limit_prices = dict(zip(limits, map(float, prices.limits), strict=True))
+    proof = {
+        "gap": gap,
+        "relative_gap": gap / problem.scale,
+        "utility": problem.utility(decision.weights),
+        "prices": {**stated, "limits": limit_prices},
+    }
+    return {"constraints": rows, "optimality": proof, "problem": problem.to_json()}
+
+
+def _market(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
+    """Verdict, reasons and gaps of the market policy."""
+    if not isinstance(decision, MarketDecision):
+        return {"verdict": ""}
+    found: dict[str, Any] = {
+        "verdict": decision.verdict.text,
+        "days": decision.days,
+        "records": [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in decision.verdict.records],
+        "reasons_bps": {part: by_asset(names, numbers) for part, numbers in decision.reasons_bps.items()},
+        "without_forecasts": by_asset(names, decision.without_forecasts),
+    }
+    if decision.availability is not None:
+        found["gaps"] = decision.availability.describe(names)
+    return found
+
+
+def by_asset(names: list[str], numbers: Any) -> dict[str, float]:
+    """Numbers by name."""
+    return dict(zip(names, map(float, numbers), strict=True))

@@ -1,0 +1,311 @@
+"""A portfolio that is decided day by day: new rows are read, the state is carried on, a decision goes to the journal.
+
+The journal is the truth. The state is a copy of what the table says, kept to save time: without it everything is read
+again, and a table whose past differs from what was seen is refused either way.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from time2decide import __version__
+from time2decide.core.checkpoints import checksum
+from time2decide.core.files import validate_input_file
+from time2decide.core.journal import Journal
+from time2decide.core.validation import InputError, describe_value, expect, validate_choice, validate_positive
+from time2decide.forecasting.features import LEAST_WINDOW
+from time2decide.forecasting.market_state import MarketState
+from time2decide.forecasting.state_files import load_state, save_state
+from time2decide.markets.constraint_files import read_constraints
+from time2decide.markets.constraints import Constraints
+from time2decide.markets.decision_file import data_fingerprint, label_texts
+from time2decide.markets.oracle import WINDOW
+from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
+from time2decide.markets.tables import GAPS, load_market, read_weights
+from time2decide.markets.validation import (
+    validate_any_weights,
+    validate_returns,
+    validate_risk_aversion,
+    validate_turnover,
+    validate_weights,
+)
+from time2decide.policy.decision_record import Origin, by_asset
+from time2decide.policy.gap_decision import decide_market
+from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision
+from time2decide.policy.market_policy import MarketPolicy
+from time2decide.policy.model import Time2Decide
+from time2decide.simulation.engine import drifted, validate_cost
+
+SCHEMA = "time2decide/journal/1"
+DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
+
+
+@dataclass(frozen=True)
+class PortfolioConfig:
+    """A portfolio.toml; paths are relative to it."""
+
+    table: str  # .csv, .csv.gz or .parquet of returns or prices
+    journal: str = "journal.jsonl"
+    state: str = "state.safetensors"
+    decisions: str = ""  # folder of decision files, one per date; none unless given
+    values: str = ""  # "returns" or "prices"; guessed unless given
+    gaps: str = "refuse"  # or "keep"
+    model: str = "market"
+    turnover: float = 1.0  # γ
+    risk_aversion: float = RISK_AVERSION  # λ
+    cost: float = COST_BPS  # basis points
+    constraints: str = ""  # .toml or .csv
+    benchmark: str = ""  # CSV asset,weight
+    holdings: str = ""  # CSV asset,weight: the current weights; the last target after drift unless given
+    tolerance: float = 0.0  # by which a return of the past may differ from what was seen
+    folder: Path = Path()
+
+    def path(self, name: str) -> Path | None:
+        """The file that a field names."""
+        value = getattr(self, name)
+        return self.folder / value if value else None
+
+
+def read_portfolio(path: str | Path) -> PortfolioConfig:
+    """The configuration of a portfolio.toml; unknown keys and values of another type are refused by name."""
+    path = Path(path)
+    validate_input_file(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path.name}: expected TOML ({error})") from None
+    known = {field.name: field.type for field in fields(PortfolioConfig) if field.name != "folder"}
+    for key, value in content.items():
+        expect(key in known, path.name, f"keys among {', '.join(known)}", key)
+        number = known[key] == "float"
+        right = isinstance(value, (int, float)) and not isinstance(value, bool) if number else isinstance(value, str)
+        expect(right, f"{path.name}: {key}", "a number" if number else "text", describe_value(value))
+    expect("table" in content, path.name, "the key table", "none")
+    config = PortfolioConfig(**content, folder=path.parent)
+    validate_turnover(config.turnover)
+    validate_risk_aversion(config.risk_aversion)
+    validate_cost(config.cost)
+    validate_positive("tolerance", config.tolerance, allow_zero=True)
+    validate_choice("gaps", config.gaps, GAPS)
+    validate_choice("values", config.values or "returns", ("returns", "prices"))
+    return config
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did: the entry of the journal, its number, and the decision where it was made now."""
+
+    entry: dict[str, Any]
+    number: int
+    decision: MarketDecision | None
+    network: Time2Decide
+    constraints: Constraints | None
+    messages: tuple[str, ...]
+
+
+def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -> Outcome:
+    """Read the table, go on from the state, decide for its last date unless the journal has that, and store both.
+
+    `holdings` is a file of current weights in place of the configuration's.
+    """
+    journal_path, state_path = config.path("journal"), config.path("state")
+    assert journal_path is not None
+    assert state_path is not None
+    network = Time2Decide.from_pretrained(_model(config))
+    if not isinstance(network.policy, MarketPolicy):
+        raise InputError(f"model: expected a market policy, found {config.model}")
+    table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
+    validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
+    journal, messages = Journal(journal_path), []
+    with journal.locked():
+        repaired = journal.repair()
+        messages += [repaired] if repaired else []
+        entries = journal.entries()
+        state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
+        if entries:
+            _match_journal(entries[-1], table, config.tolerance == 0)
+        new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
+        state.extend(new.to_numpy())
+        given = terms_of(config, table)
+        if entries and entries[-1]["date"] == label_texts(table.index[-1:])[0]:
+            decision, entry, number = None, entries[-1], len(entries)
+        else:
+            previous, source = _current_weights(config, holdings, entries, table, given["constraints"])
+            decision = _decide(network, state, table, previous, given, config.gaps)
+            rows = len(table) - (int(entries[-1]["data"]["rows"]) if entries else 0)
+            entry = journal.append(_entry(decision, network, source, rows, given))
+            number = len(entries) + 1
+            _write_decision(decision, entry, config)
+        if len(new):
+            save_state(state_path, state, pd.concat([seen, new]) if len(seen) else new)
+    return Outcome(entry, number, decision, network, given["constraints"], tuple(messages))
+
+
+def _model(config: PortfolioConfig) -> str:
+    """A bundled name, or a folder relative to the configuration."""
+    return str(config.folder / config.model) if (config.folder / config.model).is_dir() else config.model
+
+
+def terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
+    """γ, λ, cost, constraints and benchmark of a configuration, for the assets of a table."""
+    names = [str(column) for column in table.columns]
+    limits, reference = config.path("constraints"), config.path("benchmark")
+    return {
+        "turnover_l1": float(config.turnover),
+        "risk_aversion": float(config.risk_aversion),
+        "cost_bps": float(config.cost),
+        "constraints": None if limits is None else read_constraints(limits, names),
+        "benchmark": None
+        if reference is None
+        else validate_any_weights("benchmark", read_weights(reference), len(names), names),
+    }
+
+
+def terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, Any]:
+    """The same from an entry of the journal."""
+    found = dict(entry["terms"])
+    rules, reference = found.pop("constraints"), found.pop("benchmark")
+    found["constraints"] = None if rules is None else constraints_from_json(rules, assets)
+    found["benchmark"] = None if reference is None else np.array(reference, dtype=float)
+    return found
+
+
+def decide_on(
+    policy: MarketPolicy, state: MarketState, returns: np.ndarray, previous: np.ndarray | None, terms: dict[str, Any]
+) -> MarketDecision:
+    """The decision after the rows (time, m) that a state has read."""
+    numbers = terms["turnover_l1"], terms["risk_aversion"], terms["cost_bps"]
+    others = {"constraints": terms["constraints"], "benchmark": terms["benchmark"]}
+    return decide_market(policy, state, returns, previous, *numbers, **others)
+
+
+def drift(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+    """What rows of returns (time, m) make of weights (m,); a price without a return stands still."""
+    for row in np.nan_to_num(returns):
+        weights = drifted(weights, row)
+    return weights
+
+
+def _decide(
+    network: Time2Decide,
+    state: MarketState,
+    table: pd.DataFrame,
+    previous: np.ndarray | None,
+    terms: dict[str, Any],
+    gaps: str,
+) -> MarketDecision:
+    assert isinstance(network.policy, MarketPolicy)
+    made = decide_on(network.policy, state, table.to_numpy(), previous, terms)
+    return replace(made, origin=Origin(table, network.policy, network.name, gaps))
+
+
+def _carried_state(
+    path: Path, table: pd.DataFrame, tolerance: float, tell: Callable[[str], None]
+) -> tuple[MarketState, pd.DataFrame]:
+    """The state of the file and the rows that it has read; a new one where there is none."""
+    if path.exists():
+        try:
+            state, seen = load_state(path)
+        except InputError as error:
+            tell(f"{path.name} is not used, the whole table is read again ({error})")
+        else:
+            _match_past(seen, table, tolerance)
+            return state, seen
+    return MarketState(table.shape[1]), table.iloc[:0]
+
+
+def _match_past(seen: pd.DataFrame, table: pd.DataFrame, tolerance: float) -> None:
+    """Raise unless the table begins with the rows that were seen."""
+    names = [str(column) for column in table.columns]
+    same = list(seen.columns) == names
+    other = sorted(set(seen.columns) ^ set(names))
+    expect(same, "table", "the assets of the days before", f"others: {', '.join(other[:5]) or 'another order'}")
+    expect(len(table) >= len(seen), "table", f"at least the {len(seen)} rows seen before", len(table))
+    dates = label_texts(table.index[: len(seen)])
+    wrong = next((i for i, (a, b) in enumerate(zip(dates, seen.index, strict=True)) if a != b), None)
+    if wrong is not None:
+        raise InputError(f"table: expected row {wrong + 1} of {seen.index[wrong]} as seen before, found {dates[wrong]}")
+    now, before = table.to_numpy()[: len(seen)], seen.to_numpy()
+    missing = np.isnan(now) != np.isnan(before)
+    off = missing | (np.abs(np.nan_to_num(now) - np.nan_to_num(before)) > tolerance)
+    if off.any():
+        row, column = map(int, np.argwhere(off)[0])
+        place = f"the return of {names[column]} on {dates[row]}"
+        found = f"{now[row, column]:.10g} ({int(off.sum())} differ)"
+        raise InputError(f"table: expected {place} as seen before, {before[row, column]:.10g}, found {found}")
+
+
+def _match_journal(entry: dict[str, Any], table: pd.DataFrame, exactly: bool) -> None:
+    """Raise unless the table begins with the rows of the last decision."""
+    data, names = entry["data"], [str(column) for column in table.columns]
+    expect(list(entry["weights"]) == names, "table", "the assets of the journal in their order", "others")
+    expect(len(table) >= data["rows"], "table", f"at least the {data['rows']} rows of the last decision", len(table))
+    found = data_fingerprint(table.iloc[: data["rows"]])
+    keys = ("last", "dates_sha256", "sha256") if exactly else ("last", "dates_sha256")
+    same = all(found[key] == data[key] for key in keys)
+    expect(same, "table", f"the rows up to {data['last']} that the journal has seen", "others")
+
+
+def _current_weights(
+    config: PortfolioConfig,
+    holdings: str | Path | None,
+    entries: list[dict[str, Any]],
+    table: pd.DataFrame,
+    constraints: Constraints | None,
+) -> tuple[np.ndarray | None, str]:
+    """Current weights and where they come from: a file, the last target after drift, or none for equal weights."""
+    path, names = config.path("holdings") if holdings is None else Path(holdings), [str(c) for c in table.columns]
+    if path is not None:
+        weights = read_weights(path)
+        if constraints is None:
+            return validate_weights(weights, len(names), names), f"{FILE} {path.name}"
+        return validate_any_weights("holdings", weights, len(names), names), f"{FILE} {path.name}"
+    if not entries:
+        return None, EQUAL
+    target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
+    return drift(target, table.to_numpy()[int(entries[-1]["data"]["rows"]) :]), DRIFTED
+
+
+def _entry(
+    decision: MarketDecision, network: Time2Decide, source: str, rows: int, terms: dict[str, Any]
+) -> dict[str, Any]:
+    """What the journal says of a decision."""
+    assert decision.origin is not None
+    names, data = decision.origin.assets, data_fingerprint(decision.origin.table)
+    rules, reference = terms["constraints"], terms["benchmark"]
+    stated = {key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps")}
+    stated["constraints"] = None if rules is None else constraints_to_json(rules, len(names))
+    stated["benchmark"] = None if reference is None else reference.tolist()
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": data["last"],
+        "rows_read": rows,
+        "data": data,
+        "model": {"name": network.name, "fingerprint": checksum(network.policy.state_dict())},
+        "holdings": source,
+        "previous": by_asset(names, decision.previous),
+        "weights": by_asset(names, decision.weights),
+        "turnover": decision.turnover,
+        "cost": decision.turnover * decision.cost_bps / 1e4,
+        "gap": float(decision.solution.gap),
+        "verdict": decision.verdict.text,
+        "terms": stated,
+    }
+
+
+def _write_decision(decision: MarketDecision, entry: dict[str, Any], config: PortfolioConfig) -> None:
+    folder = config.path("decisions")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {"source": Path(config.table).name, **({"values": config.values} if config.values else {})}
+        decision.save(folder / f"{entry['date'].replace(':', '')}.json", **about)
