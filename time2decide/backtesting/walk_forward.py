@@ -295,8 +295,8 @@ def _drawn_figures(
 ) -> dict[tuple[str, float], dict[str, np.ndarray]]:
     """Figures of net returns in every draw, (draws,) each, by strategy and budget."""
     groups = result.frame[result.frame["series"] == 0].groupby(["strategy", "turnover_l1"], sort=False)["net"]
-    keys = [(str(name), float(budget)) for name, budget in groups.groups]
-    nets = np.stack([net.to_numpy() for _, net in groups])  # (keys, time)
+    paths = {(str(name), float(budget)): net.to_numpy() for (name, budget), net in groups}
+    keys, nets = list(paths), np.stack(list(paths.values()))  # (keys, time)
     risks = {one.name: one.risk_aversion for one in result.rollouts}
     length, periods = nets.shape[1], result.periods_per_year
     bootstrap = PairedBootstrap(length, draws=draws, block=block, seed=seed)

@@ -182,6 +182,8 @@ def latest_decision(
     network.
     None in a universe with gaps, where not every asset can be bought.
     """
+    import pandas as pd
+
     from time2decide.policy.decision_facts import decision_facts
     from time2decide.simulation.engine import drifted
 
@@ -189,8 +191,8 @@ def latest_decision(
     names = set() if table.isna().any(axis=None) else {one.name for one in result.rollouts}
     for strategy, model, cost in (("market", "market", result.cost_bps), ("time2decide", "decide", None)):
         if strategy in names:
-            held = result.weights(strategy, budget).iloc[-1]
-            held[:] = drifted(held.to_numpy(), table.iloc[-1].to_numpy())
+            last = result.weights(strategy, budget).iloc[-1]
+            held = pd.Series(drifted(last.to_numpy(), table.iloc[-1].to_numpy()), index=last.index)
             real = model == "market"
             plain = constraints is None and benchmark is None
             return decision_facts(
