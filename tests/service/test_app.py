@@ -166,7 +166,7 @@ def test_the_same_application_on_ray():
     assert isinstance(application, serve.Application)
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(2000, marks=LONG)])
+@pytest.mark.parametrize("examples", [12, pytest.param(2000, marks=LONG)])
 @pytest.mark.filterwarnings("ignore")
 def test_requests_made_from_the_description_get_our_own_errors(client, examples):
     schemathesis = pytest.importorskip("schemathesis")
