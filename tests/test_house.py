@@ -23,6 +23,7 @@ ROOMS = [
     "simulation",
     "policy",
     "backtesting",
+    "service",
     "theory",
     "bench",
     "experiments",

@@ -116,3 +116,50 @@ def test_fit_solves_under_the_terms_by_cvxpy(term, model, tmp_path, cvxpy_portfo
     given = {"cost": cost / 1e4 / days, "benchmark": b, "constraints": constraints}
     theirs = cvxpy_portfolio(ours.expected_returns_, S, p, risk_aversion=5.0, turnover_l1=0.4, **given)
     np.testing.assert_allclose(ours.weights_, theirs, atol=2e-5)
+
+
+def test_partial_fit_reads_new_rows_only_and_answers_as_fit_does(returns):
+    whole = Time2DecidePortfolio(turnover_l1=0.3).fit(returns)
+    parts = Time2DecidePortfolio(turnover_l1=0.3)
+    for first, last in ((0, 100), (100, 101), (101, len(returns))):
+        parts.partial_fit(returns.iloc[first:last])
+    np.testing.assert_allclose(parts.weights_, whole.weights_, atol=1e-10)
+    again = parts.fit(returns.iloc[:120])  # forgets what was seen
+    np.testing.assert_allclose(
+        again.weights_, Time2DecidePortfolio(turnover_l1=0.3).fit(returns.iloc[:120]).weights_, atol=1e-12
+    )
+    network = Time2DecidePortfolio(model="decide").partial_fit(returns.iloc[:100]).partial_fit(returns.iloc[100:])
+    np.testing.assert_allclose(network.weights_, Time2DecidePortfolio(model="decide").fit(returns).weights_, atol=1e-12)
+    with pytest.raises(ValueError, match="fallback"):
+        Time2DecidePortfolio(fallback=EqualWeighted()).partial_fit(returns)
+
+
+def test_online_validation_carries_the_weights(returns):
+    from skfolio.model_selection import online_predict
+
+    path = online_predict(Time2DecidePortfolio(turnover_l1=0.2), returns, warmup_size=120, test_size=5)
+    batch = cross_val_predict(Time2DecidePortfolio(turnover_l1=0.2), returns, cv=WalkForward(5, 120, expand_train=True))
+    for one, other in zip(path.portfolios, batch.portfolios, strict=True):
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-8)
+
+
+def test_what_is_not_listed_is_routed_and_not_bought(returns):
+    import sklearn
+
+    active = np.ones(returns.shape, dtype=bool)
+    active[:-10, 4] = False  # listed ten days ago
+    fitted = Time2DecidePortfolio().fit(returns, active_mask=active)
+    assert fitted.weights_[4] == 0.0
+    assert fitted.weights_.sum() == pytest.approx(1)
+    with sklearn.config_context(enable_metadata_routing=True):
+        request = Time2DecidePortfolio().get_metadata_routing()
+        for method in ("fit", "partial_fit"):
+            assert getattr(request, method).requests["active_mask"] is True
+        path = cross_val_predict(
+            Time2DecidePortfolio(), returns, cv=WalkForward(20, 120), params={"active_mask": active}
+        )
+    assert path.portfolios[0].weights[4] == 0.0
+    with pytest.raises(ValueError, match="active_mask"):
+        Time2DecidePortfolio().fit(returns, active_mask=active[:5])
+    with pytest.raises(ValueError, match="gaps"):
+        Time2DecidePortfolio(model="decide").fit(returns, active_mask=active)

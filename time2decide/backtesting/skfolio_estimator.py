@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from sklearn.utils.validation import validate_data
 
 from time2decide.core.validation import expect
 from time2decide.forecasting.features import LEAST_WINDOW
+from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraint_files import read_constraints
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.validation import (
@@ -21,6 +22,8 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
+from time2decide.policy.gap_decision import decide_market
+from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import validate_cost
 
@@ -36,7 +39,7 @@ class Time2DecidePortfolio(BaseOptimization):
     risk_aversion : float, optional
         λ of the utility sᵀr − λ sᵀΣs per period; 5 for the market policy and 0.1 for the others unless given.
     model : str or Time2Decide, default="market"
-        A bundled checkpoint, a folder made by ``time2decide train decide``, or a loaded model.
+        A bundled checkpoint, a folder made by ``time2decide train``, or a loaded model.
     previous_weights : float, dict or array-like of shape (n_assets,), optional
         Current weights, of sum 1; equal weights if not given. Walk-forward validation passes the weights at the end
         of each fold on to the next.
@@ -62,7 +65,12 @@ class Time2DecidePortfolio(BaseOptimization):
     >>> cross_val_predict(Time2DecidePortfolio(turnover_l1=0.5), X, cv=WalkForward(train_size=200, test_size=5))
     """
 
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"active_mask": True}
+    __metadata_request__partial_fit: ClassVar[dict[str, bool]] = {"active_mask": True}
+
     expected_returns_: np.ndarray
+    _rows: np.ndarray  # seen since `fit`
+    _state: MarketState  # that has read them, for the market policy
 
     def __init__(
         self,
@@ -95,29 +103,75 @@ class Time2DecidePortfolio(BaseOptimization):
         """Whether walk-forward validation has to pass on the weights: the budget is measured from them."""
         return True
 
-    def fit(self, X: Any, y: Any = None) -> Time2DecidePortfolio:
+    def fit(self, X: Any, y: Any = None, *, active_mask: Any = None) -> Time2DecidePortfolio:
         """Choose the weights that follow the last row of X.
 
         Parameters
         ----------
         X : array-like of shape (n_observations, n_assets)
-            Returns, oldest first, at least 20 rows. The market policy reads all of them; the networks of synthetic
-            markets forecast from the last 96 and read up to 512 before them.
+            Returns, oldest first, at least 20 rows. The market policy reads all of them, and NaN where there is none
+            (see `Time2Decide.decide`, gaps); the networks of synthetic markets forecast from the last 96 and read up to
+            512 before them.
         y : ignored
+        active_mask : array-like of bool, of the shape of X, optional
+            False where an asset is not listed: its return there is taken as missing. Routed as metadata.
         """
-        returns = validate_data(self, X, ensure_min_samples=2, ensure_min_features=2, dtype=np.float64)
-        expect(len(returns) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(returns))
+        for name in ("_rows", "_state"):
+            if hasattr(self, name):
+                delattr(self, name)
+        return self._update(X, active_mask)
+
+    def partial_fit(self, X: Any, y: Any = None, *, active_mask: Any = None) -> Time2DecidePortfolio:
+        """Read new rows of X, which follow those before, and choose the weights that follow the last one.
+
+        Only new rows are read, so that a day costs the same whatever its history; the answer is that of `fit` on all
+        rows. `previous_weights` are those of the estimator, set by walk-forward validation (`online_predict`).
+        """
+        online = self.fallback is None or (isinstance(self.fallback, str) and self.fallback == "previous_weights")
+        expect(online, "fallback", "None or 'previous_weights' with partial_fit", type(self.fallback).__name__)
+        return self._update(X, active_mask)
+
+    def _update(self, X: Any, active_mask: Any) -> Time2DecidePortfolio:
+        """Take the rows of X, then decide."""
+        first = not hasattr(self, "_rows")
+        given: dict[str, Any] = {"ensure_min_features": 2, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        new = validate_data(self, X, reset=first, ensure_min_samples=2 if first else 1, **given)
+        if active_mask is not None:
+            active = np.asarray(active_mask, dtype=bool)
+            expect(active.shape == new.shape, "active_mask", f"shape {new.shape} as X", active.shape)
+            new = np.where(active, new, np.nan)
+        expect(not np.isinf(new).any(), "X", "finite returns, or NaN where there is none", "inf")
+        rows = new if first else np.concatenate([self._rows, new])
+        expect(len(rows) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(rows))
         gamma = validate_turnover(self.turnover_l1)
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
         risk = validate_risk_aversion(model.risk_aversion if self.risk_aversion is None else self.risk_aversion)
-        terms = self._terms(returns.shape[1], model)
-        previous = self._current_weights(returns.shape[1], terms.get("constraints"))
-        weights, expected = model.decide_batch(returns[None], previous, gamma, risk, **terms)
+        m = new.shape[1]
+        cost, constraints, benchmark = self._terms(m, model)
+        previous = self._current_weights(m, constraints)
+        if isinstance(model.policy, MarketPolicy):
+            state = (MarketState(m) if first else self._state).extend(new)
+            self._rows, self._state = rows, state
+            held = None if self.previous_weights is None else previous
+            terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark}
+            made = decide_market(model.policy, state, rows, held, gamma, risk, cost, **terms)
+            self.weights_, self.expected_returns_ = made.weights, made.mean
+            return self
+        expect(not np.isnan(rows).any(), "X", "a model that takes gaps (market) where returns are missing", "another")
+        self._rows = rows
+        plain = constraints is None and benchmark is None and cost == model.cost_bps
+        solve = {} if plain else {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
+        weights, expected = model.decide_batch(rows[None], previous, gamma, risk, **solve)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
         return self
 
-    def _terms(self, assets: int, model: Time2Decide) -> dict[str, Any]:
-        """Constraints, cost and benchmark for the exact solver; empty if there are none."""
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _terms(self, assets: int, model: Time2Decide) -> tuple[float, Constraints | None, np.ndarray | None]:
+        """Cost in basis points, constraints and benchmark for the exact solver."""
         names = list(map(str, getattr(self, "feature_names_in_", [f"asset {i}" for i in range(assets)])))
         cost = validate_cost(model.cost_bps if self.cost_bps is None else self.cost_bps)
         constraints = self.constraints
@@ -126,9 +180,7 @@ class Time2DecidePortfolio(BaseOptimization):
         benchmark = self.benchmark
         if benchmark is not None:
             benchmark = validate_any_weights("benchmark", benchmark, assets, names)
-        if constraints is None and cost == model.cost_bps and benchmark is None:
-            return {}
-        return {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
+        return cost, constraints, benchmark
 
     def _current_weights(self, assets: int, constraints: Constraints | None) -> np.ndarray:
         """The previous weights, in the order of the columns where they have names."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,6 +64,8 @@ class Backtest:
         The weights of every step.
     cost_bps, periods_per_year : float
         The settings that the figures depend on; λ, γ and the window are those of the rollouts.
+    returns : array (series, time, assets)
+        What the assets earned, 0 where there was no return.
     """
 
     frame: pd.DataFrame
@@ -71,6 +74,25 @@ class Backtest:
     rollouts: list[Rollout] = field(repr=False)
     cost_bps: float
     periods_per_year: float
+    returns: np.ndarray = field(repr=False)
+
+    def returns_series(self, strategy: str, turnover_l1: float | None = None, series: int = 0) -> pd.Series:
+        """Net returns of a strategy by time, as quantstats, pyfolio and pandas take them; the first budget by default.
+
+        Of a table with dates the index is a DatetimeIndex.
+        """
+        frame, budgets = self.frame, list(dict.fromkeys(self.frame["turnover_l1"]))
+        budget = budgets[0] if turnover_l1 is None else turnover_l1
+        rows = frame[(frame["strategy"] == strategy) & (frame["turnover_l1"] == budget) & (frame["series"] == series)]
+        known = sorted(set(frame["strategy"]))
+        expect(len(rows), "strategy", f"one of {known} with a budget of {budgets}", (strategy, turnover_l1, series))
+        return pd.Series(rows["net"].to_numpy(), index=pd.Index(rows["time"], name="time"), name=strategy)
+
+    def to_skfolio(self, series: int = 0) -> Any:
+        """A Population of skfolio with one MultiPeriodPortfolio per strategy and budget; see `skfolio_portfolios`."""
+        from time2decide.backtesting.skfolio_portfolios import population_of
+
+        return population_of(self, series)
 
     def weights(self, strategy: str, turnover_l1: float, series: int = 0) -> pd.DataFrame:
         """The weights that a strategy held, one row per step and one column per asset."""
@@ -180,7 +202,7 @@ def backtest(
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
         rollouts.append(result)
     return Backtest(
-        pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year)
+        pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year), array
     )
 
 

@@ -19,4 +19,5 @@ BENCHMARKS = {
     "oracle": ("portfolio", "oracle_rows"),
     "lmc": ("portfolio", "lmc_rows"),
     "decide": ("portfolio", "decide_rows"),
+    "serve": ("serving", "serve_rows"),
 }

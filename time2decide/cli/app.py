@@ -14,6 +14,7 @@ from time2decide.cli.bench import bench
 from time2decide.cli.decide import decide
 from time2decide.cli.reproduce import report, reproduce
 from time2decide.cli.run import run
+from time2decide.cli.serve import serve
 from time2decide.cli.solve import solve
 from time2decide.cli.train import app as train_app
 from time2decide.cli.verify import verify
@@ -40,7 +41,7 @@ def program(
         raise typer.Exit
 
 
-for command in (decide, verify, run, backtest, solve, reproduce, bench, report):
+for command in (decide, verify, run, backtest, solve, reproduce, bench, report, serve):
     app.command()(command)
 app.add_typer(train_app, name="train")
 

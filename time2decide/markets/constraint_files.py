@@ -68,6 +68,17 @@ def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path.name}: expected TOML ({error})") from None
+    return _constraints(content, path, assets)
+
+
+def parse_constraints(content: dict[str, Any], assets: Sequence[str]) -> Constraints:
+    """The constraints of a mapping with the sections of a file, `table` apart, for assets in this order."""
+    expect(isinstance(content, dict), "constraints", "a mapping of sections", type(content).__name__)
+    expect("table" not in content, "constraints", "sections other than table", "table")
+    return _constraints(content, Path("constraints"), assets)
+
+
+def _constraints(content: dict[str, Any], path: Path, assets: Sequence[str]) -> Constraints:
     _validate_sections(content, path.name)
     constraints = _Reader(content, path, list(assets)).constraints()
     refuse_contradictions(constraints, assets)

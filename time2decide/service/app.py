@@ -1,0 +1,281 @@
+"""The service: POST returns and current weights, get a decision file.
+
+One process, one copy of each model. Decisions are made in threads, at most as many as `Limits.workers` at once. What is
+too large is refused before it is read, bad input is a 422 that names the field, and whoever waits too long gets a 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import anyio
+import pandas as pd
+import torch
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from time2decide import __version__
+from time2decide.core.checkpoints import checksum
+from time2decide.core.validation import InputError, expect, validate_fields
+from time2decide.markets.constraint_files import parse_constraints
+from time2decide.markets.decision_file import seal
+from time2decide.markets.tables import GAPS, load_market
+from time2decide.policy.decision_record import decision_document
+from time2decide.policy.model import Time2Decide
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Weights = dict[str, Finite]
+_LOG = logging.getLogger("time2decide.service")
+_WARM = 64  # rows of the decision that is made before the first request, so that nobody waits for compilation
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may ask for."""
+
+    megabytes: float = 64.0  # of the body
+    assets: int = 1000
+    rows: int = 20_000
+    cells: int = 2_000_000  # assets × rows
+    seconds: float = 60.0  # from the request to the answer
+    workers: int = 2  # decisions that are made at once
+
+    def __post_init__(self) -> None:
+        validate_fields(self, count="assets rows cells workers", positive="megabytes seconds")
+
+
+class DecisionRequest(BaseModel):
+    """Returns, current weights and options; only the first two fields are needed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    assets: list[str] = Field(description="Names of the assets.", min_length=2)
+    returns: list[list[Finite | None]] = Field(
+        description="Past simple returns, oldest row first, one number per asset; null where there is none (see gaps).",
+        min_length=1,
+    )
+    dates: list[str] | None = Field(None, description="ISO date of each row; rows are numbered if not given.")
+    previous: Weights | None = Field(None, description="Current weights by asset; equal weights if not given.")
+    turnover_l1: Finite = Field(1.0, description="Turnover budget γ in (0, 2] on ‖new − current‖₁.")
+    risk_aversion: Finite | None = Field(None, description="λ ≥ 0 of the utility; the model's default if not given.")
+    cost_bps: Finite | None = Field(
+        None, description="Cost of a trade in basis points; the model's default if not given."
+    )
+    benchmark: Weights | None = Field(None, description="Weights by asset that risk is measured from.")
+    constraints: dict[str, Any] | None = Field(
+        None, description="Sections weights, cash, assets, groups and exposures, as in a constraint file."
+    )
+    gaps: str = Field("refuse", description="refuse missing returns, or keep: young, halted and delisted assets.")
+    model: str = Field("market", description="One of GET /models.")
+
+
+class DecisionFile(BaseModel):
+    """The decision file that `time2decide verify` checks; fields beyond these are described in the how-to."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schema_: str = Field(alias="schema")
+    version: str
+    date: str
+    assets: list[str]
+    weights: dict[str, float]
+    previous: dict[str, float]
+    trades: dict[str, float]
+    turnover: float
+    cost: float
+    verdict: str
+    checksum: str
+
+
+class ServedModel(BaseModel):
+    """A model that can be asked."""
+
+    name: str
+    architecture: str
+    fingerprint: str
+
+
+class Health(BaseModel):
+    """That the service answers."""
+
+    status: str
+    version: str
+
+
+class Problem(BaseModel):
+    """What is wrong, in one line."""
+
+    detail: str
+
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "Not JSON"},
+    413: {"model": Problem, "description": "Too large"},
+    422: {"model": Problem, "description": "Bad input; the message names the field"},
+    500: {"model": Problem, "description": "A defect of the service"},
+    503: {"model": Problem, "description": "Too busy"},
+}
+
+
+def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) -> FastAPI:
+    """The application, with its models loaded.
+
+    Parameters
+    ----------
+    models : names of bundled checkpoints or folders
+        Requests name one of them; nothing else is ever read from the disk.
+    limits : Limits, optional
+    """
+    limits = limits or Limits()
+    expect(len(models) > 0, "models", "at least one", "none")
+    torch.set_num_threads(1)  # threads are for requests
+    served = {name: Time2Decide.from_pretrained(name) for name in models}
+    for model in served.values():
+        model.decide([[0.01 * math.sin(3.0 * t + a) for a in range(3)] for t in range(_WARM)])
+    app = FastAPI(title="time2decide", version=__version__, description="The next rebalancing, as a decision file.")
+    app.add_middleware(_BodyLimit, megabytes=limits.megabytes)
+    _answer_errors(app)
+    room = _Room(limits)
+
+    @app.get("/health", summary="Whether the service answers")
+    async def health() -> Health:
+        return Health(status="ok", version=__version__)
+
+    @app.get("/models", summary="The models that can be asked")
+    async def known() -> list[ServedModel]:
+        return [
+            ServedModel(
+                name=name, architecture=type(one.policy).__name__, fingerprint=checksum(one.policy.state_dict())
+            )
+            for name, one in served.items()
+        ]
+
+    @app.post("/decide", summary="The next rebalancing", responses={200: {"model": DecisionFile}, **_PROBLEMS})
+    async def decide(request: DecisionRequest) -> JSONResponse:
+        return JSONResponse(await room.run(lambda: decide_request(request, served, limits)))
+
+    return app
+
+
+def decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:
+    """The decision file of a request; an `InputError` names the field."""
+    expect(request.model in served, "model", f"one of {', '.join(served)}", repr(request.model)[:60])
+    expect(request.gaps in GAPS, "gaps", f"one of {', '.join(GAPS)}", repr(request.gaps)[:60])
+    table = _table(request, limits)
+    names = list(table.columns)
+    constraints = None if request.constraints is None else parse_constraints(request.constraints, names)
+    decision = served[request.model].decision(
+        table,
+        _series(request.previous),
+        request.turnover_l1,
+        risk_aversion=request.risk_aversion,
+        constraints=constraints,
+        cost_bps=request.cost_bps,
+        benchmark=_series(request.benchmark),
+        gaps=request.gaps,
+    )
+    return seal(decision_document(decision, source="request", values="returns"))
+
+
+def _table(request: DecisionRequest, limits: Limits) -> pd.DataFrame:
+    """The returns as a checked table."""
+    rows, m = len(request.returns), len(request.assets)
+    expect(m <= limits.assets, "assets", f"at most {limits.assets}", m)
+    expect(rows <= limits.rows, "returns", f"at most {limits.rows} rows", rows)
+    expect(rows * m <= limits.cells, "returns", f"at most {limits.cells} numbers", rows * m)
+    wrong = next((i for i, row in enumerate(request.returns) if len(row) != m), None)
+    expect(wrong is None, "returns", f"{m} numbers in each row", f"another number in row {wrong}")
+    index: pd.Index = pd.RangeIndex(rows)
+    if request.dates is not None:
+        expect(len(request.dates) == rows, "dates", f"{rows}, one for each row", len(request.dates))
+        try:
+            index = pd.DatetimeIndex(pd.to_datetime(request.dates, format="ISO8601"))
+        except (ValueError, OverflowError, TypeError):
+            raise InputError("dates: expected ISO dates, found others") from None
+    frame = pd.DataFrame(request.returns, index=index, columns=request.assets, dtype=float)
+    return load_market(frame, "returns", gaps=request.gaps)[0]
+
+
+def _series(weights: Weights | None) -> pd.Series | None:
+    return None if weights is None else pd.Series(weights, dtype=float)
+
+
+class _Room:
+    """Threads for decisions. A request that is not answered in time is told so; its thread ends by itself."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._lock = threading.Lock()
+
+    async def run(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        with self._lock:
+            limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self.limits.workers)
+        made = anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+        try:
+            return await asyncio.wait_for(made, self.limits.seconds)
+        except TimeoutError:
+            raise HTTPException(503, f"busy: no answer within {self.limits.seconds:g} s") from None
+
+
+class _BodyLimit:
+    """ASGI middleware: a body above the limit is refused, by its header or while it is read."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], megabytes: float) -> None:
+        self.app, self.most, self.text = (
+            app,
+            int(megabytes * 2**20),
+            f"body: expected at most {megabytes:g} MB, found more",
+        )
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        stated = dict(scope["headers"]).get(b"content-length", b"0")
+        read = 0
+        if stated.isdigit() and int(stated) > self.most:
+            await JSONResponse({"detail": self.text}, 413)(scope, receive, send)
+            return
+
+        async def limited() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.most:
+                raise HTTPException(413, self.text)
+            return message
+
+        await self.app(scope, limited, send)
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Every error is one line of our own under `detail`."""
+
+    @app.exception_handler(InputError)
+    async def bad_input(request: Request, error: InputError) -> JSONResponse:
+        return JSONResponse({"detail": " ".join(str(error).split())}, 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+        return JSONResponse({"detail": f"{place}: {' '.join(str(first['msg']).split())}"[:500]}, 422)
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"detail": str(error.detail)}, error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def defect(request: Request, error: Exception) -> JSONResponse:
+        _LOG.exception("a defect", exc_info=error)
+        return JSONResponse({"detail": "internal error; the log of the service has it"}, 500)
