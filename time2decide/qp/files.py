@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (*_UNREADABLE, zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError) as error:
-        raise InputError(f"expected an .npz archive of arrays, found something else ({error})") from None
+    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError) as error:
+        found = " ".join(str(error).split())
+        raise InputError(f"expected an .npz archive of arrays, found something else ({found})") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
