@@ -131,20 +131,20 @@ def test_a_task_that_always_kills_its_worker_is_a_failed_row(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))  # workers inherit the path
     monkeypatch.setattr(engines, "_RETRIES", 0)
     die = importlib.import_module("sweep_tasks").die
-    ((task, outcome),) = engines.outcomes(die, [{"value": 1}], workers=2)
+    ((task, outcome),) = engines.run_tasks(die, [{"value": 1}], workers=2)
     assert (task, outcome.rows, outcome.error) == ({"value": 1}, [], "worker lost 1 times")
 
 
 def test_bad_engines_are_refused():
     with pytest.raises(InputError, match="engine: expected one of local, ray"):
-        engines.outcomes(len, [], engine="slurm")
+        engines.run_tasks(len, [], engine="slurm")
     with pytest.raises(InputError, match="workers"):
-        engines.outcomes(len, [], workers=0)
+        engines.run_tasks(len, [], workers=0)
     with pytest.raises(InputError, match="expected engine 'ray'"):
-        engines.outcomes(len, [], address="auto")
+        engines.run_tasks(len, [], address="auto")
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"time2decide\[ray\]"):
-        list(engines.outcomes(len, [{}], engine="ray"))
+        list(engines.run_tasks(len, [{}], engine="ray"))

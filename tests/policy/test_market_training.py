@@ -16,12 +16,12 @@ from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.market_training import (
     PRESETS,
     draw_days,
+    policy_path,
     prior_markets,
     real_markets,
     risk_loss,
     trace,
     train_market_policy,
-    walk_forward,
 )
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import net_returns
@@ -108,7 +108,7 @@ def test_the_command_trains_measures_and_says_which_universes_were_which(tmp_pat
 def test_walking_a_traced_market_is_the_rollout_of_the_strategy():
     returns = np.random.default_rng(4).normal(0.0005, 0.01, (160, 5)) * np.linspace(0.5, 2, 5)
     policy = MarketPolicy().eval()
-    net, amount = walk_forward(policy, trace("one", returns, 100), 25.0, 0.1, 1e-3)
+    net, amount = policy_path(policy, trace("one", returns, 100), 25.0, 0.1, 1e-3)
     given = {"risk_aversion": 25.0, "window": 100, "budget_from": "drifted", "cost_bps": 10.0}
     result = rollout(returns, MarketStrategy(policy), [0.1], **given)
     expected = net_returns(result, returns[None], 10.0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.validation import expect, validate_count, validate_positive
-from time2decide.qp.certificate import Arrays, Point, Rule
+from time2decide.qp.certificate import Arrays, OptimalityRule, Point
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Status, kkt
 
@@ -156,7 +156,7 @@ class Judge:
 
     def _holds(self, index: slice | np.ndarray, point: Point) -> np.ndarray:
         p = self.arrays.at(index)
-        residual = Rule(p).residual(point)
+        residual = OptimalityRule(p).residual(point)
         solved = residual <= self.tol
         if solved.any() and self.sharp < self.tol:
             qp = self.qp if isinstance(index, slice) else self.qp[torch.from_numpy(index)]

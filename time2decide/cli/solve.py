@@ -44,11 +44,11 @@ def solve(
     Example: time2decide solve problem.npz --method admm --json
     """
     validate_input_file(file)
-    from time2decide.qp.files import read_problem, solution_as_dict, validate_output, write_solution
+    from time2decide.qp.files import read_problem, solution_as_dict, validate_solution_path, write_solution
     from time2decide.solving import solve as solve_problem
 
     if out is not None:
-        validate_output(out)
+        validate_solution_path(out)
     solution = solve_problem(read_problem(file), method=method, steps=steps, tol=tol)
     if out is not None:
         write_solution(solution, out)

@@ -35,7 +35,7 @@ class Outcome:
     seconds: float
 
 
-def outcomes(
+def run_tasks(
     run: Run,
     tasks: list[Config],
     *,
@@ -67,7 +67,7 @@ def outcomes(
 
 
 def check_engine(engine: str, workers: int, address: str | None, gpus: float) -> None:
-    """Raise unless `outcomes` can run with these."""
+    """Raise unless `run_tasks` can run with these."""
     validate_count("workers", workers)
     validate_positive("gpus", gpus, allow_zero=True)
     expect(engine in ENGINES, "engine", f"one of {', '.join(ENGINES)}", f"{engine!r}")

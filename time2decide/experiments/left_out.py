@@ -26,11 +26,11 @@ from time2decide.policy.market_policy import SEES, MarketPolicyConfig
 from time2decide.policy.market_training import (
     PRESETS,
     MarketTraining,
-    TracedMarket,
+    TrainingMarket,
+    policy_path,
     real_markets,
     trace,
     train_market_policy,
-    walk_forward,
 )
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import PairedBootstrap, net_returns, realised_utility
@@ -47,7 +47,7 @@ _load = lru_cache(maxsize=8)(complete_returns)
 
 
 @lru_cache(maxsize=8)
-def _traced(name: str, source: str, training: MarketTraining) -> list[TracedMarket]:
+def _traced(name: str, source: str, training: MarketTraining) -> list[TrainingMarket]:
     """What networks train on in a universe: made once for all that do; drawn by its name, wherever the file is."""
     return real_markets(name, _load(source)[0], training)
 
@@ -87,7 +87,7 @@ def run(config: Config) -> list[Row]:
         policy = train_market_policy(training, folder, others, policy_config=network).eval()
     market = trace(config["universe"], returns, FIRST)
     for risk in _RISKS:
-        path = walk_forward(policy, market, risk, _BUDGET, _COST_BPS / 1e4)
+        path = policy_path(policy, market, risk, _BUDGET, _COST_BPS / 1e4)
         rows.append(_row(f"market, {config['sees']}", risk, path, periods, bootstrap))
     return rows
 

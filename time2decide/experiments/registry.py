@@ -10,7 +10,7 @@ from pathlib import Path
 from time2decide.core.table import Table
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import Claim
-from time2decide.experiments.engines import outcomes
+from time2decide.experiments.engines import run_tasks
 from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
 
 PRESETS = ("smoke", "cpu", "paper")
@@ -118,7 +118,7 @@ def reproduce(
 
     A task that raises is stored as a line with its traceback and the next one goes on; it is tried again when the
     experiment is started again. By default tasks run in this process, one after another; `engine`, `workers`,
-    `address` and `gpus` are those of `engines.outcomes`. Only this process writes the store. `progress` is called
+    `address` and `gpus` are those of `engines.run_tasks`. Only this process writes the store. `progress` is called
     with the number of finished tasks, the number of tasks and the task that starts, or with several workers, ends.
     """
     expect(preset in experiment.presets, "preset", f"one of {', '.join(experiment.presets)}", f"{preset!r}")
@@ -134,7 +134,7 @@ def reproduce(
             progress(tasks.index(config), len(tasks), config)
         return experiment.run(config)
 
-    results = outcomes(
+    results = run_tasks(
         run if alone else experiment.run, tasks, engine=engine, workers=workers, address=address, gpus=gpus
     )
     for number, (config, outcome) in enumerate(results if tasks else ()):

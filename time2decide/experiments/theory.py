@@ -196,7 +196,7 @@ def _arms() -> dict[str, ParityConfig]:
     return paper | CLEAN
 
 
-def parity_run(config: Config) -> list[Row]:
+def _parity_run(config: Config) -> list[Row]:
     """Train one arm on series of one seed and measure it on others."""
     seed = config["seed"]
     data = {
@@ -291,7 +291,7 @@ EXPERIMENTS = (
         paper="Appendix G: two tables",
         presets={"smoke": "10 s", "cpu": "12 min", "paper": "8 h"},
         tasks=parity_tasks,
-        run=parity_run,
+        run=_parity_run,
         tables=parity_tables,
         claims=parity_claims,
     ),

@@ -28,7 +28,7 @@ from time2decide.markets.portfolio import (
     solve_portfolio,
 )
 from time2decide.markets.turnover_decision import duality_gaps
-from time2decide.markets.turnover_path import Box, Cash, Curvature
+from time2decide.markets.turnover_path import Cash, Curvature, TradeLimits
 
 _ROUNDS = 10  # of bisection, for singular covariances
 _GRID = 201  # budgets that are solved one by one where there is no path: with linear limits
@@ -203,7 +203,7 @@ def _path(problem: PortfolioProblem) -> _Path | None:
     top = factor * variances.max()
     scale = max(np.ptp(slope), top, problem.cost[0].max(), abs(money[2] - shift) * flexible, 1e-300)
     Q = Curvature(problem.dense[which], problem.loadings[which], problem.specific[which], factor / scale)
-    box = Box(problem.lower[0] - p, problem.upper[0] - p, problem.cost[0] / scale, budget)
+    box = TradeLimits(problem.lower[0] - p, problem.upper[0] - p, problem.cost[0] / scale, budget)
     cash = Cash(now, money[0], money[1], (money[2] - shift) / scale) if flexible else Cash(0.0, 0.0, 0.0, 0.0)
     for ridge in (weight * max(top / scale, 1e-2) for weight in (0.0, 1e-9, 1e-6)):
         with np.errstate(all="ignore"):

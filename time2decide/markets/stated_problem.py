@@ -32,7 +32,7 @@ class Prices(NamedTuple):
     limits: np.ndarray
 
 
-class Row(NamedTuple):
+class ConstraintRow(NamedTuple):
     """One constraint and where the weights stand in it."""
 
     name: str
@@ -115,18 +115,23 @@ class StatedProblem:
             rest += max(rate * (rules.cash[0] - cash), rate * (rules.cash[1] - cash))
         return float(gains.max(axis=0).sum()) + rest
 
-    def rows(self, weights: np.ndarray, assets: list[str]) -> list[Row]:
+    def rows(self, weights: np.ndarray, assets: list[str]) -> list[ConstraintRow]:
         """Every constraint with where the weights stand in it."""
         rules = self.constraints
         lower, upper = rules.bounds(len(weights))
         cash = rules.exposure - float(weights.sum())
         found = [
-            Row("turnover", float(np.abs(weights - self.start).sum()), -np.inf, self.turnover_l1),
-            Row("cash", cash, *rules.cash),
+            ConstraintRow("turnover", float(np.abs(weights - self.start).sum()), -np.inf, self.turnover_l1),
+            ConstraintRow("cash", cash, *rules.cash),
         ]
-        found += [Row(one.name, float(one.coefficients @ weights), one.low, one.high, one.size) for one in rules.limits]
+        found += [
+            ConstraintRow(one.name, float(one.coefficients @ weights), one.low, one.high, one.size)
+            for one in rules.limits
+        ]
         bounds = zip(assets, weights, lower, upper, strict=True)
-        return found + [Row(f"weight of {name}", float(s), float(low), float(high)) for name, s, low, high in bounds]
+        return found + [
+            ConstraintRow(f"weight of {name}", float(s), float(low), float(high)) for name, s, low, high in bounds
+        ]
 
     def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:
         """What relaxing the bound of an asset is worth: positive at the upper, negative at the lower end, (m,)."""

@@ -15,9 +15,9 @@ from time2decide.markets.turnover_path import (
     BOUGHT,
     SOLD,
     UNTOUCHED,
-    Box,
     Cash,
     Curvature,
+    TradeLimits,
     curvature_diagonal,
     curvature_product,
     curvature_row,
@@ -197,7 +197,7 @@ def solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):
         now = cash[0] if abs(now - cash[0]) < 1e-12 else cash[1] if abs(now - cash[1]) < 1e-12 else now
         money, reachable = Cash(now, cash[0], cash[1], (cash[2] - shift) / scale), cash[0] <= now and now <= cash[1]
     unit = Curvature(Q.S, Q.B, Q.D, Q.factor / scale)
-    box = Box(lower - p, upper - p, cost / scale, budget)
+    box = TradeLimits(lower - p, upper - p, cost / scale, budget)
     g0, top, gap, count, attempt = (slope - shift) / scale, top / scale, np.inf, -1, (0 if warm else 1)
     d, prices, free = np.zeros(m), (1e-3, 0.0, money.now), cash[1] > cash[0]
     s, theta, nu = p, 0.0, 0.0

@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
     factor: float
 
 
-class Box(NamedTuple):
+class TradeLimits(NamedTuple):
     """What may be traded: low = l − p ≤ 0, high = u − p ≥ 0, the cost of a unit, and the budget γ."""
 
     low: np.ndarray
@@ -256,7 +256,7 @@ def follow(Q, g0, box, cash, ridge, most, keep):
 
     Parameters
     ----------
-    Q : Curvature; g0 : q − Qp (m,); box : Box; cash : Cash
+    Q : Curvature; g0 : q − Qp (m,); box : TradeLimits; cash : Cash
     ridge : added to the diagonal of Q
     keep : number of breakpoints to record
 

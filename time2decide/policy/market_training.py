@@ -60,7 +60,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class TracedMarket:
+class TrainingMarket:
     """A market with the tokens of every day from `first` on, and what decisions of that day are judged by.
 
     tokens : name -> (days, ...) float32, what is known before the returns of each day
@@ -92,7 +92,7 @@ def trace(
     first: int,
     covariance: np.ndarray | None = None,
     done: Callable[[int], None] | None = None,
-) -> TracedMarket:
+) -> TrainingMarket:
     """Walk through returns (time, m) once and keep the tokens of every day from `first` on.
 
     `done` is told after every day how many have been read.
@@ -109,7 +109,7 @@ def trace(
     if covariance is None:
         windows = [returns[t : t + AHEAD] for t in range(first, len(returns))]
         covariance = np.stack([(window.T @ window / len(window)).astype(np.float32) for window in windows])
-    return TracedMarket(
+    return TrainingMarket(
         name,
         {token: torch.from_numpy(np.stack(rows)) for token, rows in seen.items()},
         *(torch.from_numpy(part) for part in (returns[first:].copy(), covariance.astype(np.float32))),
@@ -117,7 +117,7 @@ def trace(
 
 
 @lru_cache(maxsize=1)
-def prior_markets(config: MarketTraining) -> tuple[TracedMarket, ...]:
+def prior_markets(config: MarketTraining) -> tuple[TrainingMarket, ...]:
     """Markets of the prior, young ones included: tokens begin after 40 days."""
     traced = []
     for index in range(config.prior_markets):
@@ -128,7 +128,7 @@ def prior_markets(config: MarketTraining) -> tuple[TracedMarket, ...]:
     return tuple(traced)
 
 
-def real_markets(name: str, returns: np.ndarray, config: MarketTraining) -> list[TracedMarket]:
+def real_markets(name: str, returns: np.ndarray, config: MarketTraining) -> list[TrainingMarket]:
     """Random subsets of the assets of a real universe (time, m), from random days on."""
     traced = []
     for size in {min(size, returns.shape[1]) for size in config.sizes if size >= 12 or len(config.sizes) == 1}:
@@ -142,7 +142,7 @@ def real_markets(name: str, returns: np.ndarray, config: MarketTraining) -> list
 def train_market_policy(
     config: MarketTraining,
     out: str | Path,
-    universes: Mapping[str, np.ndarray | list[TracedMarket]] | None = None,
+    universes: Mapping[str, np.ndarray | list[TrainingMarket]] | None = None,
     *,
     policy_config: MarketPolicyConfig | None = None,
     notes: Mapping[str, Any] | None = None,
@@ -155,7 +155,7 @@ def train_market_policy(
     universes : name -> returns (time, m) or what `real_markets` made of them, optional
         Real universes to train on, without gaps; the prior alone unless given.
     """
-    real: list[TracedMarket] = []
+    real: list[TrainingMarket] = []
     for name, given in (universes or {}).items():
         if isinstance(given, np.ndarray) and (given.ndim != 2 or len(given) < 400 or not np.isfinite(given).all()):
             raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {given.shape}")
@@ -179,8 +179,8 @@ def train_market_policy(
     return policy
 
 
-def walk_forward(
-    policy: MarketPolicy, market: TracedMarket, risk_aversion: float, turnover_l1: float = 0.1, cost: float = 1e-3
+def policy_path(
+    policy: MarketPolicy, market: TrainingMarket, risk_aversion: float, turnover_l1: float = 0.1, cost: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray]:
     """Net returns of daily decisions on every day of a traced market, from equal weights, and what each traded.
 
@@ -210,7 +210,7 @@ def walk_forward_figures(policy: MarketPolicy, returns: np.ndarray, first: int =
     rows = []
     market = trace("measured", returns, min(first, len(returns) // 2))
     for risk in (1.0, 5.0, 25.0):
-        net, amount = walk_forward(policy, market, risk)
+        net, amount = policy_path(policy, market, risk)
         mean, deviation = 252 * net.mean(), math.sqrt(252) * net.std()
         figures = {"volatility": deviation, "sharpe": mean / deviation, "traded": amount.mean()}
         figures["utility"] = mean - risk * deviation**2
@@ -219,8 +219,8 @@ def walk_forward_figures(policy: MarketPolicy, returns: np.ndarray, first: int =
 
 
 def draw_days(
-    pool: Sequence[TracedMarket], count: int, ahead: int, rng: np.random.Generator
-) -> list[tuple[TracedMarket, int]]:
+    pool: Sequence[TrainingMarket], count: int, ahead: int, rng: np.random.Generator
+) -> list[tuple[TrainingMarket, int]]:
     """Markets of one size and a day of each; a third of the days are among the first 200, when little is known."""
     assets = pool[int(rng.integers(len(pool)))].assets
     fitting = [market for market in pool if market.assets == assets]
@@ -233,7 +233,7 @@ def draw_days(
 
 
 def pose(
-    policy: MarketPolicy, days: Sequence[tuple[TracedMarket, np.ndarray]], risk: Tensor, cost: Tensor
+    policy: MarketPolicy, days: Sequence[tuple[TrainingMarket, np.ndarray]], risk: Tensor, cost: Tensor
 ) -> MarketOutput:
     """The network's answer for days of markets of one size; λ and cost belong to markets."""
     tokens = {token: torch.cat([market.tokens[token][rows] for market, rows in days]) for token in _TOKENS}
@@ -243,13 +243,13 @@ def pose(
     return answer
 
 
-def risk_loss(policy: MarketPolicy, days: list[tuple[TracedMarket, int]], config: MarketTraining) -> Tensor:
+def risk_loss(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]], config: MarketTraining) -> Tensor:
     """Realised variance of minimum-variance portfolios relative to 1/N, and their turnover."""
     variance, turnover = risk_parts(policy, days)
     return variance.mean() + config.turnover_weight * turnover.mean()
 
 
-def risk_parts(policy: MarketPolicy, days: list[tuple[TracedMarket, int]]) -> tuple[Tensor, Tensor]:
+def risk_parts(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]]) -> tuple[Tensor, Tensor]:
     """Of minimum-variance portfolios on each day and `APART` later: realised variances (2B,), turnover between (B,)."""
     pairs = [(market, np.array([day, day + APART])) for market, day in days]
     one = torch.ones(len(days))  # Σ does not depend on λ and costs

@@ -25,7 +25,7 @@ from time2decide.core.training import STATE, LoopConfig, Report, fit
 from time2decide.core.validation import validate_fields, validate_interval
 from time2decide.policy.fine_tuning import Prepared, Split, split_rows
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.market_training import AHEAD, APART, TracedMarket, risk_parts, trace, walk_forward
+from time2decide.policy.market_training import AHEAD, APART, TrainingMarket, policy_path, risk_parts, trace
 from time2decide.simulation.metrics import PairedBootstrap
 
 _FIRST = 60  # rows before the first day that is learned from
@@ -142,7 +142,7 @@ def _loop(config: MarketTuning) -> LoopConfig:
     )
 
 
-def _markets(returns: np.ndarray, seed: int, prepared: Prepared | None) -> list[TracedMarket]:
+def _markets(returns: np.ndarray, seed: int, prepared: Prepared | None) -> list[TrainingMarket]:
     """The universe, or random parts of one that is larger than `_MOST`, with the tokens of every day."""
     m, days = returns.shape[1], len(returns) - _FIRST
     size = m // -(-m // _MOST)  # of equal parts
@@ -155,7 +155,7 @@ def _markets(returns: np.ndarray, seed: int, prepared: Prepared | None) -> list[
     return [trace("universe", returns[:, part], _FIRST, done=told(i * days)) for i, part in enumerate(parts)]
 
 
-def _days(markets: list[TracedMarket], rows: slice) -> list[TracedMarket]:
+def _days(markets: list[TrainingMarket], rows: slice) -> list[TrainingMarket]:
     """The days of these rows whose realised covariances end within them."""
     days = slice(max(rows.start - _FIRST, 0), rows.stop - _FIRST - AHEAD)
     return [
@@ -170,7 +170,7 @@ def _days(markets: list[TracedMarket], rows: slice) -> list[TracedMarket]:
 
 
 @torch.no_grad()
-def _losses(policy: MarketPolicy, markets: list[TracedMarket], config: MarketTuning) -> np.ndarray:
+def _losses(policy: MarketPolicy, markets: list[TrainingMarket], config: MarketTuning) -> np.ndarray:
     """The loss by blocks of days, mean over the parts of the universe, (blocks,)."""
     last, found = len(markets[0]) - APART, []
     for first in range(0, last, _BLOCK):
@@ -192,7 +192,7 @@ def _held_out(
     market = trace("held out", returns[:, part], split.untouched.start)
     bootstrap, rows = PairedBootstrap(len(market), seed=config.seed), []
     for risk in _RISKS:
-        nets = np.stack([walk_forward(policy, market, risk)[0] for policy in (start, tuned)])  # (2, days)
+        nets = np.stack([policy_path(policy, market, risk)[0] for policy in (start, tuned)])  # (2, days)
         before, after = math.sqrt(_YEAR) * nets.std(axis=-1)
         drawn = np.sqrt(_YEAR * bootstrap.moments(nets)[1])
         low, high = bootstrap.interval(drawn[1] - drawn[0])

@@ -115,10 +115,10 @@ def transposed_times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 def is_optimal(p: Arrays, point: Point, tol: float, floor: Floor | None = None) -> np.ndarray:
     """Whether each point is optimal by the rule above, (batch,) of bool."""
-    return np.asarray(Rule(p).residual(point, floor) <= tol)
+    return np.asarray(OptimalityRule(p).residual(point, floor) <= tol)
 
 
-class Rule:
+class OptimalityRule:
     """The rule above for the problems `p`: what does not depend on the point is formed once."""
 
     def __init__(self, p: Arrays) -> None:

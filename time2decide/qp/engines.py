@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.linalg import lapack
 from scipy.sparse.linalg import splu
 
-from time2decide.qp.certificate import Arrays, Floor, Form, Point, Rule
+from time2decide.qp.certificate import Arrays, Floor, Form, OptimalityRule, Point
 from time2decide.qp.problem import Factor, cholesky
 
 _NO_BOUND = 1e30  # DAQP's infinity
@@ -371,7 +371,7 @@ def inexactness(
     return spread(size / unit) * unit, spread((np.abs(A) @ size + np.abs(b)) * unit) / unit
 
 
-def rounding_floor(rule: Rule, point: Point, unit: np.ndarray, parts: np.ndarray) -> Floor:
+def rounding_floor(rule: OptimalityRule, point: Point, unit: np.ndarray, parts: np.ndarray) -> Floor:
     """How much of a residual can be rounding."""
     A, C, E = rule.A[0], rule.C[0], rule.E[0]
     inexact, forces = inexactness(A, rule.b[0], point.x[0], unit, parts)

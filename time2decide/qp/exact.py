@@ -19,8 +19,8 @@ from time2decide.qp import engines
 from time2decide.qp.certificate import (
     Arrays,
     Form,
+    OptimalityRule,
     Point,
-    Rule,
     distinct,
     is_surely_optimal,
     proves_infeasible,
@@ -223,9 +223,9 @@ class _One:
             self.p = p
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> OptimalityRule:
         """What tells whether a point is optimal."""
-        return Rule(self.p)
+        return OptimalityRule(self.p)
 
     @cached_property
     def entries(self) -> engines.Entries:

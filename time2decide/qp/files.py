@@ -84,7 +84,7 @@ def solution_as_dict(solution: Solution) -> dict[str, Any]:
     return answer
 
 
-def validate_output(path: Path) -> None:
+def validate_solution_path(path: Path) -> None:
     """Raise unless an .npz file can be written at `path`: before the work, not after it."""
     expect(path.suffix == ".npz", "--out", "a name ending in .npz", f"{str(path)!r}")
     expect(not path.is_dir(), "--out", "a file", f"the folder {str(path)!r}")
@@ -94,7 +94,7 @@ def validate_output(path: Path) -> None:
 
 def write_solution(solution: Solution, path: Path) -> None:
     """Write x, dual, status, kkt_residual and, where there are, steps and how as .npz, atomically."""
-    validate_output(path)
+    validate_solution_path(path)
     names = ("x", "dual", "status", "kkt_residual", "steps", "how")
     arrays = {name: np.asarray(getattr(solution, name)) for name in names if getattr(solution, name) is not None}
     with atomic_path(path) as temporary, temporary.open("wb") as file:

@@ -48,11 +48,13 @@ def write_page(
         Of `decision_facts`: the page then starts with it.
     """
     path = Path(path)
-    write_text(path, page(result, summary, facts, decision))
+    write_text(path, backtest_page(result, summary, facts, decision))
     return path
 
 
-def page(result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None = None) -> str:
+def backtest_page(
+    result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None = None
+) -> str:
     """The page as text."""
     data = page_data(result, summary, facts, decision)
     title = f"Walk-forward comparison: {facts['source']}"
