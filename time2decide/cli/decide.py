@@ -49,7 +49,8 @@ def decide(
         typer.Option(help="Bounds, short positions, groups, exposures, cash: a .toml, or a .csv asset,lower,upper."),
     ] = None,
     cost: Annotated[
-        float | None, typer.Option(help="Cost of trading in basis points; 10, or none for decide networks.")
+        float | None,
+        typer.Option("--cost-bps", "--cost", help="Cost of trading in basis points; 10, or none for decide networks."),
     ] = None,
     benchmark: Annotated[
         Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
