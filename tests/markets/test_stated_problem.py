@@ -17,9 +17,10 @@ def draw(seed):
     rng = np.random.default_rng(seed)
     m = int(rng.integers(2, 15))
     p = rng.dirichlet(np.ones(m))
-    limits = (
-        Limit("group", (rng.random(m) < 0.5) * 1.0, 0.0, 0.9),
-        Limit("beta", 50 * rng.normal(size=m), -60.0, 60.0),
+    group, beta = (rng.random(m) < 0.5) * 1.0, 50 * rng.normal(size=m)
+    limits = (  # the start meets them
+        Limit("group", group, 0.0, max(0.9, float(group @ p))),
+        Limit("beta", beta, min(-60.0, float(beta @ p)), max(60.0, float(beta @ p))),
     )
     rules = Constraints(
         lower=np.where(rng.random(m) < 0.3, -0.1, 0.0),
