@@ -174,3 +174,30 @@ def test_what_is_not_listed_is_routed_and_not_bought(returns):
         Time2DecidePortfolio().fit(returns, active_mask=active[:5])
     with pytest.raises(ValueError, match="gaps"):
         Time2DecidePortfolio(model="decide").fit(returns, active_mask=active)
+
+
+def test_rows_are_kept_only_by_a_decision_that_succeeds():
+    returns = load_returns("sp500").iloc[-130:, :4]
+    reference = Time2DecidePortfolio(turnover_l1=0.5).fit(returns)
+    one = Time2DecidePortfolio(turnover_l1=0.5).fit(returns.iloc[:100])
+    one.constraints = Constraints(lower=0.3, upper=0.3)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="constraints"):
+            one.partial_fit(returns.iloc[100:])
+    one.constraints = None
+    np.testing.assert_allclose(one.partial_fit(returns.iloc[100:]).weights_, reference.weights_, atol=1e-9)
+
+
+def test_what_looks_like_prices_is_told_and_constraints_belong_to_columns():
+    returns = load_returns("sp500").iloc[-60:, :4]
+    with pytest.warns(UserWarning, match="prices"):
+        Time2DecidePortfolio().fit(100 * (1 + returns).cumprod())
+    limits = Constraints(upper=0.5, assets=tuple(returns.columns))
+    with pytest.raises(ValueError, match="in this order"):
+        Time2DecidePortfolio(constraints=limits).fit(returns.iloc[:, ::-1])
+    with pytest.raises(ValueError, match="in this order"):
+        Time2Decide.from_pretrained().decide(returns.iloc[:, ::-1], constraints=limits)
+    prices = 100 * np.cumprod(1 + returns.to_numpy(), axis=0)
+    prices[0, 0] = np.nan
+    with pytest.raises(ValueError, match="prices"):
+        Time2Decide.from_pretrained().decide(prices, gaps="keep")

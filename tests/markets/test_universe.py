@@ -49,7 +49,7 @@ def test_members_and_earnings(gaps, whole):
     assert not inside[:WINDOW].any()
     assert inside[WINDOW:, 0].all()
     assert inside[:, 1].argmax() == 30 + WINDOW  # 40 rows after its first
-    assert np.flatnonzero(inside[:, 2])[-1] == 80  # the step after its last return, 0 is earned; then it is out
+    assert np.flatnonzero(inside[:, 2])[-1] == 100  # a return in the last 21 rows; then it is out
     assert inside[WINDOW:, 3].all()
     assert (~universe.tradable[61:64, 3]).all()
     assert universe.tradable[64, 3]
@@ -60,7 +60,7 @@ def test_members_and_earnings(gaps, whole):
     assert lost[80, 2] == -1
     assert (lost[81:, 2] == 0).all()
     cuts = [(s.start, s.stop, s.assets.tolist()) for s in universe.segments()]
-    assert cuts == [(40, 70, [0, 2, 3, 4]), (70, 81, [0, 1, 2, 3, 4]), (81, 120, [0, 1, 3, 4])]
+    assert cuts == [(40, 70, [0, 2, 3, 4]), (70, 101, [0, 1, 2, 3, 4]), (101, 120, [0, 1, 3, 4])]
 
 
 def test_strategies_see_complete_windows_of_the_assets_of_the_moment(gaps):
@@ -71,7 +71,7 @@ def test_strategies_see_complete_windows_of_the_assets_of_the_moment(gaps):
         expected = np.nan_to_num(gaps[t - WINDOW : t, past.assets])
         np.testing.assert_array_equal(past.returns[0], expected)
         assert (past.assets == 1).any() == (t >= 70)
-        assert (past.assets == 2).any() == (t <= 80)
+        assert (past.assets == 2).any() == (t <= 100)
         np.testing.assert_array_equal(past.frozen, np.isnan(gaps[t - 1, past.assets]))
         np.testing.assert_allclose(past.previous.sum(-1), 1)
         np.testing.assert_allclose(past.allocations.sum(-1), 1)
@@ -84,8 +84,8 @@ def test_weights_are_feasible_and_frozen_ones_do_not_change(gaps, budget_from):
     np.testing.assert_allclose(held.sum(-1), 1)
     assert held.min() >= 0
     assert (held[:, :70, 1] == 0).all()  # not enough history
-    assert (held[:, 81:, 2] == 0).all()  # sold
-    assert held[0, 80, 2] > 0
+    assert (held[:, 101:, 2] == 0).all()  # sold
+    assert held[0, 100, 2] > 0
     before = held[:, 60:63]
     if budget_from == "drifted":
         grown = before * (1 + universe.returns[60:63])
@@ -93,7 +93,7 @@ def test_weights_are_feasible_and_frozen_ones_do_not_change(gaps, budget_from):
     np.testing.assert_allclose(held[:, 61:64, 3], before[..., 3])  # halted
     turnover = np.abs(held[0, 41:] - held[0, 40:-1]).sum(-1)
     if budget_from == "previous":
-        assert np.delete(turnover, 81 - 41).max() <= 0.01 + 1e-9
+        assert np.delete(turnover, 101 - 41).max() <= 0.01 + 1e-9
 
 
 def test_a_delisted_weight_goes_to_the_others_in_proportion_and_costs(gaps):
@@ -108,15 +108,23 @@ def test_a_delisted_weight_goes_to_the_others_in_proportion_and_costs(gaps):
     universe = universe_of(gaps, WINDOW)
     result = rollout(universe, Holds(), 0.01, budget_from="drifted")
     held, returns = result.allocations[0, 0], universe.returns
-    grown = held[80] * (1 + returns[80])
+    grown = held[100] * (1 + returns[100])
     grown /= grown.sum()
     grown[2] = 0
-    np.testing.assert_allclose(held[81], grown / grown.sum())
+    np.testing.assert_allclose(held[101], grown / grown.sum())
     amount = traded(result.allocations, returns[None], WINDOW)[0, 0]
-    np.testing.assert_allclose(np.flatnonzero(amount > 1e-12), [81 - WINDOW])
-    assert amount[81 - WINDOW] == pytest.approx(2 * held[80, 2] * (1 + returns[80, 2]) / (1 + held[80] @ returns[80]))
+    np.testing.assert_allclose(np.flatnonzero(amount > 1e-12), [101 - WINDOW])
+    sold = held[100, 2] * (1 + returns[100, 2]) / (1 + held[100] @ returns[100])
+    assert amount[101 - WINDOW] == pytest.approx(2 * sold)
     net, _ = net_returns(result, returns[None], 100)
     assert net[0, 0, 0] == pytest.approx(held[WINDOW] @ returns[WINDOW])
+
+
+def test_whether_an_asset_comes_back_does_not_change_decisions_before(gaps):
+    back = gaps.copy()
+    back[110:, 2] = 0.01
+    held, other = (rollout(universe_of(one, WINDOW), Watcher(), 0.5).allocations[0] for one in (gaps, back))
+    np.testing.assert_array_equal(held[:, :111], other[:, :111])
 
 
 def test_a_universe_without_gaps_is_the_plain_market(whole):
@@ -173,7 +181,7 @@ def test_backtest_refuses_gaps_unless_told(gaps):
     weights = result.weights("uniform", 0.5)
     assert weights["B"].iloc[29] == 0
     assert weights["B"].iloc[30] > 0
-    assert (weights["C"].iloc[41:] == 0).all()
+    assert (weights["C"].iloc[61:] == 0).all()
     assert np.isfinite(result.summary.drop(columns="strategy").to_numpy(dtype=float)).all()
     regret = result.summary.set_index("strategy")["regret"]
     assert regret["oracle"] == pytest.approx(0, abs=1e-12)

@@ -197,3 +197,16 @@ def test_the_command_decides_once_and_backtest_compares(run, live):
     assert shown.returncode == 0, shown.stderr
     assert "equal the simulated ones, bit by bit" in shown.stdout
     assert json.loads(run(*asked, "--json", cwd=live.folder).stdout)["equal"]
+
+
+@pytest.mark.parametrize("key", ["state", "journal"])
+def test_files_of_a_portfolio_are_distinct(tmp_path, key):
+    table = tmp_path / "r.csv"
+    table.write_text("keep me")
+    file = tmp_path / "p.toml"
+    file.write_text(f'table = "r.csv"\n{key} = "r.csv"\n')
+    with pytest.raises(InputError, match=f"one for table and {key}"):
+        read_portfolio(file)
+    file.write_text(f'table = "r.csv"\n{key} = "p.toml"\n')
+    with pytest.raises(InputError, match=f"one for portfolio file and {key}"):
+        read_portfolio(file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +19,7 @@ from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraint_files import read_constraints
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.validation import (
+    looks_like_prices,
     validate_any_weights,
     validate_risk_aversion,
     validate_turnover,
@@ -37,7 +40,7 @@ class Time2DecidePortfolio(BaseOptimization):
         Budget γ in (0, 2] on ‖weights_ − previous_weights‖₁, bought plus sold. It is one number for the whole
         portfolio; skfolio's `max_turnover` of MeanRisk is a bound per asset.
     risk_aversion : float, optional
-        λ of the utility sᵀr − λ sᵀΣs per period; 5 for the market policy and 0.1 for the others unless given.
+        λ of the utility sᵀr − λ sᵀΣs per period; 2 for the market policy and 0.1 for the others unless given.
     model : str or Time2Decide, default="market"
         A bundled checkpoint, a folder made by ``time2decide train``, or a loaded model.
     previous_weights : float, dict or array-like of shape (n_assets,), optional
@@ -142,6 +145,11 @@ class Time2DecidePortfolio(BaseOptimization):
             new = np.where(active, new, np.nan)
         expect(not np.isinf(new).any(), "X", "finite returns, or NaN where there is none", "inf")
         rows = new if first else np.concatenate([self._rows, new])
+        seen = rows[~np.isnan(rows)]
+        if seen.size and looks_like_prices(seen):
+            warnings.warn(
+                f"X: expected returns, found what look like prices (median {np.median(seen):g})", stacklevel=3
+            )
         expect(len(rows) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(rows))
         gamma = validate_turnover(self.turnover_l1)
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
@@ -150,19 +158,22 @@ class Time2DecidePortfolio(BaseOptimization):
         cost, constraints, benchmark = self._terms(m, model)
         previous = self._current_weights(m, constraints)
         if isinstance(model.policy, MarketPolicy):
-            state = (MarketState(m) if first else self._state).extend(new)
-            self._rows, self._state = rows, state
+            known = None if first else getattr(self, "_state", None)  # a decision that fails leaves it as it was
+            state = MarketState(m).extend(rows) if known is None else copy.deepcopy(known).extend(new)
             held = None if self.previous_weights is None else previous
             terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark}
             made = decide_market(model.policy, state, rows, held, gamma, risk, cost, **terms)
             self.weights_, self.expected_returns_ = made.weights, made.mean
+            self._rows, self._state = rows, state
             return self
         expect(not np.isnan(rows).any(), "X", "a model that takes gaps (market) where returns are missing", "another")
-        self._rows = rows
         plain = constraints is None and benchmark is None and cost == model.cost_bps
         solve = {} if plain else {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
         weights, expected = model.decide_batch(rows[None], previous, gamma, risk, **solve)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
+        self._rows = rows
+        if hasattr(self, "_state"):  # it has not read these rows
+            del self._state
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -177,6 +188,8 @@ class Time2DecidePortfolio(BaseOptimization):
         constraints = self.constraints
         if isinstance(constraints, (str, Path)):
             constraints = read_constraints(constraints, names)
+        elif constraints is not None:
+            constraints.validate_assets(getattr(self, "feature_names_in_", None))
         benchmark = self.benchmark
         if benchmark is not None:
             benchmark = validate_any_weights("benchmark", benchmark, assets, names)

@@ -169,6 +169,8 @@ def backtest(
     chosen = make_strategies(strategies)
     budgets = validate_budgets(turnover_l1)
     if constraints is not None:
+        expect(isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__)
+        constraints.validate_assets(None if table is None else assets)
         refuse_contradictions(constraints, assets)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     fixed = constraints is None and benchmark is None

@@ -301,7 +301,10 @@ def _verdict_line(facts: dict[str, Any]) -> list[str]:
 def _cost_line(facts: dict[str, Any]) -> list[str]:
     """What the trade costs, what it does to risk, what binds, and whether it is allowed and the best."""
     checks, exact = facts["constraints"], facts.get("exact")
-    parts = [f"Turnover {facts['turnover']:.4f} of {facts['turnover_l1']:g} allowed"]
+    forced = facts.get("forced_turnover", 0.0)
+    parts = [f"Turnover {facts['turnover']:.4f}, {facts['turnover_l1']:g} allowed"]
+    if forced > _TRADED:  # the sale of delisted assets and the purchases from it, outside the budget
+        parts[0] += f" beyond {forced:.4f} forced by delisted assets"
     parts += [f"cost {1e4 * exact['cost']:.2f} bp"] if exact else []
     parts.append(f"risk {facts['risk_previous']:.2%} → {facts['risk']:.2%} a period")
     if "active_risk" in facts:

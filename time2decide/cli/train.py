@@ -151,11 +151,12 @@ def market(
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     validate_choice("sees", sees, SEES)
+    given = [Path(name).name for name in [*(data or []), *(measure or [])]]
+    twice = sorted({name for name in given if given.count(name) > 1})
+    expect(not twice, "data, measure", "files of different names, each once", twice)
     trained, held_out = (
         {Path(name).name: complete_returns(name)[0] for name in names or []} for names in (data, measure)
     )
-    both = sorted(set(trained) & set(held_out))
-    expect(not both, "measure", "other universes than those of --data", both)
     work = partial(train_market_policy, config, out, trained, policy_config=MarketPolicyConfig(sees=sees))
     policy = _trained(work, out, threads, preset=preset)
     roles = {"trained on": trained, "measured only": held_out}

@@ -14,7 +14,7 @@ import numpy as np
 from time2decide.core.validation import InputError, expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 
-_DELISTED, _ENOUGH = 21, 63  # rows without a return that mean delisted; returns that an asset must have to be bought
+DELISTED, _ENOUGH = 21, 63  # rows without a return that mean delisted; returns that an asset must have to be bought
 _TOLERANCE = 1e-9  # of a bound
 
 
@@ -35,7 +35,7 @@ class Availability:
     def of(cls, returns: np.ndarray) -> Availability:
         """From returns (time, m) with NaN where there are none."""
         seen = np.isfinite(returns)
-        delisted = ~seen[-_DELISTED:].any(axis=0)
+        delisted = ~seen[-DELISTED:].any(axis=0)
         return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < _ENOUGH) & ~delisted)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ class Constraints:
         What cash earns per period.
     limits : tuple of Limit
     assets : tuple of text
-        Names for messages; numbers unless given.
+        Names of the columns that these are for; they are refused for others. Any unless given.
     """
 
     lower: float | np.ndarray = 0.0
@@ -57,6 +58,12 @@ class Constraints:
     cash_return: float = 0.0
     limits: tuple[Limit, ...] = ()
     assets: tuple[str, ...] = ()
+
+    def validate_assets(self, names: Sequence[str] | None) -> None:
+        """Raise unless these are constraints for columns of these names, in this order."""
+        if self.assets and names is not None and tuple(map(str, names)) != tuple(map(str, self.assets)):
+            expected = f"constraints for {', '.join(map(str, list(names)[:5]))}, … in this order"
+            expect(False, "constraints", expected, f"those for {', '.join(map(str, self.assets[:5]))}, …")
 
     def __post_init__(self) -> None:
         for name in ("exposure", "cash_return"):

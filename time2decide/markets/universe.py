@@ -6,9 +6,9 @@ The rules, for a table of returns with NaN where an asset has none:
   before that it cannot be bought. Every strategy has the same rule, so all choose from the same assets.
 - **Missed days and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
   gap is earned on the day it comes back. Without a return on the last row an asset cannot be traded: its weight stays.
-- **Delisted.** After the last return of its column an asset earns `delisting_return` once and 0 from then on. From the
-  second step on it is out: its weight is sold and the proceeds go to the other holdings in proportion, outside the
-  turnover budget; the costs of both are charged. That an asset is delisted and not halted is taken as known by then.
+- **Delisted.** After the last return of its column an asset earns `delisting_return` once and 0 from then on. Without a
+  return in the last 21 rows it is out, as in `decide`: its weight is sold and the proceeds go to the other holdings in
+  proportion, outside the turnover budget; the costs of both are charged. One that comes back enters as a new one does.
 
 Nothing else is filled in. A strategy sees the assets of the moment with complete windows.
 """
@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from time2decide.core.validation import InputError, expect, validate_count, validate_interval
+from time2decide.markets.availability import DELISTED
 from time2decide.markets.validation import looks_like_prices
 
 ENOUGH = 0.95  # share of the window that must have been observed before an asset is bought
@@ -91,7 +92,7 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     expect(known.min() >= -1, "returns", "returns of at least -1", f"{known.min():g}")
     expect(len(array) > window, "returns", f"more than {window} steps (the window)", len(array))
     first, last = seen.argmax(axis=0), len(seen) - 1 - seen[::-1].argmax(axis=0)
-    members = _members(seen, first, last, window)
+    members = _members(seen, first, window)
     short = np.flatnonzero(members[window:].sum(axis=1) < 2)
     if short.size:
         raise InputError(f"returns: expected 2 assets with {window} rows at every step, found fewer at step {short[0]}")
@@ -102,12 +103,15 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     return Universe(earned, members, tradable, window)
 
 
-def _members(seen: np.ndarray, first: np.ndarray, last: np.ndarray, window: int) -> np.ndarray:
-    """Who is in at each step, from what was known before it: entered with enough history, not known to be delisted."""
+def _members(seen: np.ndarray, first: np.ndarray, window: int) -> np.ndarray:
+    """Who is in at each step, from what was known before it: entered with enough history, seen in the last 21 rows."""
     steps = np.arange(len(seen))[:, None]
     total = np.concatenate([np.zeros((1, seen.shape[1])), np.cumsum(seen, axis=0)])  # returns before each step
     share = np.zeros(seen.shape)
     share[window:] = (total[window:-1] - total[: -1 - window]) / window
     enough = (steps - first >= window) & (share >= ENOUGH)
-    entered = np.maximum.accumulate(enough, axis=0)  # a later halt does not expel an asset
-    return np.asarray(entered & (steps <= last + 1))
+    recent = total[:-1] > total[np.maximum(np.arange(len(seen)) - DELISTED, 0)]
+    members = np.zeros(seen.shape, dtype=bool)
+    for step in range(1, len(seen)):  # a halt of fewer rows does not expel an asset
+        members[step] = recent[step] & (enough[step] | members[step - 1])
+    return members

@@ -32,8 +32,14 @@ def validate_returns(
         from time2decide.markets.tables import load_returns
 
         returns = load_returns(returns, gaps=gaps).to_numpy()
-    missing = None if gaps == "refuse" else np.isnan(np.asarray(returns, dtype=float))
-    array = validate_real_returns(returns if missing is None else np.where(missing, 0.0, returns))
+    missing, filled = None, returns
+    if gaps != "refuse":
+        given = as_tensor("returns", returns).detach().cpu().numpy()
+        missing = np.isnan(given)
+        found = f"what look like prices (median {np.median(given[~missing]):g})" if (~missing).any() else "no number"
+        expect((~missing).any() and not looks_like_prices(given[~missing]), "returns", "returns", found)
+        filled = np.where(missing, given.dtype.type(0), given)
+    array = validate_real_returns(filled)
     expect(array.ndim == 2, "returns", "shape (time, assets)", array.shape)
     rows, assets = array.shape
     expected = f"at least {least_rows} rows and 2 assets"

@@ -140,6 +140,7 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
     }
     if decision.availability is not None:
         facts["gaps"] = decision.availability.describe(names)
+        facts["forced_turnover"] = decision.forced
     if with_reasons:
         facts["reasons_bps"] = {name: by_asset(names, part) for name, part in decision.reasons_bps.items()}
     return facts

@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from time2decide.core.digests import digest
 from time2decide.core.training import STATE, LoopConfig, Report, fit
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect, validate_count
 from time2decide.forecasting.market_state import MarketState, MarketTokens
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.portfolio_gradient import portfolio_layer
@@ -51,6 +52,10 @@ class MarketTraining:
     portfolios: int = 40  # per step
     turnover_weight: float = 0.03  # of the turnover between two minimum-variance portfolios, in units of variance
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate_count("steps", self.steps)
+        expect(self.seed >= 0, "seed", "a number of at least 0", self.seed)
 
 
 PRESETS = {
@@ -173,6 +178,8 @@ def train_market_policy(
 
     loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
+    tables = {name: given for name, given in (universes or {}).items() if isinstance(given, np.ndarray)}
+    settings["data"] = {name: digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
     progress = fit(policy, loss, loop, state=Path(out) / STATE, settings=settings, report=report)
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
     policy.save_pretrained(out, facts)

@@ -247,7 +247,7 @@ class Time2Decide:
         turnover_l1 : float
             Budget γ in (0, 2] on ‖new − previous‖₁; 2 allows any change.
         risk_aversion : float, optional
-            λ of the utility sᵀr − λ sᵀΣs per period; 5 for the market policy, 0.1 for the others unless given.
+            λ of the utility sᵀr − λ sᵀΣs per period; 2 for the market policy, 0.1 for the others unless given.
         cost_bps : float, optional
             Cost of a trade in basis points of the amount traded; 10 for the market policy, none for the others
             unless given.
@@ -290,6 +290,10 @@ class Time2Decide:
         if constraints is None:
             previous = validate_weights(previous_weights, array.shape[1], names)
         else:
+            expect(
+                isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__
+            )
+            constraints.validate_assets(names)
             previous = validate_any_weights("previous_weights", previous_weights, array.shape[1], names)
         gamma = validate_turnover(turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)

@@ -90,6 +90,15 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
         expect(right, f"{path.name}: {key}", "a number" if number else "text", describe_value(value))
     expect("table" in content, path.name, "the key table", "none")
     config = PortfolioConfig(**content, folder=path.parent)
+    named = {"portfolio file": path} | {
+        name: place
+        for name in ("table", "journal", "state", "constraints", "benchmark", "holdings", "decisions")
+        if (place := config.path(name)) is not None
+    }
+    expect("journal" in named and "state" in named, path.name, "a file for journal and state", "none")
+    places = [place.resolve() for place in named.values()]
+    same = [name for name, place in zip(named, places, strict=True) if places.count(place) > 1]
+    expect(not same, path.name, "a file of its own for each", f"one for {' and '.join(same)}")
     validate_turnover(config.turnover)
     validate_risk_aversion(config.risk_aversion)
     validate_cost(config.cost)
