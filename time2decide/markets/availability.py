@@ -15,6 +15,7 @@ from time2decide.core.validation import InputError, expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 
 DELISTED, _ENOUGH = 21, 63  # rows without a return that mean delisted; returns that an asset must have to be bought
+_WHOLE = 0.8  # share of a shorter table that is enough
 _TOLERANCE = 1e-9  # of a bound
 
 
@@ -24,7 +25,7 @@ class Availability:
 
     delisted : no return in the last 21 rows; it is sold, and the proceeds go to the others in proportion
     halted : no return on the last row; its weight stays
-    young : fewer than 63 returns; it is not bought, and what is held of it stays
+    young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and what is held of it stays
     """
 
     delisted: np.ndarray
@@ -36,7 +37,8 @@ class Availability:
         """From returns (time, m) with NaN where there are none."""
         seen = np.isfinite(returns)
         delisted = ~seen[-DELISTED:].any(axis=0)
-        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < _ENOUGH) & ~delisted)
+        enough = min(_ENOUGH, _WHOLE * len(seen))
+        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted)
 
     @property
     def known(self) -> np.ndarray:
