@@ -287,7 +287,7 @@ def chronos(
 
 @app.command()
 def paper(
-    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the published rows, about 20 minutes.")] = "cpu",
+    preset: Annotated[str, typer.Option(help="smoke: seconds. cpu: the published rows, about 25 minutes.")] = "cpu",
     out: Out = Path("runs/paper"),
     backbone: Annotated[
         str,

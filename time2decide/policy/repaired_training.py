@@ -39,11 +39,11 @@ class RepairedTraining:
     """The recipe; the defaults made the published rows."""
 
     markets: tuple[str, ...] = ("clean", "noisy-matched", "noisy")
-    risks: tuple[float, ...] = (RISK_AVERSION,)  # λ; every series is there once for each
+    risks: tuple[float, ...] = (RISK_AVERSION, 10.0, 100.0)  # λ; every series is there once for each
     series: int = 100  # training series of each market
     validation: int = 4  # series of each market on which τ is chosen
     length: int = 1024
-    steps: int = 1_200
+    steps: int = 3_000
     batch: int = 32
     lr: float = 5e-4  # highest rate: linear warm-up, then a cosine down to 0
     warmup: int = 50
