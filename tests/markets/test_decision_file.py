@@ -51,7 +51,7 @@ def test_what_is_written_passes_also_when_rows_have_come_since(table, holes, gap
     path = made.save(tmp_path / "decision.json")
     found = verify_decision(path, data)
     assert found.passed, str(found)
-    assert [check.name for check in found.checks][3:] == ["gaps" if gaps else "start", "feasible", "optimal"]
+    assert [check.name for check in found.checks][3:] == ["terms", "gaps" if gaps else "start", "feasible", "optimal"]
     later = pd.concat([data, table.iloc[-3:].set_axis(pd.bdate_range(data.index[-1], periods=4)[1:])])
     assert verify_decision(path, later).passed
     assert "3 later rows" in str(verify_decision(path, later))
@@ -109,6 +109,17 @@ TAMPERED = {
     "the dates": (lambda d: d["data"].update(first="2021-01-01"), "data"),
     "the rows": (lambda d: d["data"].update(rows=10_000), "data"),
     "weights that are worse": (move, "optimal"),
+    "the stated date": (lambda d: d.update(date="2030-01-01"), "terms"),
+    "the stated budget": (lambda d: d.update(turnover_l1=0.1), "terms"),
+    "the stated cost": (lambda d: d.update(days=2 * d["days"]), "terms"),
+    "a stated upper end": (lambda d: d["constraints"][0].update(high=0.1), "feasible"),
+    "a stated name": (lambda d: d["constraints"][2].update(name="y"), "feasible"),
+    "a stated price": (lambda d: d["constraints"][1].update(price=0.1), "feasible"),
+    "a constraint that is not stated": (lambda d: d["constraints"].pop(2), "feasible"),
+    "a constraint of the problem": (lambda d: d["problem"]["limits"][0].update(high=0.7), "feasible"),
+    "the stated gap": (lambda d: d["optimality"].update(gap=1.0), "optimal"),
+    "the stated utility": (lambda d: d["optimality"].update(utility=1.0), "optimal"),
+    "no problem": (lambda d: d.update(problem=None), "optimal"),
 }
 
 
@@ -118,6 +129,22 @@ def test_a_change_that_is_sealed_again_fails_its_check(what, document, table, tm
     path = write_decision(changed(document, change), tmp_path / "d.json")
     failed = [check.name for check in verify_decision(path, table).checks if check.passed is False]
     assert name in failed, failed
+
+
+def test_assets_that_are_called_halted_are_those_of_the_table(holes, tmp_path):
+    made = Time2Decide.from_pretrained().decision(holes, PREVIOUS.round(6) + 2e-7, 0.4, gaps="keep")
+    path = made.save(tmp_path / "d.json")
+    assert verify_decision(path, holes).passed, str(verify_decision(path, holes))
+    again = json.loads(path.read_text())
+    again["gaps"]["halted"], again["gaps"]["young"] = again["gaps"]["young"], again["gaps"]["halted"]
+    found = verify_decision(write_decision(again, path), holes)
+    assert [check.name for check in found.checks if check.passed is False] == ["gaps"]
+
+
+@pytest.mark.parametrize("risk_aversion", [0.0, 1e6])
+def test_extreme_risk_aversions_verify(table, risk_aversion, tmp_path):
+    made = Time2Decide.from_pretrained().decision(table, PREVIOUS, 0.4, risk_aversion=risk_aversion)
+    assert verify_decision(made.save(tmp_path / "d.json"), table).passed
 
 
 def test_a_change_that_is_not_sealed_is_seen(document, table, tmp_path):

@@ -1,6 +1,7 @@
 """A stated problem survives its file to the last bit, and its gap is a true bound on what could be better."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints, Limit
 from time2decide.markets.portfolio import solve_portfolio
-from time2decide.markets.stated_problem import Prices, StatedProblem
+from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, Prices, StatedProblem
 
 
 def draw(seed):
@@ -60,7 +61,7 @@ def solved(problem):
 def test_the_gap_proves_optimal_weights_and_no_others(seed):
     problem = draw(seed)
     weights, prices = solved(problem)
-    assert problem.is_concave()
+    assert problem.convexity <= problem.allowed_gap
     assert -1e-12 <= problem.gap(weights, prices) / problem.scale <= 1e-11
     names = [str(i) for i in range(len(weights))]
     assert min(row.slack / row.size for row in problem.rows(weights, names)) >= -1e-9
@@ -108,4 +109,17 @@ def test_what_is_not_a_problem_is_refused(change, match):
 
 def test_a_matrix_with_a_negative_eigenvalue_proves_nothing():
     problem = StatedProblem(np.zeros(2), np.diag([1.0, -0.1]), np.full(2, 0.5), 1.0, 1.0, 0.0, None, Constraints())
-    assert not problem.is_concave()
+    assert problem.convexity == pytest.approx(1.0 * 0.1 * 2.0**2)
+    assert problem.gap(np.array([0.9, 0.1]), Prices(0.0, 0.0, np.zeros(0))) >= problem.convexity
+
+
+def test_a_size_that_the_data_state_loosens_no_tolerance():
+    pinned = Constraints(upper=np.array([1.0, 1.0, 0.0]), limits=(Limit("x", np.array([1.0, 0.0, 1e9]), 0.0, 0.5),))
+    start, huge = np.array([0.5, 0.5, 0.0]), np.array([1e-3, 0.0, -1e9])  # the last asset can never be held
+    problem = StatedProblem(huge, 1e-4 * np.eye(3), start, 1.0, 1.0, 0.0, None, pinned)
+    assert problem.scale > 1e8
+    assert problem.allowed_gap == MOST_GAP
+    row = next(row for row in problem.rows(np.array([0.6, 0.4, 0.0]), list("abc")) if row.name == "x")
+    assert row.slack < -FEASIBLE * row.size
+    vast = replace(problem, covariance=np.diag([1e-4, -1e-4, 1e12]))
+    assert vast.convexity > vast.allowed_gap

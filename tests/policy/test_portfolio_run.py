@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from time2decide.backtesting.journal_replay import replay_journal
 from time2decide.core.journal import Journal
@@ -133,6 +134,66 @@ def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
     assert "torn last line" in repaired.messages[0]
     assert (repaired.number, repaired.decision is not None) == (3, True)
     assert replay_journal(path, load_returns(live.folder / "returns.csv")).equal
+
+
+def test_other_terms_on_a_decided_date_are_named_and_change_nothing(live, run):
+    first = live(ROWS)
+    assert first.differs == ()
+    (live.folder / "held.csv").write_text("asset,weight\nE,0.2\nA,0.2\nB,0.2\nC,0.1\nD,0.3\n")
+    (live.folder / "index.csv").write_text("asset,weight\nE,0.2\nA,0.2\nB,0.2\nC,0.2\nD,0.2\n")
+    for text, differs in (
+        ("risk_aversion = 3\n", ("risk_aversion 2 then, 3 now",)),
+        ("cost = 5\n", ("cost 10 then, 5 now",)),
+        ('constraints = "limits.toml"\n', ("other constraints",)),
+        ('benchmark = "index.csv"\n', ("other benchmark",)),
+    ):
+        again = live(ROWS, text)
+        assert again.decision is None
+        assert again.entry == first.entry
+        assert again.differs == differs
+        assert "stands" in again.messages[-1]
+    assert live(ROWS, holdings=live.folder / "held.csv").differs == ("other current weights",)
+    model = portfolio_run.Time2Decide.from_pretrained()
+    with torch.no_grad():
+        next(model.policy.parameters()).add_(1e-3)
+    model.save_pretrained(live.folder / "mine")
+    assert "model market then" in live(ROWS, 'model = "mine"\n').differs[0]
+    text = (live.folder / "portfolio.toml").read_text().replace("turnover = 0.3", "turnover = 0.1")
+    (live.folder / "portfolio.toml").write_text(text.replace('model = "mine"', ""))
+    told = run("run", "portfolio.toml", cwd=live.folder)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("Nothing new")
+    assert f"{first.entry['date']} was decided on other terms, and stands: turnover 0.3 then, 0.1 now" in told.stderr
+
+
+def test_a_decision_file_that_could_not_be_written_is_made_by_the_next_run(live, days, run):
+    live(ROWS)
+    folder = live.folder / "decisions"
+    first = folder / f"{days.index[ROWS - 1]:%Y-%m-%d}.json"
+    weights = json.loads(first.read_text())["weights"]
+    first.unlink()
+    folder.rmdir()
+    folder.write_text("in the way")
+    second = live(ROWS + 1)
+    assert second.decision is not None
+    assert len(second.unwritten) == 2
+    told = run("run", "portfolio.toml", cwd=live.folder)
+    assert told.returncode == 1
+    assert "the next run makes it" in told.stderr
+    folder.unlink()
+    third = live(ROWS + 2)
+    assert [message.split()[0] for message in third.messages if "made again" in message] == list(second.unwritten)
+    assert json.loads(first.read_text())["weights"] == weights
+    for path in folder.iterdir():
+        assert verify_decision(path, load_returns(live.folder / "returns.csv")).passed
+    assert len(list(folder.iterdir())) == 3
+    assert live(ROWS + 2).messages == ()
+    first.unlink()
+    model = portfolio_run.Time2Decide.from_pretrained()
+    with torch.no_grad():
+        next(model.policy.parameters()).add_(1e-3)
+    model.save_pretrained(live.folder / "mine")
+    assert "cannot be made again" in live(ROWS + 2, 'model = "mine"\n').messages[0]
 
 
 def test_gaps_and_a_late_listing(live, days):

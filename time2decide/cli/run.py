@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from time2decide.cli.console import AsJson, console
 from time2decide.core.files import validate_input_file
+
+if TYPE_CHECKING:
+    from time2decide.policy.portfolio_run import Outcome, PortfolioConfig
 
 
 def run(
@@ -25,8 +28,10 @@ def run(
 ) -> None:
     """Decide for the last date of a table that grows day by day, and append the decision to a journal.
 
-    New rows are read into the kept state. One decision per date: a second run on the same table changes nothing. A
-    table whose past differs from what was seen is refused. `backtest TABLE --journal FILE` decides again and compares.
+    New rows are read into the kept state. One decision per date: a second run on the same table changes nothing, and
+    says so if its terms are others. A table whose past differs from what was seen is refused. A decision file that
+    could not be written is made by the next run; exit code 1 until then. `backtest TABLE --journal FILE` decides again
+    and compares.
 
     Example: time2decide run portfolio.toml
     """
@@ -42,8 +47,15 @@ def run(
         typer.echo(f"time2decide: {message}", err=True)
     if as_json:
         answer = {"entry": outcome.entry, "number": outcome.number, "new": outcome.decision is not None}
+        answer |= {"differs": outcome.differs, "unwritten": outcome.unwritten}
         typer.echo(json.dumps(answer, allow_nan=False))
-        return
+    else:
+        _print(outcome, config, explain, every)
+    if outcome.unwritten:
+        raise typer.Exit(1)
+
+
+def _print(outcome: Outcome, config: PortfolioConfig, explain: bool, every: bool) -> None:
     place = f"{config.path('journal')}, line {outcome.number}"
     if outcome.decision is None:
         typer.echo(f"Nothing new: {outcome.entry['date']} was decided on {outcome.entry['made']} ({place}).")
@@ -54,10 +66,11 @@ def run(
     )
 
 
-def _show(outcome: Any, explain: bool, every: bool) -> None:
+def _show(outcome: Outcome, explain: bool, every: bool) -> None:
     from time2decide.cli.decide import show_decision
     from time2decide.policy.decision_facts import describe_decision
 
+    assert outcome.decision is not None
     facts = describe_decision(outcome.network, outcome.decision, outcome.constraints, with_explanation=explain)
     facts["input"] |= {"source": "", "values": "the table", "values_guessed": False, "explained": explain}
     show_decision(facts, console(120), every)

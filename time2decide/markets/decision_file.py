@@ -20,12 +20,10 @@ from time2decide.core.digests import array_digest, digest, text_digest
 from time2decide.core.files import validate_input_file, write_text
 from time2decide.core.validation import InputError, describe_value, expect
 from time2decide.markets.availability import Availability
-from time2decide.markets.stated_problem import Prices, StatedProblem
+from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem
 from time2decide.markets.tables import load_market
 
 SCHEMA = "time2decide/decision/1"
-FEASIBLE = 1e-9  # by which weights may break a constraint
-OPTIMAL = 1e-9  # gap that counts as optimal, relative to the size of the problem's data
 _ROUNDING = 1e-12  # of sums
 _ROUNDED = 2e-6  # of current weights, which come from files and other programs
 _MOST_BYTES = 2**30
@@ -132,9 +130,10 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
     Returns
     -------
     Verification
-        One check each: the file is intact, made from these returns, its trades are weights − previous, assets that
-        could not be traded were not, every constraint holds within 1e-9, and the weights are optimal for the stated
-        problem: the duality gap from the stated prices is at most 1e-9 of the size of the data. No solver is asked.
+        One check each: the file is intact, made from these returns, its trades are weights − previous, its date,
+        budget and cost are those of the problem, assets that could not be traded were not, every constraint is the
+        problem's and holds within 1e-9, and the weights are optimal for the problem: the duality gap from the stated
+        prices is at most 1e-9 of the size of the data and 1e-9 of wealth a period. No solver is asked.
     """
     try:
         document = read_decision(path)
@@ -159,17 +158,23 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     yield data
     yield _check_trades(document, weights, previous, trades)
     if document.get("problem") is None:
+        yield _check_terms(document, None)
         yield Check("feasible", *_simple(weights, previous, document))
-        yield Check("optimal", None, "the model states no problem: its answer is projected, not optimised")
+        yield Check("optimal", *_no_problem(document))
         return
     problem = StatedProblem.from_json(document["problem"], assets)
+    yield _check_terms(document, problem)
     if rows is not None and not np.isfinite(rows).all():
-        yield _check_gaps(rows, weights, previous, problem)
+        yield _check_gaps(document, rows, weights, previous, problem)
     else:
         far = float(np.abs(problem.start - previous).max())
         yield Check("start", far <= _ROUNDED, f"the problem starts from the current weights (to {far:.0e})")
-    yield _check_feasible(document, problem, weights, assets)
-    yield _check_optimal(document, problem, weights)
+    said = document["optimality"]["prices"]
+    limits = [float(said["limits"][one.name]) for one in problem.constraints.limits]
+    prices = Prices(float(said["turnover"]), float(said["exposure"]), np.array(limits))
+    proof = problem.proof(weights, prices, assets)
+    yield _check_feasible(document, problem, weights, assets, proof)
+    yield _check_optimal(document, problem, proof)
 
 
 def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> pd.DataFrame:
@@ -214,39 +219,79 @@ def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.nd
     return Check("trades", max(wrong, charged) <= _ROUNDING, text)
 
 
-def _check_gaps(rows: np.ndarray, weights: np.ndarray, previous: np.ndarray, problem: StatedProblem) -> Check:
-    """Whether assets were held, kept and sold as the gaps of the table ask for."""
+def _check_terms(document: dict[str, Any], problem: StatedProblem | None) -> Check:
+    """Whether date, turnover budget and cost are those of the data and of the problem."""
+    date, last = document["date"], document["data"].get("last")
+    pairs = {"date": (date, last)}
+    if problem is not None:
+        daily = float(document["cost_bps"]) / 1e4 / float(document.get("days", 1.0))
+        pairs["turnover budget"] = float(document["turnover_l1"]), problem.turnover_l1
+        pairs["cost a period"] = problem.cost if abs(daily - problem.cost) <= _ROUNDING else daily, problem.cost
+    for name, (stated, found) in pairs.items():
+        if stated != found:
+            return Check("terms", False, f"the {name} that is stated is {stated}, that of the problem {found}")
+    return Check("terms", True, f"{', '.join(pairs)} are those of the {'data' if problem is None else 'problem'}")
+
+
+def _check_gaps(
+    document: dict[str, Any], rows: np.ndarray, weights: np.ndarray, previous: np.ndarray, problem: StatedProblem
+) -> Check:
+    """Whether assets were held, kept and sold as the gaps of the table ask for, and are named so."""
     can = Availability.of(rows)
+    if document.get("gaps") != can.describe(list(map(str, document["assets"]))):
+        return Check("gaps", False, "the assets that are called halted, young or delisted are not those of the table")
     start = can.after_sales(previous)
-    kept = float(np.abs(weights - start)[can.fixed].max(initial=0.0))
-    off = max(kept, float(np.abs(problem.start - start).max()))
+    kept = float(np.abs(weights - problem.start)[can.fixed].max(initial=0.0))
+    far = float(np.abs(problem.start - start).max())
     kinds = {"halted, kept": can.halted, "young, kept": can.young, "delisted, sold": can.delisted}
     counts = "; ".join(f"{int(mask.sum())} {kind}" for kind, mask in kinds.items() if mask.any())
-    return Check("gaps", off <= FEASIBLE, f"{counts or 'every asset can be traded'} (to {off:.0e})")
+    text = f"{counts or 'every asset can be traded'} (to {max(kept, far):.0e})"
+    return Check("gaps", kept <= FEASIBLE and far <= _ROUNDED, text)
 
 
-def _check_feasible(document: dict[str, Any], problem: StatedProblem, weights: np.ndarray, assets: list[str]) -> Check:
-    rows = problem.rows(weights, assets)
+def _check_feasible(
+    document: dict[str, Any], problem: StatedProblem, weights: np.ndarray, assets: list[str], proof: dict[str, Any]
+) -> Check:
+    rows, name = problem.rows(weights, assets), "feasible"
     worst = min(rows, key=lambda row: row.slack / row.size)
-    stated = {str(row["name"]): float(row["slack"]) for row in document["constraints"]}
-    same = all(abs(stated.get(row.name, row.slack) - row.slack) <= FEASIBLE * row.size for row in rows)
     if worst.slack < -FEASIBLE * worst.size:
-        return Check("feasible", False, f"{worst.name} is {worst.value:.9g}, allowed {worst.low:g} to {worst.high:g}")
-    if not same:
-        return Check("feasible", False, "the slack of a constraint is not the one that is stated")
+        return Check(name, False, f"{worst.name} is {worst.value:.9g}, allowed {worst.low:g} to {worst.high:g}")
+    if len(document["constraints"]) != len(rows):
+        return Check(name, False, f"{len(document['constraints'])} constraints are stated, the problem has {len(rows)}")
+    for row, stated, found in zip(rows, document["constraints"], proof["constraints"], strict=True):
+        wrong = next((key for key in found if not _same(stated[key], found[key], FEASIBLE * max(row.size, 1.0))), None)
+        if wrong is not None:
+            text = f"{row.name}: the {wrong} that is stated is {stated[wrong]}, that of the problem {found[wrong]}"
+            return Check(name, False, text)
     active = sum(row.slack <= FEASIBLE * row.size for row in rows)
-    return Check("feasible", True, f"{len(rows)} constraints hold within {FEASIBLE:g}, {active} are active")
+    return Check(name, True, f"{len(rows)} constraints hold within {FEASIBLE:g}, {active} are active")
 
 
-def _check_optimal(document: dict[str, Any], problem: StatedProblem, weights: np.ndarray) -> Check:
-    if not problem.is_concave():
+def _same(stated: Any, found: Any, tolerance: float) -> bool:
+    """Whether a stated value is the one found: numbers up to rounding, everything else exactly."""
+    if isinstance(found, float) and isinstance(stated, (int, float)) and not isinstance(stated, bool):
+        return abs(stated - found) <= tolerance
+    return bool(stated == found)
+
+
+def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict[str, Any]) -> Check:
+    gap, allowed = proof["optimality"]["gap"], problem.allowed_gap
+    if problem.convexity > allowed:
         return Check("optimal", False, "the covariance has a negative eigenvalue: nothing can be proved")
-    said = document["optimality"]["prices"]
-    limits = [float(said["limits"][one.name]) for one in problem.constraints.limits]
-    gap = problem.gap(weights, Prices(float(said["turnover"]), float(said["exposure"]), np.array(limits)))
-    relative = gap / problem.scale
-    text = f"no feasible portfolio is better by more than {1e4 * gap:.1e} bp a period (gap {relative:.1e}"
-    return Check("optimal", bool(relative <= OPTIMAL), f"{text}, at most {OPTIMAL:g})")
+    for key in ("gap", "utility"):
+        stated = document["optimality"][key]
+        if not _same(stated, proof["optimality"][key], allowed):
+            return Check("optimal", False, f"the {key} that is stated is {stated}, found {proof['optimality'][key]}")
+    text = f"no feasible portfolio is better by more than {1e4 * gap:.1e} bp a period"
+    limit = f"{OPTIMAL:g} of the data's size" if allowed < MOST_GAP else f"{MOST_GAP:g} a period"
+    return Check("optimal", bool(gap <= allowed), f"{text} (at most {1e4 * allowed:.1e}: {limit})")
+
+
+def _no_problem(document: dict[str, Any]) -> tuple[bool | None, str]:
+    """What is said of optimality where no problem is stated: only networks of synthetic markets may state none."""
+    if document["model"].get("architecture") == "MarketPolicy" or "optimality" in document:
+        return False, "expected the problem that the market policy poses, found none"
+    return None, "the model states no problem: its answer is projected, not optimised"
 
 
 def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any]) -> tuple[bool, str]:

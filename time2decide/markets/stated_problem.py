@@ -4,7 +4,7 @@
     subject to  l ≤ s ≤ u,  1ᵀs + cash = e,  least ≤ cash ≤ most,  ‖s − p‖₁ ≤ γ,  low ≤ Aᵀs ≤ high.
 
 The proof is weak duality: prices θ ≥ 0 of the turnover budget, ν of the net exposure and η of the limits bound what any
-feasible portfolio has more than s, whoever found them. Σ must be positive semidefinite.
+feasible portfolio has more than s, whoever found them. What a negative eigenvalue of Σ could be worth is added.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,9 @@ from time2decide.core.validation import InputError, expect
 from time2decide.markets.constraints import Constraints, Limit
 
 _FORM = "upper triangle row by row, float64, little endian, base64"
-_NEGATIVE = 1e-12  # eigenvalue of Σ, relative to the largest, that counts as rounding
+FEASIBLE = 1e-9  # by which weights may break a constraint, in the size of its terms
+OPTIMAL = 1e-9  # gap that counts as optimal, relative to the size of the data
+MOST_GAP = 1e-9  # and at most this much utility a period, whatever size the data state
 _MOST_ASSETS = 20_000  # of a file; its Σ is 3 GB
 
 
@@ -39,7 +42,7 @@ class ConstraintRow(NamedTuple):
     value: float
     low: float
     high: float
-    size: float = 1.0  # largest coefficient, in which a tolerance is measured
+    size: float = 1.0  # in which a tolerance is measured
 
     @property
     def slack(self) -> float:
@@ -74,10 +77,16 @@ class StatedProblem:
             self.mean @ weights - self.risk_aversion * risk - self.cost * np.abs(weights - self.start).sum() + cash
         )
 
-    def is_concave(self) -> bool:
-        """Whether Σ is positive semidefinite up to rounding: without that no prices prove anything."""
-        values = np.linalg.eigvalsh(self.covariance)
-        return bool(values[0] >= -_NEGATIVE * max(values[-1], 0.0))
+    @cached_property
+    def convexity(self) -> float:
+        """What a negative eigenvalue −ε of Σ can add to a utility: λ ε (2γ)², as portfolios are at most 2γ apart."""
+        least = float(np.linalg.eigvalsh(self.covariance)[0])
+        return self.risk_aversion * max(-least, 0.0) * (2 * self.turnover_l1) ** 2
+
+    @property
+    def allowed_gap(self) -> float:
+        """The gap up to which weights are called optimal."""
+        return min(OPTIMAL * self.scale, MOST_GAP)
 
     @property
     def scale(self) -> float:
@@ -95,6 +104,7 @@ class StatedProblem:
 
         Σ_i max_v [a_i (v − s_i) − (c + θ)(|v − p_i| − |s_i − p_i|)] + θ (γ − ‖s − p‖₁) + limits + cash, with
         a = gradient − ν − Aᵀη and v in [l_i, u_i], which is convex in v on each side of p_i: its ends and p_i suffice.
+        `convexity` is added, which is 0 for a covariance.
         """
         s, p, rules = weights, self.start, self.constraints
         theta, nu = max(prices.turnover, 0.0), prices.exposure
@@ -113,7 +123,7 @@ class StatedProblem:
         if self._has_cash:
             cash, rate = rules.exposure - float(s.sum()), rules.cash_return - nu
             rest += max(rate * (rules.cash[0] - cash), rate * (rules.cash[1] - cash))
-        return float(gains.max(axis=0).sum()) + rest
+        return float(gains.max(axis=0).sum()) + rest + self.convexity
 
     def rows(self, weights: np.ndarray, assets: list[str]) -> list[ConstraintRow]:
         """Every constraint with where the weights stand in it."""
@@ -125,13 +135,34 @@ class StatedProblem:
             ConstraintRow("cash", cash, *rules.cash),
         ]
         found += [
-            ConstraintRow(one.name, float(one.coefficients @ weights), one.low, one.high, one.size)
+            ConstraintRow(one.name, float(one.coefficients @ weights), one.low, one.high, _size(one, weights))
             for one in rules.limits
         ]
         bounds = zip(assets, weights, lower, upper, strict=True)
         return found + [
             ConstraintRow(f"weight of {name}", float(s), float(low), float(high)) for name, s, low, high in bounds
         ]
+
+    def proof(self, weights: np.ndarray, prices: Prices, assets: list[str]) -> dict[str, Any]:
+        """Every constraint with its slack and its price, and the gap that proves optimality, for JSON."""
+        paid = [prices.turnover, prices.exposure, *prices.limits, *self.bound_prices(weights, prices)]
+        rows = [
+            {
+                "name": row.name,
+                "value": row.value,
+                "low": _finite(row.low),
+                "high": _finite(row.high),
+                "slack": row.slack,
+                "active": bool(row.slack <= FEASIBLE * row.size),
+                "price": float(price),
+            }
+            for row, price in zip(self.rows(weights, assets), paid, strict=True)
+        ]
+        limits = {one.name: float(price) for one, price in zip(self.constraints.limits, prices.limits, strict=True)}
+        gap = self.gap(weights, prices)
+        stated = {"turnover": prices.turnover, "exposure": prices.exposure, "limits": limits}
+        found = {"gap": gap, "relative_gap": gap / self.scale, "utility": self.utility(weights), "prices": stated}
+        return {"constraints": rows, "optimality": found}
 
     def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:
         """What relaxing the bound of an asset is worth: positive at the upper, negative at the lower end, (m,)."""
@@ -222,6 +253,16 @@ def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constrain
     rules.bounds(m)
     rules.limits_for(m)
     return rules
+
+
+def _size(limit: Limit, weights: np.ndarray) -> float:
+    """In which a tolerance of a limit is measured: its largest coefficient, or the terms of its sum if these are less.
+
+    A large coefficient of an asset that is not held loosens nothing.
+    """
+    factors = np.abs(limit.coefficients)
+    least = float(factors.min(where=factors > 0, initial=np.inf))
+    return min(limit.size, float(factors @ np.abs(weights)) + least)
 
 
 def _finite(value: float) -> float | None:

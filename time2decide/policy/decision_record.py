@@ -13,7 +13,7 @@ import pandas as pd
 from time2decide import __version__
 from time2decide.core.checkpoints import PretrainedModel, checksum
 from time2decide.core.validation import InputError
-from time2decide.markets.decision_file import FEASIBLE, SCHEMA, data_fingerprint, write_decision
+from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.stated_problem import Prices, StatedProblem
 from time2decide.policy.market_decision import MarketDecision
 
@@ -71,7 +71,10 @@ def decision_document(decision: Decision | MarketDecision, **about: str) -> dict
     problem = stated_problem(decision)
     if problem is None:
         return document | {"constraints": [], "problem": None}
-    return document | _proof(decision, problem, names)
+    solution = decision.solution
+    assert solution is not None
+    prices = Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
+    return document | problem.proof(weights, prices, names) | {"problem": problem.to_json()}
 
 
 def stated_problem(decision: Decision | MarketDecision) -> StatedProblem | None:
@@ -89,39 +92,6 @@ def stated_problem(decision: Decision | MarketDecision) -> StatedProblem | None:
         benchmark=decision.benchmark,
         constraints=decision.constraints,
     )
-
-
-def _proof(decision: Decision | MarketDecision, problem: StatedProblem, names: list[str]) -> dict[str, Any]:
-    """Constraints with their slack, and the prices that prove optimality."""
-    solution = decision.solution
-    assert solution is not None
-    prices = Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
-    bounds = problem.bound_prices(decision.weights, prices)
-    limits = [one.name for one in problem.constraints.limits]
-    paid = {"turnover": prices.turnover, "cash": 0.0} | dict(zip(limits, map(float, prices.limits), strict=True))
-    paid |= {f"weight of {name}": float(price) for name, price in zip(names, bounds, strict=True)}
-    rows = [
-        {
-            "name": row.name,
-            "value": row.value,
-            "low": row.low if np.isfinite(row.low) else None,
-            "high": row.high if np.isfinite(row.high) else None,
-            "slack": row.slack,
-            "active": bool(row.slack <= FEASIBLE * row.size),
-            "price": prices.exposure if row.name == "cash" else paid[row.name],
-        }
-        for row in problem.rows(decision.weights, names)
-    ]
-    gap = problem.gap(decision.weights, prices)
-    stated = {"turnover": prices.turnover, "exposure": prices.exposure}
-    limit_prices = dict(zip(limits, map(float, prices.limits), strict=True))
-    proof = {
-        "gap": gap,
-        "relative_gap": gap / problem.scale,
-        "utility": problem.utility(decision.weights),
-        "prices": {**stated, "limits": limit_prices},
-    }
-    return {"constraints": rows, "optimality": proof, "problem": problem.to_json()}
 
 
 def _market(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:

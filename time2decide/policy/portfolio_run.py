@@ -45,6 +45,8 @@ from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import drifted, validate_cost
 
 SCHEMA = "time2decide/journal/1"
+_EQUAL = 1e-9  # largest difference of a weight that is called none
+_MOST_MADE_AGAIN = 10  # decision files of the last dates that are looked for
 DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
 
 
@@ -110,7 +112,11 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: the entry of the journal, its number, and the decision where it was made now."""
+    """What a run did: the entry of the journal, its number, and the decision where it was made now.
+
+    differs : what the configuration says otherwise than the entry of a date that was decided before, which stands
+    unwritten : names of decision files that could not be written; the next run makes them
+    """
 
     entry: dict[str, Any]
     number: int
@@ -118,6 +124,8 @@ class Outcome:
     network: Time2Decide
     constraints: Constraints | None
     messages: tuple[str, ...]
+    differs: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
 
 
 def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -> Outcome:
@@ -143,19 +151,42 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
             _match_journal(entries[-1], table, config.tolerance == 0)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
-        given = terms_of(config, table)
+        given, decision, differs = terms_of(config, table), None, []
         if entries and entries[-1]["date"] == label_texts(table.index[-1:])[0]:
-            decision, entry, number = None, entries[-1], len(entries)
+            differs = _differences(entries[-1], given, network, holdings, table)
         else:
             previous, source = _current_weights(config, holdings, entries, table, given["constraints"])
             decision = _decide(network, state, table, previous, given, config.gaps)
             rows = len(table) - (int(entries[-1]["data"]["rows"]) if entries else 0)
-            entry = journal.append(_entry(decision, network, source, rows, given))
-            number = len(entries) + 1
-            _write_decision(decision, entry, config)
+            entries.append(journal.append(_entry(decision, network, source, rows, given)))
         if len(new):
             save_state(state_path, state, pd.concat([seen, new]) if len(seen) else new)
-    return Outcome(entry, number, decision, network, given["constraints"], tuple(messages))
+        unwritten = _write_missing(entries, decision, network, table, config, messages.append)
+    if differs:
+        messages.append(f"{entries[-1]['date']} was decided on other terms, and stands: {'; '.join(differs)}")
+    done = entries[-1], len(entries), decision, network, given["constraints"], tuple(messages)
+    return Outcome(*done, tuple(differs), tuple(unwritten))
+
+
+def _differences(
+    entry: dict[str, Any], terms: dict[str, Any], network: Time2Decide, holdings: str | Path | None, table: pd.DataFrame
+) -> list[str]:
+    """What is asked for now otherwise than the entry was made with."""
+    names = [str(column) for column in table.columns]
+    then, now = entry["terms"], _stated(terms, len(names))
+    numbers = {"turnover_l1": "turnover", "risk_aversion": "risk_aversion", "cost_bps": "cost"}
+    found = [f"{name} {then[key]:g} then, {now[key]:g} now" for key, name in numbers.items() if then[key] != now[key]]
+    found += [f"other {name}" for name in ("constraints", "benchmark") if then[name] != now[name]]
+    model = entry["model"]
+    if model["name"] != network.name:
+        found.append(f"model {model['name']} then, {network.name} now")
+    elif model["fingerprint"] != checksum(network.policy.state_dict()):
+        found.append(f"model {network.name} has other weights now")
+    if holdings is not None:
+        held = validate_any_weights("holdings", read_weights(holdings), len(names), names)
+        same = np.abs(held - [entry["previous"][name] for name in names]).max() <= _EQUAL
+        found += [] if same else ["other current weights"]
+    return found
 
 
 def _model(config: PortfolioConfig) -> str:
@@ -289,10 +320,6 @@ def _entry(
     """What the journal says of a decision."""
     assert decision.origin is not None
     names, data = decision.origin.assets, data_fingerprint(decision.origin.table)
-    rules, reference = terms["constraints"], terms["benchmark"]
-    stated = {key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps")}
-    stated["constraints"] = None if rules is None else constraints_to_json(rules, len(names))
-    stated["benchmark"] = None if reference is None else reference.tolist()
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -308,13 +335,65 @@ def _entry(
         "cost": decision.turnover * decision.cost_bps / 1e4,
         "gap": float(decision.solution.gap),
         "verdict": decision.verdict.text,
-        "terms": stated,
+        "terms": _stated(terms, len(names)),
     }
 
 
-def _write_decision(decision: MarketDecision, entry: dict[str, Any], config: PortfolioConfig) -> None:
+def _stated(terms: dict[str, Any], assets: int) -> dict[str, Any]:
+    """Terms as the journal states them."""
+    rules, reference = terms["constraints"], terms["benchmark"]
+    return {
+        **{key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps")},
+        "constraints": None if rules is None else constraints_to_json(rules, assets),
+        "benchmark": None if reference is None else reference.tolist(),
+    }
+
+
+def _write_missing(
+    entries: list[dict[str, Any]],
+    decision: MarketDecision | None,
+    network: Time2Decide,
+    table: pd.DataFrame,
+    config: PortfolioConfig,
+    tell: Callable[[str], None],
+) -> list[str]:
+    """Write the decision files of the last entries that have none; the names of those that could not be written.
+
+    `decision` is that of the last entry if it was made now. Others, whose file a full disk or a kill prevented, are
+    decided again from their entry.
+    """
     folder = config.path("decisions")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        about = {"source": Path(config.table).name, **({"values": config.values} if config.values else {})}
-        decision.save(folder / f"{entry['date'].replace(':', '')}.json", **about)
+    if folder is None:
+        return []
+    about = {"source": Path(config.table).name, **({"values": config.values} if config.values else {})}
+    unwritten = []
+    for entry in entries[-_MOST_MADE_AGAIN:]:
+        path, fresh = folder / f"{entry['date'].replace(':', '')}.json", decision is not None and entry is entries[-1]
+        if path.exists() and not fresh:
+            continue
+        made = decision if fresh else _decide_again(entry, network, table, config.gaps)
+        if made is None:
+            tell(f"{path.name} is missing and cannot be made again: the model or the past has changed since")
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            made.save(path, **about)
+        except OSError as error:
+            unwritten.append(path.name)
+            tell(f"{path.name} could not be written ({error.strerror or error}); the next run makes it")
+        else:
+            if not fresh:
+                tell(f"{path.name} was missing and is made again")
+    return unwritten
+
+
+def _decide_again(entry: dict[str, Any], network: Time2Decide, table: pd.DataFrame, gaps: str) -> MarketDecision | None:
+    """The decision of an entry; None if it would be another one now."""
+    past, names = table.iloc[: int(entry["data"]["rows"])], [str(column) for column in table.columns]
+    if entry["model"]["fingerprint"] != checksum(network.policy.state_dict()) or list(entry["weights"]) != names:
+        return None
+    before = np.array([entry["previous"][name] for name in names], dtype=float)
+    state = MarketState(len(names)).extend(past.to_numpy())
+    made = _decide(network, state, past, before, terms_from_entry(entry, names), gaps)
+    off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
+    return made if off <= _EQUAL else None
