@@ -332,7 +332,7 @@ def test_a_decision_file_is_written_and_verified_without_torch(run, folder):
     *lines, loaded = found.stdout.splitlines()
     assert loaded == "[]"
     assert [line.split()[:2] for line in lines[:-1]] == [
-        ["ok", name] for name in ("file", "data", "trades", "start", "feasible", "optimal")
+        ["ok", name] for name in ("file", "data", "trades", "terms", "start", "feasible", "optimal")
     ]
     pd.read_csv(folder / "prices.csv").iloc[:-1].to_csv(folder / "other.csv", index=False)
     other = run("verify", "decision.json", "other.csv", cwd=folder)
@@ -342,6 +342,28 @@ def test_a_decision_file_is_written_and_verified_without_torch(run, folder):
     changed = json.loads(run("verify", "decision.json", "prices.csv", "--json", cwd=folder).stdout)
     assert not changed["passed"]
     assert "changed after it was written" in changed["checks"][0]["text"]
+
+
+def test_no_order_without_a_current_price(run, folder):
+    prices = pd.read_csv(folder / "prices.csv", index_col=0)
+    prices.iloc[-25:, 0] = np.nan  # delisted, and halted
+    prices.iloc[-1, 1] = np.nan
+    prices.to_csv(folder / "gone.csv", index_label="date")
+    asked = ("decide", "gone.csv", "--gaps", "keep", "--previous", "held.csv", "--value", "100000")
+    facts = json.loads(run(*asked, "--json", cwd=folder).stdout)
+    assert facts["change"]["A"] < -0.1
+    for asset in "AB":
+        assert (facts["orders"]["shares"][asset], facts["orders"]["price"][asset]) == (0, None)
+    assert facts["orders"]["unpriced"] == ["A"]
+    assert facts["orders"]["cash"] >= 0  # what the sale would bring is not spent
+    assert "No order for A: no current price" in run(*asked, cwd=folder).stdout
+    (folder / "quotes.csv").write_text('asset,price\nC,30\n"D, E",40\n')
+    given = (*asked, "--price-file", "quotes.csv")
+    assert json.loads(run(*given, "--json", cwd=folder).stdout)["orders"]["unpriced"] == ["A"]
+    (folder / "quotes.csv").write_text('asset,price\nA,1\n"D, E",40\n')
+    refused = run(*given, cwd=folder)
+    assert refused.returncode == 2
+    assert "quotes.csv: expected a price of every asset that can be traded, found none of C" in refused.stderr
 
 
 def test_orders_in_whole_shares(run, folder):

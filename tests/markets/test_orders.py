@@ -41,8 +41,19 @@ def test_nothing_is_bought_on_credit_and_trades_are_rounded_towards_zero(seed):
 def test_no_trade_is_no_order_and_bad_prices_are_refused():
     p = np.array([0.5, 0.5])
     assert (whole_shares(p, p, np.array([3.0, 5.0]), 100.0).shares == 0).all()
-    for prices in (np.array([3.0, 0.0]), np.array([3.0, np.nan]), np.array([3.0])):
+    for prices in (np.array([3.0, 0.0]), np.array([3.0, np.inf]), np.array([3.0]), np.array([np.nan, np.nan])):
         with pytest.raises(InputError, match="prices: expected a positive price"):
             whole_shares(p, p, prices, 100.0)
     with pytest.raises(InputError, match="value"):
         whole_shares(p, p, np.array([3.0, 5.0]), 0.0)
+
+
+def test_an_asset_without_a_price_is_not_traded_and_its_proceeds_are_not_spent():
+    prices = np.array([np.nan, 10.0, 20.0])
+    found = whole_shares(np.array([0.4, 0.3, 0.3]), np.array([0.0, 0.6, 0.4]), prices, 1000.0, 10.0)
+    np.testing.assert_array_equal(found.shares, [0, 0, 0])
+    np.testing.assert_allclose(found.weights, [0.4, 0.3, 0.3])
+    np.testing.assert_array_equal(found.money, [0, 0, 0])
+    found = whole_shares(np.array([0.4, 0.5, 0.1]), np.array([0.0, 0.3, 0.7]), prices, 1000.0)
+    np.testing.assert_array_equal(found.shares, [0, -20, 10])
+    assert found.cash == 0

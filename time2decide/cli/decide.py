@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,7 +112,7 @@ def decide(
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     table, found = load_market(file, values, gaps=gaps)
     names = [str(column) for column in table.columns]
-    quotes = _quotes(file, found, price_file, names) if _wants_orders(current, value) else None
+    quotes = _quotes(file, found, price_file, table) if _wants_orders(current, value) else None
     if current is not None and current.name == "shares":
         current, value = _weights_of_shares(current, quotes, value)
     limits = None
@@ -164,39 +165,50 @@ def _wants_orders(current: Any, value: float | None) -> bool:
     return value is not None or getattr(current, "name", None) == "shares" or isinstance(current, Path)
 
 
-def _quotes(file: str, values: str, price_file: Path | None, names: list[str]) -> pd.Series:
-    """Prices of the assets in their order."""
+def _quotes(file: str, values: str, price_file: Path | None, table: pd.DataFrame) -> pd.DataFrame:
+    """The assets in their order with `price`, the last known one, and `current`, whether it can be traded at."""
     from time2decide.markets.tables import last_prices, read_by_asset
 
+    names = [str(column) for column in table.columns]
     if price_file is None:
         expect(values == "prices", "value", "prices: a table of prices, or --price-file", "a table of returns")
         return last_prices(file).reindex(names)
     found = read_by_asset(price_file, "price")
-    missing = [name for name in names if name not in found.index]
-    expect(not missing, price_file.name, "a price of every asset", f"none of {', '.join(missing[:5])}")
     expect((found > 0).all(), price_file.name, "positive prices", f"{found.min():g}")
-    return found.reindex(names)
+    missing = [name for name in names if name not in found.index and not math.isnan(table[name].iloc[-1])]
+    what = "a price of every asset that can be traded"
+    expect(not missing, price_file.name, what, f"none of {', '.join(missing[:5])}")
+    price = found.reindex(names)
+    return price.to_frame().assign(current=price.notna())
 
 
-def _weights_of_shares(shares: pd.Series, quotes: pd.Series | None, value: float | None) -> tuple[pd.Series, float]:
+def _weights_of_shares(shares: pd.Series, quotes: pd.DataFrame | None, value: float | None) -> tuple[pd.Series, float]:
     """Current weights and the value of the portfolio; what shares do not make up of a given value is cash."""
     assert quotes is not None
     unknown = [str(name) for name in shares.index if name not in quotes.index]
     expect(not unknown, "previous", "assets of the table of returns", f"{', '.join(unknown[:5])}")
-    money = (shares * quotes.reindex(shares.index)).reindex(quotes.index).fillna(0.0)
+    money = shares * quotes["price"].reindex(shares.index)
+    unpriced = [str(name) for name in money.index[money.isna()] if shares[name] != 0]
+    expect(not unpriced, "previous", "shares of assets with a price", f"none of {', '.join(unpriced[:5])}")
+    money = money.reindex(quotes.index).fillna(0.0)
     total = float(money.sum()) if value is None else value
     expect(total > 0, "previous", "shares of a positive value", f"{total:g}")
     return money / total, total
 
 
-def _orders(decision: Decision | MarketDecision, quotes: pd.Series, value: float, names: list[str]) -> dict[str, Any]:
+def _orders(
+    decision: Decision | MarketDecision, quotes: pd.DataFrame, value: float, names: list[str]
+) -> dict[str, Any]:
     from time2decide.markets.orders import whole_shares
 
-    numbers = quotes.to_numpy(dtype=float)
-    found = whole_shares(decision.previous, decision.weights, numbers, value, decision.cost_bps)
-    columns = {"shares": found.shares, "money": found.money, "price": numbers}
+    prices = quotes["price"].where(quotes["current"]).to_numpy(dtype=float)
+    found = whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps)
+    change = decision.weights - decision.previous
     return {
-        **{name: dict(zip(names, map(float, column), strict=True)) for name, column in columns.items()},
+        "shares": dict(zip(names, map(float, found.shares), strict=True)),
+        "money": dict(zip(names, map(float, found.money), strict=True)),
+        "price": {name: None if math.isnan(p) else float(p) for name, p in zip(names, prices, strict=True)},
+        "unpriced": [name for i, name in enumerate(names) if math.isnan(prices[i]) and abs(change[i]) > _TRADED],
         "value": value,
         "cost": found.cost,
         "cash": found.cash,
@@ -270,8 +282,11 @@ def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
     cells |= {"trade": f"[{colour}]{trade:+z.2%}[/]"}
     if "orders" in facts:
         orders = facts["orders"]
-        cells |= {"shares": f"{orders['shares'][asset]:+z,.0f}", "price": f"{orders['price'][asset]:,.2f}"}
-        cells |= {"money": f"{orders['money'][asset]:+z,.0f}"}
+        price = orders["price"][asset]
+        cells |= {"shares": "–", "price": "–", "money": "–"}
+        if price is not None:
+            cells |= {"shares": f"{orders['shares'][asset]:+z,.0f}", "price": f"{price:,.2f}"}
+            cells |= {"money": f"{orders['money'][asset]:+z,.0f}"}
     if sure:
         cells |= {"± s.d.": f"{sure['weights'][asset]:.2%}"}
     if sure or "verdict" not in facts:
@@ -285,12 +300,7 @@ def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
 
 def _gap_lines(facts: dict[str, Any]) -> list[str]:
     """What was done with assets that miss returns."""
-
-    def listed(names: list[str]) -> str:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return ", ".join(names[:_SHOWN]) + more
-
-    return [f"{_GAPS[kind]}: {listed(names)}." for kind, names in facts.get("gaps", {}).items() if names]
+    return [f"{_GAPS[kind]}: {_listed(names)}." for kind, names in facts.get("gaps", {}).items() if names]
 
 
 def _verdict_line(facts: dict[str, Any]) -> list[str]:
@@ -329,11 +339,19 @@ def _order_line(facts: dict[str, Any]) -> list[str]:
     if "orders" not in facts:
         return []
     orders = facts["orders"]
-    return [
+    lines = [
         f"Orders in whole shares at {orders['at']}: value {orders['value']:,.2f}, cost {orders['cost']:,.2f}, "
         f"cash left {orders['cash']:,.2f} ({orders['cash'] / orders['value']:.2%}), weights within "
         f"{orders['largest_difference']:.3%} of the target."
     ]
+    if orders["unpriced"]:
+        lines.append(f"No order for {_listed(orders['unpriced'])}: no current price. Proceeds of a sale are not spent.")
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _forecast_lines(facts: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ class Orders:
     """Shares to trade, (m,), bought positive.
 
     money : what they cost or bring, at the prices
-    prices : (m,)
+    prices : (m,), NaN where there is none
     value : of the portfolio before
     cost : of trading
     cash : after trading and its cost
@@ -32,7 +32,7 @@ class Orders:
 
     @property
     def money(self) -> np.ndarray:
-        return np.asarray(self.shares * self.prices)
+        return np.asarray(self.shares * np.nan_to_num(self.prices))
 
 
 def whole_shares(
@@ -41,12 +41,15 @@ def whole_shares(
     """Orders that bring a portfolio of this value from `previous` towards `weights`, both (m,).
 
     Trades are rounded towards zero. Buys are then reduced, the largest first, until the cash that is left pays the cost
-    of trading and is at least what the weights ask for: nothing is bought on credit.
+    of trading and is at least what the weights ask for: nothing is bought on credit. An asset without a price (NaN) is
+    not traded, and what its sale would bring is not spent.
     """
     validate_positive("value", value)
-    fits = prices.shape == weights.shape and bool(np.isfinite(prices).all() and (prices > 0).all())
-    expect(fits, "prices", "a positive price of every asset", "others")
-    change = (weights - previous) * value / prices
+    priced = np.isfinite(prices)
+    fits = prices.shape == weights.shape and bool(priced.any() and (prices[~np.isnan(prices)] > 0).all())
+    expect(fits and not np.isinf(prices).any(), "prices", "a positive price of every asset, or NaN for none", "others")
+    stated, prices = prices, np.where(priced, prices, 1.0)
+    change = np.where(priced, weights - previous, 0.0) * value / prices
     shares = np.trunc(change + np.copysign(_WHOLE, change))
     rate = cost_bps / 1e4
     wanted, before = value * (1.0 - weights.sum()), value * (1.0 - previous.sum())
@@ -60,4 +63,4 @@ def whole_shares(
             break
         shares[i] -= min(shares[i], np.ceil(missing / (prices[i] * (1 + rate))))
     cost = float(rate * (np.abs(shares) * prices).sum())
-    return Orders(shares + 0.0, prices, value, cost, cash(), previous + shares * prices / value)
+    return Orders(shares + 0.0, stated, value, cost, cash(), previous + shares * prices / value)

@@ -323,10 +323,11 @@ def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
     return pd.Series({asset: float(number) for asset, number in rows[1:]}, name=rows[0][1], dtype=float)
 
 
-def last_prices(source: str | Path) -> pd.Series:
-    """The last known price of every asset of a table of prices."""
+def last_prices(source: str | Path) -> pd.DataFrame:
+    """The last known price of every asset of a table of prices, and whether it is of the last row (`current`)."""
     frame, name = (sp500_prices(), "sp500") if source == "sp500" else (_read(Path(source)), Path(source).name)
-    return _validate_table(frame, name, math.inf, "keep").ffill().iloc[-1].rename("price")
+    table = _validate_table(frame, name, math.inf, "keep")
+    return pd.DataFrame({"price": table.ffill().iloc[-1], "current": table.iloc[-1].notna()})
 
 
 def _weight_problems(rows: list[list[str]], name: str, columns: tuple[str, ...]) -> Iterator[str]:
