@@ -2,12 +2,12 @@
 
 import pytest
 
-from time2decide.experiments.paper_ablation import ARMS, recipe_of
+from time2decide.experiments.paper_ablation import ARMS, PAIRS, covariance_claims, recipe_of
 from time2decide.experiments.registry import get_experiment, reproduce
 
 
 def test_every_arm_differs_from_the_repaired_model():
-    shared = {"recipe": "cpu", "market": "clean", "seed": 0, "steps": 5, "risk_aversion": 1.0}
+    shared = {"recipe": "cpu", "market": "clean", "seed": 0, "steps": 5}
     recipes = [recipe_of({**shared, "arm": arm}) for arm in ARMS]
     assert len({str(recipe) for recipe in recipes}) == len(ARMS)
     assert all(recipe.markets == ("clean",) and recipe.steps == 5 for recipe in recipes)
@@ -20,3 +20,32 @@ def test_a_smoke_run_prints_its_table(tmp_path):
     assert [row["error"] for row in rows if row["error"]] == []
     text = experiment.tables(rows)[0].text()
     assert all(name in text for name in ("repaired", "literal read-out", "pto-timepfn", "uniform"))
+
+
+def test_a_pair_differs_in_covariance_tokens_alone():
+    for ours, sft in PAIRS.values():
+        assert ARMS[sft][0] == {**ARMS[ours][0], "covariance": False}
+        assert ARMS[sft][1] == ARMS[ours][1]
+
+
+def test_a_claim_counts_the_cells_that_both_have():
+    cells = [("clean", 1.0, 0.2, 0.3), ("clean", 2.0, 0.5, 0.4), ("noisy", 1.0, 0.1, None)]
+    rows = [
+        {"market": market, "turnover_l1": budget, "risk_aversion": 10.0, "strategy": name, "mse": mse}
+        for market, budget, ours, sft in cells
+        for name, mse in (("ours", ours), ("sft", sft))
+        if mse is not None
+    ]
+    (claim,) = covariance_claims(rows, "ours", "sft", "a model")
+    assert claim.cases == [True, False]
+    assert "λ = 10" in claim.text
+
+
+def test_the_bundled_pair_is_compared_at_larger_risk_aversions(tmp_path):
+    experiment = get_experiment("paper-risks")
+    rows = reproduce(experiment, "smoke", root=tmp_path)
+    assert [row["error"] for row in rows if row["error"]] == []
+    text = experiment.tables(rows)[0].text()
+    assert "saves against paper-repaired-sft" in text
+    assert {row["risk_aversion"] for row in rows} == {10.0}
+    assert len(experiment.claims(rows)[0].cases) == 7

@@ -136,7 +136,7 @@ def test_own_histories_are_feasible_and_the_models_own(backbone, data):
     torch.testing.assert_close(histories.own.sum(-1), torch.ones(4, WINDOW + 5), atol=1e-5, rtol=0)
     before = histories.own[:, 2 : 2 + WINDOW]
     with torch.inference_mode():
-        raw = model(data.windows(series, first + 2, WINDOW, 0), before, gamma, torch.full((4,), 0.1))[1][:, 0]
+        raw = model(data.windows(series, first + 2, WINDOW, 0), before, gamma, data.risk[series])[1][:, 0]
     free = (raw - histories.own[:, WINDOW + 1]).abs().sum(-1) <= gamma  # there the projection changes nothing
     assert free.any()
     torch.testing.assert_close(histories.own[free, WINDOW + 2], raw[free], atol=1e-5, rtol=0)
@@ -168,7 +168,7 @@ def test_histories_come_from_where_the_recipe_says(backbone, data, shares, expec
 def test_the_loss_is_the_papers(backbone, data):
     model = repaired(backbone)
     batch = draw(SMOKE, data, Histories(SMOKE, 16), 0, 96)
-    forecast, decision = model(batch.returns[:, :96], batch.history, batch.gamma, torch.full_like(batch.gamma, 0.1))
+    forecast, decision = model(batch.returns[:, :96], batch.history, batch.gamma, batch.risk)
     plain = replace(SMOKE, return_weight=500.0, first_step=0.0, budget_power=0.0)
     expected = 500 * (forecast - batch.returns[:, 96:]).square().mean()
     expected = expected + (decision[:, 0] - batch.target[:, 0]).square().mean()

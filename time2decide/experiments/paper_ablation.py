@@ -1,41 +1,43 @@
-"""What each repair of the paper's model brings: the repaired model, and the same with one repair taken back.
+"""What each repair of the paper's model brings, and what covariance tokens bring at larger risk aversions.
 
-Every arm is trained by the same recipe for the same number of steps from the same backbone, and rolled out on its own
-history on the same series.
+`paper-ablation` trains the repaired model, and the same with one repair taken back, by the same recipe for the same
+number of steps from the same backbone, at three λ together, and rolls each out on its own history on the same series.
+`paper-risks` rolls out the bundled models, with and without covariance tokens, at the λ that the main tables lack.
 """
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.experiments.claims import REPAIRED_ARCHITECTURE, Claim
 from time2decide.experiments.paper_models import shown_oracle_history
-from time2decide.experiments.portfolio import scored
+from time2decide.experiments.portfolio import CONFIDENCE, RETURNS_SCALE, fingerprint, gain, pairs, scored
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModelStrategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
 from time2decide.policy.readout import ReadoutConfig
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, RepairedTraining, train_repaired
 from time2decide.simulation.engine import Strategy
 
+_FULL, _SFT = "repaired", "no covariance tokens (SFT)"
+_JOINT = {"readout": None, "normalisation": "joint"}
 #: Arm -> changes of the model's switches, and of the recipe.
 ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "repaired": ({}, {}),
-    "no covariance tokens (SFT)": ({"covariance": False}, {}),
+    _FULL: ({}, {}),
+    _SFT: ({"covariance": False}, {}),
+    "literal read-out, joint normalisation": (_JOINT, {}),
+    "literal read-out, joint normalisation, SFT": ({**_JOINT, "covariance": False}, {}),
     "literal read-out": ({"readout": None}, {}),
     "literal read-out, SFT": ({"readout": None, "covariance": False}, {}),
-    "literal read-out, joint normalisation": ({"readout": None, "normalisation": "joint"}, {}),
-    "literal read-out, joint normalisation, SFT": (
-        {"readout": None, "normalisation": "joint", "covariance": False},
-        {},
-    ),
     "no skip from the forecast": ({"readout": ReadoutConfig(skip=False)}, {}),
     "oracle's histories": ({}, {"own": 0.0, "corrupted": 0.0}),
     "corrupted histories only": ({}, {"own": 0.0, "corrupted": 0.9}),
@@ -45,94 +47,192 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no tokens for γ and λ": ({"conditioned": False}, {}),
     "no return loss": ({}, {"return_weight": 0.0}),
 }
-#: Arms that are compared at larger λ too: covariance tokens or none, sizes restored in the read-out or not.
-_AT_RISK = (
-    "repaired",
-    "no covariance tokens (SFT)",
-    "literal read-out, joint normalisation",
-    "literal read-out, joint normalisation, SFT",
-    "literal read-out",
-    "literal read-out, SFT",
-)
-_RISKS = (10.0, 100.0)
+#: With and without covariance tokens, by what the read-out knows of the size of returns.
+PAIRS = {
+    "sizes restored in the read-out": (_FULL, _SFT),
+    "one normalisation for all returns": tuple(ARMS)[2:4],
+    "every channel normalised": tuple(ARMS)[4:6],
+}
+_RISKS = (RISK_AVERSION, 10.0, 100.0)
 _BUDGETS = (0.5, 1.0, 2.0)
 _REFERENCES = "references"
 
 
 def tasks(preset: str) -> list[Config]:
-    """One task per market and arm, and one for the references."""
+    """One task per market and arm, and one for the references; the second market has the pairs only."""
     if preset == "smoke":
         shared: Config = {"recipe": "smoke", "steps": 3, "evaluation": [1, 4], "length": 320, "seed": 0}
-        arms = (_REFERENCES, *list(ARMS)[:3])
-        return [{"market": "clean", "arm": arm, "risk_aversion": RISK_AVERSION, **shared} for arm in arms]
-    shared = {"seed": 0, "recipe": "cpu", "steps": 400, "evaluation": [10, 200], "length": 1024}
+        return [{"market": "clean", "arm": arm, **shared} for arm in (_REFERENCES, *list(ARMS)[:3])]
+    shared = {"seed": 0, "recipe": "cpu", "steps": 600, "evaluation": [10, 200], "length": 1024}
     if preset == "paper":
         shared |= {"steps": 5_000, "evaluation": [30, 928]}
-    risks = {RISK_AVERSION: (_REFERENCES, *ARMS)} | {risk: (_REFERENCES, *_AT_RISK) for risk in _RISKS}
-    return [
-        {"market": market, "arm": arm, "risk_aversion": risk, **shared}
-        for market in ("clean", "noisy-matched")
-        for risk, arms in risks.items()
-        for arm in arms
-    ]
+    paired = [arm for pair in PAIRS.values() for arm in pair]
+    arms = {"clean": ARMS, "noisy-matched": paired}
+    return [{"market": market, "arm": arm, **shared} for market, some in arms.items() for arm in (_REFERENCES, *some)]
 
 
 def recipe_of(config: Config) -> RepairedTraining:
-    """The recipe of an arm, on one market."""
+    """The recipe of an arm, on one market; its pool of own histories is as much shorter as its training."""
     base = REPAIRED_PRESETS[config["recipe"]]
     switches, changes = ARMS[config["arm"]]
+    sizes = {"episodes": max(3, base.episodes // 2), "episode_steps": max(3, base.episode_steps // 2)}
     model = replace(base.model, **switches)
-    recipe = {"markets": (config["market"],), "risks": (config["risk_aversion"],), "steps": config["steps"]}
-    return replace(base, seed=config["seed"], model=model, **recipe, **changes)
+    here = {"markets": (config["market"],), "risks": _RISKS, "steps": config["steps"], "seed": config["seed"]}
+    return replace(base, model=model, **here, **sizes, **changes)
 
 
 def run(config: Config) -> list[Row]:
-    """Train an arm and score it, or score the references."""
+    """Train an arm and score it at every λ, or score the references."""
+    backbone = TimePFN.from_pretrained()
+    if config["arm"] == _REFERENCES:
+        strategies: list[Strategy] = [Uniform(), backbone_pto(backbone, RETURNS_SCALE)]
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            model = train_repaired(recipe_of(config), backbone, folder)
+        strategies = [PaperModelStrategy((model,), config["arm"])]
+    found = []
+    for risk in _RISKS:
+        returns, oracle = _data(config, risk, _BUDGETS)
+        options: Any = {"budgets": _BUDGETS, "risk_aversion": risk}
+        for one in strategies:
+            rows = scored(one.name, one, returns, oracle, **options)
+            if config["arm"] != _REFERENCES:
+                shown = shown_oracle_history(one, returns, oracle, every=16, **options)
+                rows = [row | probe for row, probe in zip(rows, shown, strict=True)]
+            found += [{"risk_aversion": risk, **row} for row in rows]
+    return found
+
+
+def _data(config: Config, risk: float, budgets: tuple[float, ...]) -> tuple[Any, Any]:
+    """Returns (series, time, m) and the oracle at λ (series, budgets, time, m) of the evaluation series."""
     count, steps = config["evaluation"]
     options: Any = {"count": count, "seed": config["seed"], "config": LMCConfig(length=config["length"])}
     returns = synthetic_returns(config["market"], **options)[:, : WINDOW + steps]
-    chosen = [BUDGETS.index(budget) for budget in _BUDGETS]
-    risk = config["risk_aversion"]
-    oracle = synthetic_oracle(config["market"], risk_aversion=risk, **options)[:, chosen, : WINDOW + steps]
-    options = {"budgets": _BUDGETS, "risk_aversion": risk}
-    backbone = TimePFN.from_pretrained()
-    if config["arm"] == _REFERENCES:
-        strategies: list[Strategy] = [Uniform(), backbone_pto(backbone, 100.0)]
-        return [row for one in strategies for row in scored(one.name, one, returns, oracle, **options)]
-    with tempfile.TemporaryDirectory() as folder:
-        model = train_repaired(recipe_of(config), backbone, folder)
-    strategy = PaperModelStrategy((model,), config["arm"])
-    shown = shown_oracle_history(strategy, returns, oracle, every=8, **options)
-    rows = scored(config["arm"], strategy, returns, oracle, **options)
-    return [row | probe for row, probe in zip(rows, shown, strict=True)]
+    oracle = synthetic_oracle(config["market"], risk_aversion=risk, **options)
+    return returns, oracle[:, [BUDGETS.index(budget) for budget in budgets], : WINDOW + steps]
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """A table per market and λ: a line per arm."""
+    """A table per market and λ: a line per arm; then what covariance tokens bring in each pair of arms."""
     note = (
         "MSE × 1e4 of the raw output to the oracle on its own history, ± standard error over series. shown s*: mean "
         "over γ with the oracle's history (teacher forcing); other returns: the same with the returns of another "
-        "series. Every arm is the repaired model but for what its name says; training steps as in the caption, of the "
-        f"{REPAIRED_PRESETS[rows[0]['recipe']].batch} windows each, on this market alone."
+        "series. Every arm is the repaired model but for what its name says, one training for all γ and λ; training "
+        f"steps as in the caption, of {REPAIRED_PRESETS[rows[0]['recipe']].batch} windows each, on this market alone."
     )
     found = []
     for (market, risk), here in grouped(rows, "market", "risk_aversion").items():
         cells = []
         for name, own in grouped(here, "strategy").items():
             by_budget = {row["turnover_l1"]: row for row in own}
-            errors = [by_budget[g].get("mse_error") for g in _BUDGETS]
-            figures = [
-                quantity(1e4 * by_budget[g]["mse"], ".1f", None if error is None else 1e4 * error)
-                for g, error in zip(_BUDGETS, errors, strict=True)
-            ]
             keys = ("shown_oracle_mse", "other_returns_mse")
             probes = [f"{1e4 * sum(row[k] for row in own) / len(own):.1f}" if k in own[0] else "–" for k in keys]
-            cells.append([name, *figures, *probes])
+            cells.append([name, *(_mse(by_budget[g]) for g in _BUDGETS), *probes])
         series, steps = here[0]["evaluation"]
         sizes = f"{here[0]['steps']} training steps, {series} series × {steps} decisions"
         caption = f"{market}, λ = {risk:g}: the repaired model without one repair, {sizes}"
         columns = ["arm", *(f"γ={g:g}" for g in _BUDGETS), "shown s*", "other returns"]
         found.append(Table(caption, columns, cells, note))
+    return [*with_last_note(found), _pair_table(rows)]
+
+
+def _mse(row: Row) -> str:
+    error = row.get("mse_error")
+    return quantity(1e4 * row["mse"], ".1f", None if error is None else 1e4 * error)
+
+
+def _pair_table(rows: list[Row]) -> Table:
+    """MSE that covariance tokens save, per cent, in every pair of arms, market and λ."""
+    cells = []
+    for (market, risk), here in grouped(rows, "market", "risk_aversion").items():
+        names = {row["strategy"] for row in here}
+        for title, (ours, sft) in PAIRS.items():
+            if {ours, sft} <= names:
+                cells.append([market, f"{risk:g}", title, *_gains(here, ours, sft, _BUDGETS)])
+    columns = ["market", "λ", "read-out", *(f"γ={g:g}" for g in _BUDGETS)]
+    caption = (
+        f"What covariance tokens save of the MSE, per cent, in pairs on the same series, {CONFIDENCE:.0%} intervals"
+    )
+    return Table(caption, columns, cells)
+
+
+def _gains(rows: list[Row], ours: str, other: str, budgets: tuple[float, ...], key: str = "mse") -> list[str]:
+    gains = [gain(*pairs(rows, ours, other, budget, key), key) for budget in budgets]
+    digits = 0 if key == "mse" else 2
+    return [f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]" for middle, low, high in gains]
+
+
+def covariance_claims(rows: list[Row], ours: str, sft: str, judged_on: str, where: str = "") -> list[Claim]:
+    """The paper's sentence on covariance tokens, λ by λ: a case is one market and γ; mean MSE over the series."""
+    found = []
+    for risk, here in grouped(rows, "risk_aversion").items():
+        mse = {(row["market"], row["turnover_l1"], row["strategy"]): row["mse"] for row in here}
+        cells = [cell[:2] for cell in mse if cell[2] == ours and (*cell[:2], sft) in mse]
+        cases = [mse[*cell, ours] < mse[*cell, sft] for cell in cells]
+        text = f"Covariance tokens improve decisions, λ = {risk:g}{where}"
+        found.append(Claim(text, cases, judged_on=judged_on))
+    return found
+
+
+def claims(rows: list[Row]) -> list[Claim]:
+    """Every pair of arms by itself."""
+    steps = f"the paper's architecture, repaired as its name says, {rows[0]['steps']} training steps" if rows else ""
+    return [
+        claim
+        for title, (ours, sft) in PAIRS.items()
+        for claim in covariance_claims(rows, ours, sft, steps or REPAIRED_ARCHITECTURE, f", {title}")
+    ]
+
+
+_MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}  # strategy -> bundled checkpoint
+
+
+def risk_tasks(preset: str) -> list[Config]:
+    """One task per market, λ and strategy; a checkpoint is named by its weights."""
+    risks, markets = _RISKS[1:], ("clean", "noisy", "noisy-matched")
+    sizes: Config = {"evaluation": [30, 200 if preset == "cpu" else 928], "length": 1024, "seed": 0}
+    if preset == "smoke":
+        risks, markets, sizes = risks[:1], markets[:1], {"evaluation": [2, 3], "length": 128, "seed": 0}
+    networks = {name: {"network": fingerprint(bundled)} for name, bundled in _MODELS.items()}
+    strategies: dict[str, Config] = {"uniform": {}, "pto-timepfn": {}, **networks}
+    return [
+        {"market": market, "risk_aversion": risk, "strategy": name, **sizes, **needs}
+        for risk in risks
+        for market in markets
+        for name, needs in strategies.items()
+    ]
+
+
+def run_risk(config: Config) -> list[Row]:
+    """Score one strategy at one λ."""
+    name, risk = config["strategy"], config["risk_aversion"]
+    returns, oracle = _data(config, risk, BUDGETS)
+    if name in _MODELS:
+        strategy: Strategy = PaperModelStrategy((PaperModel.from_pretrained(_MODELS[name]),), name)
+    else:
+        strategy = Uniform() if name == "uniform" else backbone_pto(TimePFN.from_pretrained(), RETURNS_SCALE)
+    return scored(name, strategy, returns, oracle, risk_aversion=risk)
+
+
+def risk_tables(rows: list[Row]) -> list[Table]:
+    """A table per market and λ: MSE of every strategy, and the comparisons of the repaired model in pairs."""
+    note = (
+        "MSE × 1e4 of the raw output to the oracle of that λ on its own history, ± standard error over series; below "
+        f"it, per cent of the MSE (regret: 1e-4 a step) that paper-repaired saves, in pairs, {CONFIDENCE:.0%} "
+        "intervals. One checkpoint each for all γ and λ. paper-repaired-sft: trained the same without covariance "
+        "tokens. λ = 0.1 is in portfolio-clean and portfolio-noisy."
+    )
+    ours, found = "paper-repaired", []
+    for (market, risk), here in grouped(rows, "market", "risk_aversion").items():
+        by_name = grouped(here, "strategy")
+        cells = [[name, *(_mse(row) for row in own)] for name, own in by_name.items()]
+        for other in (name for name in by_name if name != ours and ours in by_name):
+            cells.append([f"saves against {other}", *_gains(here, ours, other, BUDGETS)])
+            if other != "uniform":
+                cells.append([f"regret saved against {other}", *_gains(here, ours, other, BUDGETS, "regret")])
+        series, steps = here[0]["evaluation"]
+        caption = f"{market}, λ = {risk:g}: the paper's architecture, repaired, {series} series × {steps} decisions"
+        found.append(Table(caption, ["strategy", *(f"γ={g:g}" for g in BUDGETS)], cells, note))
     return with_last_note(found)
 
 
@@ -141,9 +241,22 @@ EXPERIMENTS = (
         id="paper-ablation",
         title="The paper's architecture repaired, one repair taken back at a time",
         paper="None: the paper has no ablation",
-        presets={"smoke": "15 s", "cpu": "5 h", "paper": "a day on a GPU"},
+        presets={"smoke": "15 s", "cpu": "1.5 h", "paper": "a day on a GPU"},
         tasks=tasks,
         run=run,
         tables=tables,
+        claims=claims,
+    ),
+    Experiment(
+        id="paper-risks",
+        title="The paper's architecture, repaired, with and without covariance tokens at larger risk aversions",
+        paper="None: the paper has one risk aversion",
+        presets={"smoke": "10 s", "cpu": "40 min", "paper": "5 h"},
+        tasks=risk_tasks,
+        run=run_risk,
+        tables=risk_tables,
+        claims=partial(
+            covariance_claims, ours="paper-repaired", sft="paper-repaired-sft", judged_on=REPAIRED_ARCHITECTURE
+        ),
     ),
 )

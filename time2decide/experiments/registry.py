@@ -40,6 +40,7 @@ _MODULES = {
     "literal-starts": "paper_models",
     "backbones": "backbones",
     "paper-ablation": "paper_ablation",
+    "paper-risks": "paper_ablation",
     "toy-pto": "theory",
     "parity": "theory",
     "sp500": "sp500",
