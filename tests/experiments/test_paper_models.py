@@ -16,14 +16,14 @@ from time2decide.forecasting.timepfn import TimePFN
 from time2decide.policy.paper_training import PAPER_MODEL_PRESETS
 
 
-@pytest.mark.parametrize("name", ["forecast-errors", "lambda-sweep", "finetuned-pto", "literal-starts"])
+@pytest.mark.parametrize("name", ["forecast-errors", "lambda-sweep", "finetuned-pto", "literal-starts", "pto-scale"])
 def test_a_smoke_run_prints_its_table(name, tmp_path):
     experiment = get_experiment(name)
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
     text = "\n".join(table.text() for table in experiment.tables(rows))
     expected = {"forecast-errors": "timepfn", "lambda-sweep": "(0.0479)", "finetuned-pto": "(0.0407)"}
-    expected["literal-starts"] = "other returns"
+    expected |= {"literal-starts": "other returns", "pto-scale": "pretrained as the paper says, scale 1"}
     assert expected[name] in text
     assert reproduce(experiment, "smoke", root=tmp_path) == rows  # nothing is run twice
 
