@@ -9,6 +9,7 @@ from time2decide.forecasting.simple import ridge
 from time2decide.markets import Constraints, Limit
 from time2decide.markets.estimators import EWMA, two_scale
 from time2decide.markets.portfolio import nearest_portfolio
+from time2decide.markets.universe import universe_of
 from time2decide.policy.market_decision import market_decision
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.simulation.engine import drifted
@@ -113,3 +114,62 @@ def test_what_cannot_be_reached_at_once_is_approached():
 def test_contradictions_are_refused_before_any_work():
     with pytest.raises(InputError, match=r"the sum of weights \(1\) and the upper bounds of 6 assets"):
         backtest(market(), ["uniform"], constraints=Constraints(upper=0.1))
+
+
+@pytest.fixture(scope="module")
+def changing():
+    """F lists late, E is delisted, D is halted on rows 104 to 106, C misses row 110."""
+    table = market(150)
+    table.iloc[:20, 5], table.iloc[108:, 4], table.iloc[104:107, 3], table.iloc[110, 2] = (np.nan,) * 4
+    return table
+
+
+@pytest.mark.parametrize(
+    "strategy", ["market", "pto-ridge", "two-scale-minvar", "minimum-variance", "minimum-variance-ewma", "uniform"]
+)
+def test_constraints_hold_while_assets_come_and_go(strategy, changing):
+    pair = Limit("pair", np.array([0.0, 0, 0, 0, 0, 1]), 0.05, 0.2)  # waits until F is listed
+    rules = Constraints(lower=0.03, upper=0.4, cash=(0.05, 0.2), limits=(GROUP, pair), assets=tuple("ABCDEF"))
+    given = {"constraints": rules, "benchmark": ALLOCATED, "risk_aversion": RISK}
+    result = backtest(changing, [strategy], [0.3, 1.0], gaps="keep", **given)
+    inside = universe_of(changing.to_numpy(), 96).members[96:]
+    assert len(np.unique(inside.sum(1))) == 2
+    for k, gamma in enumerate((0.3, 1.0)):
+        weights = result.weights(strategy, gamma).to_numpy()
+        assert (weights[~inside] == 0).all()
+        for t in range(5, len(weights)):  # the first steps come from 1/N
+            held, members = weights[t], inside[t]
+            moved = drifted(weights[t - 1], result.returns[0, 96 + t - 1])
+            halted = members & np.isnan(changing.to_numpy()[96 + t - 1])
+            np.testing.assert_allclose(held[halted], moved[halted], atol=1e-12)
+            free = members & ~halted
+            entered = members & ~inside[t - 5]  # a new asset is reached as the budget allows
+            if not entered.any():
+                assert (held[free] >= 0.03 - 1e-9).all()
+                assert 0.1 - 1e-9 <= held[:2].sum() <= 0.3 + 1e-9
+            assert held[free].max() <= 0.4 + 1e-9
+            assert 0.8 - 1e-9 <= held.sum() <= 0.95 + 1e-9
+        if strategy in ("market", "pto-ridge", "two-scale-minvar"):  # they solve under the rules of the moment
+            raw = result.rollouts[0].raw[0, k, 96:]
+            np.testing.assert_allclose(raw[14:18], weights[14:18], atol=1e-9)
+    assert result.weights(strategy, 1.0)["F"].iloc[-1] >= 0.05 - 1e-9
+
+
+def test_what_the_assets_of_the_moment_cannot_meet_is_refused_with_the_date(changing):
+    with pytest.raises(InputError, match=r"upper bounds of 5 assets .* can be held on 2020-05-14"):
+        backtest(changing, ["uniform"], gaps="keep", constraints=Constraints(upper=0.19))
+
+
+def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
+    table = market(110)
+    table.iloc[99:104, 3] = np.nan
+    rises = table.copy()
+    rises.iloc[97:99, 3] = 0.5  # D rises beyond the group, and is halted
+    rules = Constraints(limits=(Limit("x", np.array([0.0, 0, 1, 1, 0, 0]), 0.0, 0.2),))
+    for strategy in ("market", "uniform"):
+        result = backtest(rises, [strategy], 0.05, gaps="keep", constraints=rules)
+        weights = result.weights(strategy, 0.05).to_numpy()
+        for t in range(4, 8):  # steps 100 to 103
+            moved = drifted(weights[t - 1], result.returns[0, 96 + t - 1])
+            assert moved[3] > 0.2
+            np.testing.assert_allclose(weights[t], moved, atol=1e-12)

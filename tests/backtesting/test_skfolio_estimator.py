@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
 from time2decide.markets import Constraints, Limit, load_returns
+from time2decide.markets.constraint_files import read_constraints
 from time2decide.policy.model import Time2Decide
 
 
@@ -173,6 +174,23 @@ def test_what_is_not_listed_is_routed_and_not_bought(returns):
         Time2DecidePortfolio().fit(returns, active_mask=active[:5])
     with pytest.raises(ValueError, match="gaps"):
         Time2DecidePortfolio(model="decide").fit(returns, active_mask=active)
+
+
+def test_gaps_under_constraints_of_a_file_are_those_of_decide(returns, tmp_path):
+    table = returns.copy()
+    table.iloc[:-30, 1], table.iloc[-1, 2], table.iloc[-25:, 3] = np.nan, np.nan, np.nan  # young, halted, delisted
+    first, second = table.columns[[0, 1]]
+    file = tmp_path / "limits.toml"
+    file.write_text(
+        f'[weights]\nlower = 0.05\nupper = 0.6\n[groups.x]\nassets = ["{first}", "{second}"]\nupper = 0.4\n'
+    )
+    benchmark = pd.Series(0.2, table.columns)
+    fitted = Time2DecidePortfolio(turnover_l1=0.5, constraints=file, benchmark=benchmark).fit(table)
+    terms = {"constraints": read_constraints(file, list(table.columns)), "benchmark": benchmark, "gaps": "keep"}
+    expected = Time2Decide.from_pretrained().decide(table, None, 0.5, **terms)
+    np.testing.assert_allclose(fitted.weights_, expected, atol=1e-12)
+    path = cross_val_predict(Time2DecidePortfolio(constraints=file), table, cv=WalkForward(20, 120))
+    assert all(portfolio.weights[1] == 0 for portfolio in path.portfolios)
 
 
 def test_rows_are_kept_only_by_a_decision_that_succeeds():

@@ -1,9 +1,10 @@
 """Decisions where assets come and go: who is traded, and the exact optimum under constraints."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from time2decide import InputError, Time2Decide
+from time2decide import InputError, Time2Decide, verify_decision
 from time2decide.markets.availability import Availability
 from time2decide.markets.constraints import Constraints, Limit
 
@@ -95,23 +96,26 @@ def test_what_contradicts_the_gaps_is_refused_by_name(model, table):
         with pytest.raises(InputError, match=match):
             model.decide(table, PREVIOUS, 1.0, gaps="keep", constraints=Constraints(**rules, assets=NAMES))
 
-    lower = np.zeros(M)
-    lower[GONE] = 0.05
-    refused("lower bound of G of at most 0, found 0.05, but G is delisted", lower=lower)
-    lower = np.zeros(M)
-    lower[LATE] = 0.15
-    refused("F of at most 0.1, found 0.15, but F is too young", lower=lower)
-    limit = Limit("x", np.eye(M)[HALTED], -np.inf, 0.05)
+    limit = Limit("x", np.eye(M)[HALTED] + np.eye(M)[0], -np.inf, 0.05)
     refused("x .* cannot be traded: F 0.1, H 0.1", limits=(limit,))
 
 
-def test_an_asset_that_cannot_be_traded_may_lie_outside_its_bounds_and_is_named(model, table):
-    upper = np.full(M, 0.5)
-    upper[HALTED] = 0.05
-    rules = Constraints(upper=upper, assets=NAMES)
+def test_bounds_and_groups_of_assets_that_cannot_be_traded_wait_and_are_named(model, table, tmp_path):
+    lower, upper = np.full(M, 0.02), np.full(M, 0.5)
+    lower[LATE], upper[HALTED] = 0.15, 0.05
+    both = np.eye(M)[HALTED] + np.eye(M)[LATE]
+    waits, holds = Limit("both", both, 0.3, 1.0), Limit("pair", both, 0.1, 0.4)
+    rules = Constraints(lower=lower, upper=upper, limits=(waits, holds), assets=NAMES)
     made = model.decision(table, PREVIOUS, 1.0, gaps="keep", constraints=rules)
-    assert made.weights[HALTED] == pytest.approx(0.1, abs=1e-12)
-    assert np.flatnonzero(made.availability.outside(rules, made.start)).tolist() == [HALTED]
+    np.testing.assert_allclose(made.weights[[LATE, HALTED]], 0.1, atol=1e-12)
+    assert made.weights[GONE] == 0
+    assert made.weights[:5].min() >= 0.02 - 1e-12
+    assert made.availability.outside(rules, made.start, NAMES) == ["F", "G", "H", "both"]
+    assert [one.name for one in made.constraints.limits] == ["pair"]
+    frame = pd.DataFrame(table, pd.bdate_range("2020-01-01", periods=len(table)), list(NAMES))
+    made = model.decision(frame, PREVIOUS, 1.0, gaps="keep", constraints=rules)
+    found = verify_decision(made.save(tmp_path / "d.json"), frame)
+    assert found.passed, str(found)
 
 
 def test_the_benchmark_of_unknown_assets_goes_to_the_known_in_proportion(table):

@@ -89,6 +89,26 @@ def test_the_latest_decision_starts_from_the_drifted_weights(market):
         assert np.dot(list(part.values()), grown / grown.sum()) == pytest.approx(0, abs=1e-9)
 
 
+def test_the_page_of_a_table_with_gaps_has_the_decision_under_constraints(tmp_path, run):
+    days = pd.date_range("2023-01-02", periods=160, freq="B", name="date")
+    values = np.random.default_rng(1).normal(0.0004, 0.01, (160, 6)) * np.linspace(0.5, 2, 6)
+    table = pd.DataFrame(values, index=days, columns=list("ABCDEF"))
+    table.iloc[:130, 5], table.iloc[-1, 4], table.iloc[-25:, 3] = np.nan, np.nan, np.nan
+    table.to_csv(tmp_path / "gaps.csv")
+    (tmp_path / "limits.toml").write_text('[weights]\nlower = 0.01\n[groups.x]\nassets = ["A", "B"]\nupper = 0.45\n')
+    asked = ("backtest", "gaps.csv", "--returns", "--gaps", "keep", "--constraints", "limits.toml", "--turnover", "0.2")
+    done = run(*asked, "--strategies", "market,uniform", "--report", "page.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.html").read_text()
+    decision = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])["decision"]
+    assert decision["gaps"] == {"delisted": ["D"], "halted": ["E"], "young": ["F"], "outside": ["D", "F"]}
+    assert [note.split(",")[0] for note in decision["gap_notes"][:3]] == ["Sold", "Not traded", "Not bought"]
+    assert decision["weights"]["A"] + decision["weights"]["B"] <= 0.45 + 1e-9
+    assert decision["constraints"]["satisfied"]
+    assert len(decision["frontier"]["points"]) == 13
+    assert decision["turnover_from_budget"] <= 0.2 + 1e-9
+
+
 def test_many_assets_are_drawn_as_a_few_and_the_others(market):
     result, summary, decision, _ = market
     parts = page_data(result, summary, FACTS, decision)["areas"][0]["market"]

@@ -150,8 +150,9 @@ def backtest(
         `minimum-variance` and `mean-variance-shrunk`, which are skfolio's.
     gaps : {"refuse", "keep"}
         Whether missing returns (NaN) of a DataFrame are refused, or kept as assets that come and go: see
-        `markets/universe.py` for who can be bought, held and sold when. The oracle then starts anew from equal
-        weights whenever the universe changes, and forced sales of delisted assets are outside the budget.
+        `markets/universe.py` for who can be bought, held and sold when, and how constraints count. The oracle then
+        starts anew from equal weights whenever the universe changes, and forced sales of delisted assets are outside
+        the budget.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
@@ -171,12 +172,8 @@ def backtest(
     if constraints is not None:
         expect(isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__)
         constraints.validate_assets(None if table is None else assets)
-        refuse_contradictions(constraints, assets)
+        _refuse_contradictions(constraints, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
-    fixed = constraints is None and benchmark is None
-    changing = isinstance(market, Universe)
-    found = "a benchmark" if constraints is None else "constraints"
-    expect(fixed or not changing, "gaps", "neither constraints nor a benchmark where returns are missing", found)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     oracle = oracle_for(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)
@@ -213,6 +210,23 @@ def _market(returns: ArrayLike, window: int, gaps: str) -> np.ndarray | Universe
     if gaps == "keep" and np.isnan(returns).any():
         return universe_of(np.asarray(returns), window)
     return validate_simulation_returns(returns, window)
+
+
+def _refuse_contradictions(
+    constraints: Constraints, market: np.ndarray | Universe, assets: list[str], steps: pd.Index
+) -> None:
+    """Raise, with the date, where no portfolio of the assets of the moment meets the constraints."""
+    if not isinstance(market, Universe):
+        return refuse_contradictions(constraints, assets)
+    for segment in market.segments():
+        rules = market.terms(segment, constraints, None)[0]
+        assert rules is not None
+        try:
+            refuse_contradictions(rules, [assets[int(i)] for i in segment.assets])
+        except InputError as error:
+            date = str(steps[segment.start])[:10]
+            raise InputError(f"{error} (with the {len(segment.assets)} assets that can be held on {date})") from None
+    return None
 
 
 def _steps_frame(

@@ -179,8 +179,7 @@ def latest_decision(
     """What the policy would do after the last row from what it held then, at the first budget; None without it.
 
     Of the market policy, with its reasons and its frontier, if it is among the strategies, else of the decision
-    network.
-    None in a universe with gaps, where not every asset can be bought.
+    network, which takes no gaps.
     """
     import pandas as pd
 
@@ -188,12 +187,12 @@ def latest_decision(
     from time2decide.simulation.engine import drifted
 
     budget = float(result.rollouts[0].turnover_l1[0])
-    names = set() if table.isna().any(axis=None) else {one.name for one in result.rollouts}
+    names, holes = {one.name for one in result.rollouts}, bool(table.isna().any(axis=None))
     for strategy, model, cost in (("market", "market", result.cost_bps), ("time2decide", "decide", None)):
-        if strategy in names:
+        real = model == "market"
+        if strategy in names and (real or not holes):
             last = result.weights(strategy, budget).iloc[-1]
-            held = pd.Series(drifted(last.to_numpy(), table.iloc[-1].to_numpy()), index=last.index)
-            real = model == "market"
+            held = pd.Series(drifted(last.to_numpy(), result.returns[0, -1]), index=last.index)
             plain = constraints is None and benchmark is None
             return decision_facts(
                 table,
@@ -207,6 +206,7 @@ def latest_decision(
                 with_explanation=real or plain,
                 with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
                 with_frontier=real,
+                gaps="keep" if holes else "refuse",
             )
     return None
 

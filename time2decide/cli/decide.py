@@ -19,17 +19,11 @@ if TYPE_CHECKING:
     from time2decide.policy.market_decision import MarketDecision
     from time2decide.policy.model import Decision
 
-_SHOWN = 5  # assets named in the explanation of a network, and of each kind of gap
+_SHOWN = 5  # assets named in the explanation of a network
 _TRADED = 5e-5  # weight from which a change is a trade
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _BAR = 40  # characters of the longest bar
-_GAPS = {
-    "delisted": "Sold, no return in the last 21 rows",
-    "halted": "Not traded, no return on the last row",
-    "young": "Not bought, fewer than 63 returns",
-    "outside": "Outside its bounds, and cannot be traded",
-}
 _REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -> part of `reasons_bps`
 
 
@@ -239,8 +233,9 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (_gap_lines, _verdict_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
-    for line in (line for part in (*parts, _input_lines, _assumption_line) for line in part(facts)):
+    parts = (_verdict_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
+    lines = [line for part in (*parts, _input_lines, _assumption_line) for line in part(facts)]
+    for line in [*facts.get("gap_notes", []), *lines]:
         screen.print(line, markup=False, soft_wrap=True)
 
 
@@ -298,11 +293,6 @@ def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
     return cells
 
 
-def _gap_lines(facts: dict[str, Any]) -> list[str]:
-    """What was done with assets that miss returns."""
-    return [f"{_GAPS[kind]}: {_listed(names)}." for kind, names in facts.get("gaps", {}).items() if names]
-
-
 def _verdict_line(facts: dict[str, Any]) -> list[str]:
     """Whether there is anything to predict; for the market policy."""
     return [f"Verdict: {facts['verdict']['text']}"] if "verdict" in facts else []
@@ -345,13 +335,10 @@ def _order_line(facts: dict[str, Any]) -> list[str]:
         f"{orders['largest_difference']:.3%} of the target."
     ]
     if orders["unpriced"]:
-        lines.append(f"No order for {_listed(orders['unpriced'])}: no current price. Proceeds of a sale are not spent.")
+        from time2decide.policy.decision_facts import listed
+
+        lines.append(f"No order for {listed(orders['unpriced'])}: no current price. Proceeds of a sale are not spent.")
     return lines
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _forecast_lines(facts: dict[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """Which assets of a table with gaps a decision is about, and what becomes of the others.
 
-Constraints and a benchmark are stated for all assets. An asset that cannot be traded keeps its weight, whatever its
-bounds say, and groups, exposures and the net exposure count it; what is left of them binds the others.
+Constraints and a benchmark are stated for all assets. An asset that cannot be traded keeps its weight: its bounds wait,
+and so do groups and exposures of such assets only. Other groups and exposures and the net exposure count it; what is
+left of them binds the others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 
 DELISTED, _ENOUGH = 21, 63  # rows without a return that mean delisted; returns that an asset must have to be bought
@@ -46,11 +47,18 @@ class Availability:
         return ~(self.delisted | self.young)
 
     def after_sales(self, previous: np.ndarray) -> np.ndarray:
-        """Current weights after delisted assets are sold and the proceeds spread over those that can be traded."""
+        """Current weights (..., m) after delisted assets are sold.
+
+        The proceeds go to those that can be traded, in proportion to what is held of them; to all known ones where
+        none can.
+        """
         open_ = self.known & ~self.halted
+        open_ = open_ if open_.any() else self.known
         held = np.where(open_, np.maximum(previous, 0.0), 0.0)
-        share = held / held.sum() if held.sum() > 0 else open_ / open_.sum()
-        return np.asarray(np.where(self.delisted, 0.0, previous) + share * previous[self.delisted].sum())
+        total, even = held.sum(-1, keepdims=True), np.broadcast_to(open_ / open_.sum(), held.shape)
+        share = np.divide(held, total, out=even.copy(), where=total > 0)
+        proceeds = previous[..., self.delisted].sum(-1, keepdims=True)
+        return np.asarray(np.where(self.delisted, 0.0, previous) + share * proceeds)
 
     @property
     def fixed(self) -> np.ndarray:
@@ -58,26 +66,16 @@ class Availability:
         return ~self.known | self.halted
 
     def constraints(self, given: Constraints | None, start: np.ndarray) -> Constraints:
-        """The constraints of all assets with those fixed that cannot be traded, from the weights after sales.
+        """The constraints of all assets with those fixed that cannot be traded, from the weights after sales."""
+        return (LONG_ONLY if given is None else given).fix(start, self.fixed)
 
-        A lower bound that asks for an asset which cannot be bought is refused.
-        """
+    def outside(self, given: Constraints | None, start: np.ndarray, names: Sequence[str]) -> list[str]:
+        """What waits until assets can be traded: those outside their bounds, and groups and exposures of them only."""
         rules = LONG_ONLY if given is None else given
-        names = rules.assets or tuple(f"asset {i}" for i in range(len(start)))
-        lower = rules.bounds(len(start))[0]
-        for kind, mask in (("delisted", self.delisted), ("too young to be bought", self.young)):
-            for i in np.flatnonzero(mask & (lower > np.maximum(start, 0.0) + _TOLERANCE)):
-                found = f"{lower[i]:g}, but {names[i]} is {kind}"
-                raise InputError(
-                    f"constraints: expected a lower bound of {names[i]} of at most {start[i]:g}, found {found}"
-                )
-        return rules.fix(start, self.fixed)
-
-    def outside(self, given: Constraints | None, start: np.ndarray) -> np.ndarray:
-        """Assets that cannot be traded and are outside their bounds, (m,) bool."""
-        lower, upper = (given or LONG_ONLY).bounds(len(start))
-        off = (start < lower - _TOLERANCE) | (start > upper + _TOLERANCE)
-        return np.asarray(self.fixed & ~self.delisted & off)
+        lower, upper = rules.bounds(len(start))
+        off = self.fixed & ((start < lower - _TOLERANCE) | (start > upper + _TOLERANCE))
+        kept = {one.name for one in self.constraints(given, start).limits}
+        return [names[int(i)] for i in np.flatnonzero(off)] + [one.name for one in rules.limits if one.name not in kept]
 
     def benchmark(self, given: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
         """The benchmark over all assets: what it has in unknown ones beyond `start` goes to the known in proportion."""

@@ -11,6 +11,7 @@ import numpy as np
 from time2decide.core.validation import InputError, describe_value, expect
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
+_BROKEN = 1e-9  # by which a limit must be exceeded, relative to its largest coefficient, to be called broken
 
 
 class Limit(NamedTuple):
@@ -111,9 +112,18 @@ class Constraints:
         return float(max(*off, np.abs(weights - previous).sum() - turnover_l1))
 
     def fix(self, held: np.ndarray, fixed: np.ndarray) -> Constraints:
-        """The same constraints with the weights of some assets, (m,) bool, fixed at those of `held`."""
+        """The same constraints with the weights of some assets, (m,) bool, fixed at those of `held`.
+
+        Bounds of fixed assets wait, and so do limits on none but these if `held` breaks them.
+        """
         lower, upper = self.bounds(len(held))
-        return replace(self, lower=np.where(fixed, held, lower), upper=np.where(fixed, held, upper))
+        limits = []
+        for one in self.limits_for(len(held)):
+            value, rounding = float(one.coefficients @ held), _BROKEN * one.size
+            met = one.low - rounding <= value <= one.high + rounding
+            limits += [one] if met or one.coefficients[~fixed].any() else []
+        lower, upper = np.where(fixed, held, lower), np.where(fixed, held, upper)
+        return replace(self, lower=lower, upper=upper, limits=tuple(limits))
 
     def among(self, held: np.ndarray, chosen: np.ndarray) -> Constraints:
         """What is left of the constraints for some assets, (m,) bool, if the others keep the weights of `held`."""

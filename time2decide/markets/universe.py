@@ -7,8 +7,11 @@ The rules, for a table of returns with NaN where an asset has none:
 - **Missed days and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
   gap is earned on the day it comes back. Without a return on the last row an asset cannot be traded: its weight stays.
 - **Delisted.** After the last return of its column an asset earns `delisting_return` once and 0 from then on. Without a
-  return in the last 21 rows it is out, as in `decide`: its weight is sold and the proceeds go to the other holdings in
-  proportion, outside the turnover budget; the costs of both are charged. One that comes back enters as a new one does.
+  return in the last 21 rows it is out, as in `decide`: its weight is sold and the proceeds go, in proportion, to the
+  other holdings that can be traded, outside the turnover budget; the costs of both are charged. One that comes back
+  enters as a new one does.
+- **Constraints.** The bounds of an asset that cannot be traded wait, as do groups and exposures of such assets only.
+  Where halted weights leave no portfolio that meets the rest, nothing is traded.
 
 Nothing else is filled in. A strategy sees the assets of the moment with complete windows.
 """
@@ -22,7 +25,8 @@ from itertools import pairwise
 import numpy as np
 
 from time2decide.core.validation import InputError, expect, validate_count, validate_interval
-from time2decide.markets.availability import DELISTED
+from time2decide.markets.availability import DELISTED, Availability
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.validation import looks_like_prices
 
 ENOUGH = 0.95  # share of the window that must have been observed before an asset is bought
@@ -57,6 +61,26 @@ class Universe:
     members: np.ndarray
     tradable: np.ndarray
     window: int
+
+    def terms(
+        self, segment: Segment, constraints: Constraints | None, benchmark: np.ndarray | None
+    ) -> tuple[Constraints | None, np.ndarray | None]:
+        """Constraints and benchmark of all assets as they hold for those of a segment; the others hold nothing.
+
+        Their bounds wait, and so do limits on none but them; what the benchmark has in them goes to those of the
+        segment.
+        """
+        m = self.returns.shape[1]
+        inside, nobody, nothing = np.isin(np.arange(m), segment.assets), np.zeros(m, dtype=bool), np.zeros(m)
+        can = Availability(~inside, nobody, nobody)
+        rules = None if constraints is None else can.constraints(constraints, nothing).among(nothing, inside)
+        reference = can.benchmark(benchmark, nothing)
+        return rules, None if reference is None else reference[inside]
+
+    def availability(self, step: int) -> Availability:
+        """What can be done with each asset at a step: who is no member is sold, who had no price is halted."""
+        inside = self.members[step]
+        return Availability(~inside, inside & ~self.tradable[step], np.zeros(len(inside), dtype=bool))
 
     def segments(self) -> Iterator[Segment]:
         """The steps from `window` on, cut where the universe changes."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide.core.validation import expect
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.decision_record import by_asset, stated_problem
@@ -24,6 +24,19 @@ _TOLERANCE = 1e-9  # of the constraints
 _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are shown, and drawn
 _MOST_TURNOVER = 2.0  # everything sold and bought anew
 _MEMBERS, _RESAMPLED, _BLOCK = 24, 1000, 63.0  # of the ensemble of the market policy: size, rows, mean block
+_SHOWN = 5  # names in a list before it is cut short
+_GAPS = {
+    "delisted": "Sold, no return in the last 21 rows",
+    "halted": "Not traded, no return on the last row",
+    "young": "Not bought, fewer than 63 returns",
+    "outside": "Bounds that wait, because what they are for cannot be traded",
+}
+
+
+def listed(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def decision_facts(
@@ -63,7 +76,7 @@ def decision_facts(
     with_frontier : bool
         Whether to add the turnover frontier.
     gaps : {"refuse", "keep"}
-        As in `Time2Decide.decide`; with missing returns there is neither uncertainty nor a frontier.
+        As in `Time2Decide.decide`; with missing returns there is no uncertainty.
     """
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
@@ -95,21 +108,20 @@ def describe_decision(
     assert decision.origin is not None
     table = decision.origin.table
     holes = bool(table.isna().to_numpy().any())
-    for name, asked in (("uncertainty", with_uncertainty), ("a turnover frontier", with_frontier)):
-        expect(not (holes and asked), "gaps", "neither uncertainty nor a frontier where returns are missing", name)
+    expect(not (holes and with_uncertainty), "gaps", "no uncertainty where returns are missing", "uncertainty")
     names = [str(column) for column in table.columns]
     facts = _trade(decision, names)
     if decision.solution is not None:
         facts |= _exact(decision)
     if with_frontier:
-        facts["frontier"] = _frontier(decision, constraints)
+        facts["frontier"] = _frontier(decision)
     facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous_given}
     facts["input"] |= {"model": network.name}
     if isinstance(decision, MarketDecision):
         facts |= _market(decision, names, with_explanation)
         if decision.availability is not None:
-            outside = decision.availability.outside(constraints, decision.start)
-            facts["gaps"]["outside"] = [names[i] for i in np.flatnonzero(outside)]
+            facts["gaps"]["outside"] = decision.availability.outside(constraints, decision.start, names)
+            facts["gap_notes"] = [f"{_GAPS[kind]}: {listed(found)}." for kind, found in facts["gaps"].items() if found]
         facts["input"] |= {"window": len(table), "history": "years"}
         if with_uncertainty:
             facts["uncertainty"] = _market_uncertainty(network, table.to_numpy(), decision, names, seed, constraints)
@@ -155,6 +167,7 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
         "previous": by_asset(names, before),
         "change": by_asset(names, weights - before),
         "turnover": decision.turnover,
+        "turnover_from_budget": float(np.abs(weights - decision.start).sum()),
         "turnover_l1": decision.turnover_l1,
         "risk_aversion": decision.risk_aversion,
         "forecast_return": float(weights @ decision.forecast),
@@ -212,16 +225,25 @@ def _active(decision: Decision | MarketDecision) -> list[str]:
     return [row.name for row in rows if row.low < row.high and row.slack <= _TOLERANCE * row.size]
 
 
-def _frontier(decision: Decision | MarketDecision, constraints: Constraints | None) -> dict[str, Any]:
+def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
     """The turnover frontier at even budgets (a few to print, many to draw), and where more trading stops paying.
 
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
+    Budgets are measured from the weights after forced sales; it is about the assets that can be held.
     """
-    days = decision.days if isinstance(decision, MarketDecision) else 1.0
-    data = decision.forecast, decision.covariance, decision.previous
+    days, known = 1.0, np.ones(len(decision.weights), dtype=bool)
+    constraints = None if decision.constraints is LONG_ONLY else decision.constraints
+    if isinstance(decision, MarketDecision):
+        days = decision.days
+        if decision.availability is not None:
+            known = decision.availability.known
+            constraints = decision.constraints.among(decision.start, known)
+    previous = decision.start[known]
+    data = decision.forecast[known], decision.covariance[np.ix_(known, known)], previous
     options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": decision.cost_bps / 1e4 / days}
-    options |= {"benchmark": decision.benchmark, "constraints": constraints}
-    fewest = _fewest_trades(decision.previous, constraints)
+    options["benchmark"] = None if decision.benchmark is None else decision.benchmark[known]
+    options["constraints"] = constraints
+    fewest = _fewest_trades(previous, constraints)
     if constraints is None or not (constraints.limits or fewest > _TOLERANCE):
         path = turnover_frontier(*data, most=_MOST_TURNOVER, **options)
         stop, gap = path.stops_paying_at, float(path.gap.max())

@@ -23,43 +23,42 @@ def decide_market(
     turnover_l1: float,
     risk_aversion: float = RISK_AVERSION,
     cost_bps: float = COST_BPS,
-    **terms: Any,
-) -> MarketDecision:
-    """The decision for a table (time, m) that `state` has read, with gaps or without; None: equal weights."""
-    if np.isnan(returns).any():
-        given = returns, previous, turnover_l1, risk_aversion, cost_bps
-        return market_decision_with_gaps(policy, state, *given, **terms)
-    held = np.full(returns.shape[1], 1.0 / returns.shape[1]) if previous is None else previous
-    return market_decision(policy, state, held, turnover_l1, risk_aversion, cost_bps, **terms)
-
-
-def market_decision_with_gaps(
-    policy: MarketPolicy,
-    state: MarketState,
-    returns: np.ndarray,
-    previous: np.ndarray | None,
-    turnover_l1: float,
-    risk_aversion: float = RISK_AVERSION,
-    cost_bps: float = COST_BPS,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
 ) -> MarketDecision:
-    """The decision for a table (time, m) with gaps that `state` has read, by the rules of `Availability`.
+    """The decision for a table (time, m) that `state` has read; with gaps by the rules of `Availability`.
 
     Without current weights those that can be held are equal. Delisted assets are sold outside the turnover budget.
     """
-    can, m = Availability.of(returns), returns.shape[1]
+    holes, m = bool(np.isnan(returns).any()), returns.shape[1]
+    can = Availability.of(returns)
+    known = can.known if holes else np.ones(m, dtype=bool)
+    given = known / known.sum() if previous is None else previous
+    terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
+    if not holes:
+        return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
     enough_assets(can)
-    known = can.known
-    given = np.where(known, 1.0, 0.0) / known.sum() if previous is None else previous
     start = can.after_sales(given)
     rules, reference = can.constraints(constraints, start), can.benchmark(benchmark, start)
-    options: dict[str, Any] = {"constraints": rules.among(start, known), "known": known}
-    options["benchmark"] = None if reference is None else reference[known]
+    terms |= {"known": known, "constraints": rules.among(start, known)}
+    terms["benchmark"] = None if reference is None else reference[known]
     try:
-        made = market_decision(policy, state, start[known], turnover_l1, risk_aversion, cost_bps, **options)
+        made = market_decision(policy, state, start[known], **terms)
     except InputError as error:
         raise InputError(f"{error}{_kept(can, rules, start)}") from None
+    return _over_all(made, given, start, can, rules, reference)
+
+
+def _over_all(
+    made: MarketDecision,
+    given: np.ndarray,
+    start: np.ndarray,
+    can: Availability,
+    rules: Constraints,
+    reference: np.ndarray | None,
+) -> MarketDecision:
+    """A decision about the known assets as one about all: the others keep the weights of `start`."""
+    m, known = len(start), can.known
 
     def whole(part: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
         full = np.broadcast_to(rest, (m,)).copy()

@@ -30,26 +30,43 @@ def solve_observation(
 
     λ is the observation's unless given. Where the budget does not reach the constraints the best portfolio without a
     budget is returned, which the engine approaches as far as the budget allows; there is no solution then to start the
-    next decision from.
+    next decision from. Under constraints, weights that cannot change are fixed; where they leave no portfolio, the
+    current weights are returned.
     """
     previous, risk = observation.previous, observation.risk_aversion if risk_aversion is None else risk_aversion
     lead, m = previous.shape[:-1], previous.shape[-1]
     gamma = np.broadcast_to(observation.turnover_l1, lead)
     options: dict[str, Any] = {"risk_aversion": risk, "benchmark": observation.benchmark}
-    options["constraints"] = observation.constraints
-    try:
-        solved = solve_portfolio(mean, covariance, previous, turnover_l1=gamma, cost=cost, start=start, **options)
-        return solved.weights, solved
-    except InputError:
-        if observation.constraints is None:
-            raise
+    rules, frozen = observation.constraints, observation.frozen
+    halted = rules is not None and frozen is not None and bool(frozen.any())
+    if not halted:
+        options["constraints"] = rules
+        try:
+            solved = solve_portfolio(mean, covariance, previous, turnover_l1=gamma, cost=cost, start=start, **options)
+            return solved.weights, solved
+        except InputError:
+            if rules is None:
+                raise
     means, costs = np.broadcast_to(mean, previous.shape), np.broadcast_to(cost, previous.shape)
     matrices, weights = np.broadcast_to(covariance, (*lead, m, m)), np.empty(previous.shape)
     for place in np.ndindex(lead):
         data = means[place], matrices[place], previous[place]
-        try:
-            found = solve_portfolio(*data, turnover_l1=gamma[place], cost=costs[place], **options)
-        except InputError:
-            found = solve_portfolio(*data, turnover_l1=_UNLIMITED, cost=costs[place], **options)
-        weights[place] = found.weights
+        if halted:
+            assert rules is not None
+            assert frozen is not None
+            options["constraints"] = rules.fix(previous[place], frozen)
+        weights[place] = _reach(data, float(gamma[place]), costs[place], options, may_stay=halted)
     return weights, None
+
+
+def _reach(
+    data: tuple[np.ndarray, ...], gamma: float, cost: np.ndarray, options: dict[str, Any], may_stay: bool
+) -> np.ndarray:
+    """The best portfolio within the budget, or else without one; the current weights if there is none and they may."""
+    for budget in (gamma, _UNLIMITED):
+        try:
+            return solve_portfolio(*data, turnover_l1=budget, cost=cost, **options).weights
+        except InputError:
+            if budget == _UNLIMITED and not may_stay:
+                raise
+    return data[2]

@@ -161,8 +161,9 @@ def rollout(
     Parameters
     ----------
     returns : (series, time, m), or (time, m), or Universe
-        A `Universe` has assets that come and go; the strategy is given those of the moment, with complete windows, and
-        its answer is put back in place. Its window counts. See `markets/universe.py` for the rules.
+        A `Universe` has assets that come and go; the strategy is given those of the moment, with complete windows and
+        their constraints, and its answer is put back in place. Its window counts. See `markets/universe.py` for the
+        rules.
     strategy : Strategy
     turnover_l1 : number or sequence
         Budgets γ on ‖s_t − p_t‖₁.
@@ -189,8 +190,6 @@ def rollout(
     risk = validate_risk_aversion(risk_aversion)
     cost = validate_cost(cost_bps)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
-    fixed = constraints is None and benchmark is None
-    expect(universe is None or fixed, "constraints", "neither these nor a benchmark if assets come and go", "one")
     shape = (len(array), len(budgets), *array.shape[1:])
     if strategy.wants_hindsight:
         if oracle is None:
@@ -200,7 +199,7 @@ def rollout(
         expect(fits, "oracle", f"finite numbers of shape {shape}", found)
     weights = _starting_weights(shape, universe)
     raw = weights.copy()
-    for t, assets in _steps(array, universe, window):
+    for t, assets, rules, reference in _steps(array, universe, window, constraints, benchmark):
         if progress is not None:
             progress(t - window, shape[2] - window)
         now = weights[:, :, t - 1]
@@ -209,7 +208,7 @@ def rollout(
         past, place = slice(t - window, t), slice(None) if assets is None else assets
         hindsight = _within(oracle[:, :, past], place) if oracle is not None and strategy.wants_hindsight else None
         frozen = None if universe is None else ~universe.tradable[t, place]
-        now = _within(now, place)
+        now = now.copy() if universe is None else universe.availability(t).after_sales(now)[..., place]
         seen = Observation(
             array[:, past, place].copy(),
             _within(weights[:, :, past], place),
@@ -219,25 +218,35 @@ def rollout(
             t,
             now.copy(),
             cost,
-            constraints,
+            rules,
             None if assets is None else assets.copy(),
             None if frozen is None else frozen.copy(),
-            benchmark,
+            reference,
         )
         if assets is not None:
             raw[:, :, t] = weights[:, :, t] = 0.0
         raw[:, :, t, place] = _answer(strategy, seen)
-        weights[:, :, t, place] = _project(raw[:, :, t, place], now, budgets, constraints, frozen)
+        weights[:, :, t, place] = _project(raw[:, :, t, place], now, budgets, rules, frozen)
     return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from)
 
 
-def _steps(array: np.ndarray, universe: Universe | None, window: int) -> Iterator[tuple[int, np.ndarray | None]]:
-    """Every step of a rollout with the assets of the moment; None for all of them."""
+_Step = tuple[int, np.ndarray | None, Constraints | None, np.ndarray | None]
+
+
+def _steps(
+    array: np.ndarray,
+    universe: Universe | None,
+    window: int,
+    constraints: Constraints | None,
+    benchmark: np.ndarray | None,
+) -> Iterator[_Step]:
+    """Every step of a rollout with the assets of the moment (None for all), their constraints and benchmark."""
     if universe is None:
-        yield from ((t, None) for t in range(window, array.shape[1]))
+        yield from ((t, None, constraints, benchmark) for t in range(window, array.shape[1]))
         return
     for segment in universe.segments():
-        yield from ((t, segment.assets) for t in range(segment.start, segment.stop))
+        terms = universe.terms(segment, constraints, benchmark)
+        yield from ((t, segment.assets, *terms) for t in range(segment.start, segment.stop))
 
 
 def _starting_weights(shape: tuple[int, ...], universe: Universe | None) -> np.ndarray:
@@ -249,12 +258,13 @@ def _starting_weights(shape: tuple[int, ...], universe: Universe | None) -> np.n
 
 
 def _within(weights: np.ndarray, assets: slice | np.ndarray) -> np.ndarray:
-    """A copy of weights (..., m) of some assets, of sum 1: what was in others is put into these in proportion."""
+    """A copy of weights (..., m) of some assets: what was in others is put into these in proportion."""
     if isinstance(assets, slice):
         return weights.copy()
-    part = weights[..., assets]
+    part, whole = weights[..., assets], weights.sum(-1, keepdims=True)
     total = part.sum(-1, keepdims=True)
-    return np.asarray(np.divide(part, total, out=np.full(part.shape, 1.0 / part.shape[-1]), where=total > 0))
+    even = np.full(part.shape, 1.0 / part.shape[-1])
+    return np.asarray(whole * np.divide(part, total, out=even, where=total > 0))
 
 
 def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float, window: int) -> np.ndarray:
@@ -329,13 +339,7 @@ def _project(
 ) -> np.ndarray:
     """The nearest feasible weights, (series, budgets, m); an answer that is feasible to rounding stays as it is."""
     if constraints is not None:
-        m, per_row = raw.shape[-1], np.broadcast_to(budgets, raw.shape[:-1]).ravel()
-        rows, now = raw.reshape(-1, m).copy(), previous.reshape(-1, m)
-        excess = [constraints.excess(*row) for row in zip(rows, now, per_row, strict=True)]
-        off = np.flatnonzero(np.array(excess) > _ROUNDING)
-        if off.size:
-            rows[off] = nearest_portfolio(rows[off], now[off], per_row[off], constraints)
-        return rows.reshape(raw.shape)
+        return _project_onto(raw, previous, budgets, constraints, frozen)
     if frozen is not None and frozen.any():
         return _project_around(raw, previous, budgets, frozen)
     slack = np.maximum(np.abs(raw.sum(-1) - 1), np.abs(raw - previous).sum(-1) - budgets)
@@ -343,6 +347,27 @@ def _project(
         return raw
     gamma = torch.from_numpy(np.array(np.broadcast_to(budgets, raw.shape[:-1])))
     return np.asarray(project_portfolio(torch.from_numpy(raw.copy()), torch.from_numpy(previous.copy()), gamma))
+
+
+def _project_onto(
+    raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray, constraints: Constraints, frozen: np.ndarray | None
+) -> np.ndarray:
+    """The same under constraints; where weights that cannot change leave no portfolio, nothing is traded."""
+    m, per_row = raw.shape[-1], np.broadcast_to(budgets, raw.shape[:-1]).ravel()
+    rows, now = raw.reshape(-1, m).copy(), previous.reshape(-1, m)
+    halted = frozen is not None and bool(frozen.any())
+    rules = [constraints.fix(held, frozen) if frozen is not None and halted else constraints for held in now]
+    excess = [one.excess(*row) for one, row in zip(rules, zip(rows, now, per_row, strict=True), strict=True)]
+    off = np.flatnonzero(np.array(excess) > _ROUNDING)
+    if not halted and off.size:
+        rows[off] = nearest_portfolio(rows[off], now[off], per_row[off], constraints)
+    for i in off if halted else ():
+        row = slice(i, i + 1)
+        try:
+            rows[row] = nearest_portfolio(rows[row], now[row], per_row[row], rules[i])
+        except InputError:
+            rows[row] = now[row]
+    return rows.reshape(raw.shape)
 
 
 def _project_around(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray, frozen: np.ndarray) -> np.ndarray:

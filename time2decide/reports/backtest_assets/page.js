@@ -79,7 +79,7 @@ function drawComparison() {
 }
 function drawFrontier() {
   const curve = D.decision.frontier.curve, now = D.decision, x = curve.turnover_l1.map((turnover) => 100 * turnover);
-  const here = { x: [100 * now.turnover], y: [1e4 * gainAt(now.turnover)] }, budget = 100 * now.turnover_l1;
+  const here = { x: [100 * now.turnover_from_budget], y: [1e4 * gainAt(now.turnover_from_budget)] }, budget = 100 * now.turnover_l1;
   const line = dark() ? "#9aa5b1" : "#5b6570";
   draw("frontier", [
     { x, y: curve.gain.map((gain) => 1e4 * gain), mode: "lines", name: "gain", line: { color: D.colours[D.own] ?? D.palette[0], width: 2.4 }, hovertemplate: "turnover %{x:.1f} %: gain %{y:.2f} bp<extra></extra>" },
@@ -189,9 +189,12 @@ function decisionTable() {
   at("latest").hidden = false;
   at("decided").textContent = !trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
     `${trades.length} of ${assets.length} assets: ${percent(now.turnover, 2)} turnover, budget ${percent(now.turnover_l1, 0)}` +
+    (now.forced_turnover > 5e-5 ? ` beyond ${percent(now.forced_turnover, 2)} forced by delisted assets` : "") +
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
     (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED.");
+  at("gaps").hidden = !now.gap_notes?.length;
+  at("gaps").replaceChildren(...(now.gap_notes ?? []).map((text) => make("li", text)));
   const rows = trades.map((asset) => ({
     asset, size: Math.abs(now.change[asset]), change: now.change[asset], weight: now.weights[asset], forecast: now.forecast[asset],
     spread: now.uncertainty?.weights[asset],
@@ -259,9 +262,9 @@ function frontierWords() {
     at("frontier").hidden = true;
     return;
   }
-  const here = gainAt(now.turnover), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
+  const here = gainAt(now.turnover_from_budget), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
   at("stops").textContent = `Expected gain in utility over ${over}, net of costs. Trading pays up to a turnover of ${percent(stop)}: ` +
-    `${number(1e4 * last.gain, 1)} bp of the portfolio. This decision trades ${percent(now.turnover)} for ${number(1e4 * here, 1)} bp.`;
+    `${number(1e4 * last.gain, 1)} bp of the portfolio. This decision trades ${percent(now.turnover_from_budget)} for ${number(1e4 * here, 1)} bp.`;
 }
 function drawReasons() {
   const why = D.decision.explanation, values = (from, names) => names.map((name) => 100 * from[name]);
