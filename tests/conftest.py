@@ -1,6 +1,7 @@
 """Shared settings: one torch thread per test process, and Hypothesis without deadlines on busy machines."""
 
 import os
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -58,10 +59,14 @@ def run(monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["time2decide", *map(str, arguments)])
         monkeypatch.chdir(cwd)
         capfd.readouterr()
-        from time2decide.cli.app import main
+        from time2decide.cli import main
 
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # `main` expects a process of its own
         with pytest.raises(SystemExit) as ended:
             main()
+        for number, handler in before.items():
+            signal.signal(number, handler)
         out, err = capfd.readouterr()
         return SimpleNamespace(returncode=ended.value.code, stdout=out, stderr=err)
 

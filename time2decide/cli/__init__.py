@@ -1,5 +1,5 @@
 """The command line, one file per command; `main` starts it."""
 
-from time2decide.cli.app import app, main
+from time2decide.cli.entry import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

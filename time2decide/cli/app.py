@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 from time2decide.cli.backtest import backtest
 from time2decide.cli.bench import bench
 from time2decide.cli.decide import decide
+from time2decide.cli.entry import complain
 from time2decide.cli.reproduce import report, reproduce
 from time2decide.cli.run import run
 from time2decide.cli.serve import serve
@@ -46,34 +45,16 @@ for command in (decide, verify, run, backtest, solve, reproduce, bench, report, 
 app.add_typer(train_app, name="train")
 
 
-def main() -> None:
-    """Run the command line: bad input is one line on standard error and exit code 2."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    gc.set_threshold(100_000)  # imports make a million objects and no garbage: looking for it is a tenth of `decide`
-    try:
-        code = app(standalone_mode=False)
+def run_command() -> int:
+    """Run the command of `sys.argv`; its exit code. Bad input is one line on standard error and 2."""
+    command = typer.main.get_command(app)
+    try:  # not through `app()`, which has an exit code of its own for a broken pipe
+        with command.make_context("time2decide", sys.argv[1:]) as context:
+            command.invoke(context)
+        return 0
+    except typer.Exit as ended:
+        return int(ended.exit_code)
     except InputError as error:
-        code = _complain(str(error))
+        return complain(str(error))
     except _CommandLineError as error:
-        code = _complain(error.format_message())
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
-    except BrokenPipeError:
-        code = 0
-    except OSError as error:  # a folder that is a file, no permission, a full disk
-        code = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
-    if code == 130:  # typer has caught the interrupt itself
-        print("time2decide: interrupted; stored rows are kept, start the same command again to resume", file=sys.stderr)
-    gc.freeze()  # the interpreter need not look for garbage once more at its end: a fifth of `decide`
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _complain(message: str) -> int:
-    if not message.strip():  # a bare `time2decide` has printed its help
-        return 2
-    print("time2decide: " + " ".join(message.split()), file=sys.stderr)
-    return 2
-
-
-if __name__ == "__main__":
-    main()
+        return complain(error.format_message())

@@ -22,7 +22,11 @@ def console(width: int = 140) -> Any:
     """A rich console, of fixed width when output is not a terminal, so that tables in logs are not folded."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else width, highlight=False)
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with exit code 1
+
+    return Screen(width=None if sys.stdout.isatty() else width, highlight=False)
 
 
 def number(value: object) -> str:

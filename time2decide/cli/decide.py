@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, console, validate_source, values_flag
+from time2decide.core.files import validate_output_file
 from time2decide.core.validation import expect, validate_count, validate_positive
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ def _validate_files(file: str, out: Path | None, figure: Path | None) -> None:
             fits = path.suffix.lower() in kinds and path.parent.is_dir()
             expect(fits, name, f"a name ending in {' or '.join(kinds)} in an existing folder", path)
             expect(path.resolve() != Path(file).resolve(), name, "another file than the one that is read", path)
+            validate_output_file(name, path)
 
 
 def _wants_orders(current: Any, value: float | None) -> bool:

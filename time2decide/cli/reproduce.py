@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from time2decide.cli.console import console
 
 Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default.")]
 
@@ -73,7 +74,7 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        width = Console().width if sys.stdout.isatty() else None
+        width = console().width if sys.stdout.isatty() else None
         for table in (*tables, *claims_tables(claims)):
             typer.echo(table.text(width) + "\n")
         for picture in pictures:
@@ -125,4 +126,4 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
         takes = "\n".join(state["expected"] for state in states.values())
         counts = "\n".join(f"{state['stored']}/{state['tasks']}" for state in states.values())
         table.add_row(entry["id"], entry["title"], entry["paper"], "\n".join(states), takes, counts, end_section=True)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    console().print(table)

@@ -10,16 +10,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from time2decide.core.files import atomic_path, write_text
@@ -150,11 +151,20 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[
         plain[name] = one.clone() if tied else one
     header = {_INFO: json.dumps(dict(info)), _CHECKSUM: checksum(plain)}
     with atomic_path(path) as temporary:
-        try:
-            save_file(plain, temporary, metadata=header)
-        except SafetensorError as error:  # a full disk, say
-            raise OSError(one_line(error)) from None
+        temporary.write_bytes(save(plain, metadata=header))  # `save_file` hides the file from other users
     return path
+
+
+def save_foreign(folder: Path, save: Callable[[str], Any]) -> None:
+    """Write a model of another package with its own `save(folder)`; each file takes its place whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".") as temporary:
+        try:
+            save(temporary)
+        except SafetensorError as error:  # a full disk, say
+            raise OSError(None, one_line(error), str(folder)) from None
+        for file in sorted(Path(temporary).iterdir()):
+            os.replace(file, folder / file.name)
 
 
 def load_tensors(

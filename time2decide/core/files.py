@@ -1,30 +1,61 @@
-"""Where results go: checked before the work, written whole."""
+"""Where results go: checked before the work, written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from time2decide.core.validation import InputError, expect
+
+_ABANDONED = 3600.0  # seconds after which nobody writes to a temporary file any more
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A file beside `path` to write to, which then takes its place; readers see the old one or the new one.
 
-    Its name is not used twice, so that several processes may write at once; the last one counts.
+    Its name is not used twice, so that several processes may write at once; the last one counts. What a killed process
+    left behind is removed an hour later. An `OSError` names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{secrets.token_hex(8)}.part"
+    _remove_abandoned(path.parent)
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # not the temporary one; a full disk names none
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for left in folder.glob(f".{16 * '[0-9a-f]'}.part"):
+        with suppress(OSError):  # another process was first
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
+
+
+def append_line(file: BinaryIO, line: bytes) -> None:
+    """Write a line to a file opened for appending and wait until it is on the disk; the whole of it, or nothing."""
+    handle = file.fileno()
+    end = os.fstat(handle).st_size
+    try:
+        while line:  # a disk that fills takes a part first, without an error
+            line = line[os.write(handle, line) :]
+        os.fsync(handle)
+    except BaseException as error:  # an interrupt too
+        os.ftruncate(handle, end)
+        if isinstance(error, OSError):
+            error.filename = str(file.name)
+        raise
 
 
 def validate_output_folder(name: str, path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from time2decide.core.digests import digest
+from time2decide.core.files import append_line
 from time2decide.core.validation import InputError
 
 _CHAIN, _CHECKSUM = "after", "checksum"  # fields of every line: checksum of the line before, and of this one
@@ -68,9 +69,8 @@ class Journal:
         entry = {**content, _CHAIN: after}
         entry[_CHECKSUM] = digest(entry, 64)
         new = not self.path.exists()
-        with self.path.open("ab", buffering=0) as file:
-            file.write(_line(entry) + b"\n")
-            _synchronise(file)
+        with self.path.open("ab") as file:
+            append_line(file, _line(entry) + b"\n")
         if new:
             _synchronise_folder(self.path.parent)
         return dict(json.loads(_line(entry)))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from time2decide.core.digests import digest
+from time2decide.core.files import append_line
 from time2decide.core.provenance import provenance
 from time2decide.core.validation import InputError, expect
 
@@ -165,9 +166,7 @@ class Store:
             fcntl.flock(file, fcntl.LOCK_EX)
             if file.tell() and not _ends_with_newline(file):
                 text = "\n" + text  # close the torn line of a killed writer
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+            append_line(file, text.encode())
 
 
 def _is_whole(line: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import one_line
+from time2decide.core.checkpoints import one_line, save_foreign
 from time2decide.core.files import write_text
 from time2decide.core.training import STATE, LoopConfig, Report, fit
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
@@ -166,7 +166,7 @@ def train_chronos(
     loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle", clip_norm=1.0)
     settings = {"training": asdict(config), "model": backbone.name}
     done = fit(backbone, loss, loop, state=folder / STATE, settings=settings, report=report)
-    backbone.model.save_pretrained(folder)
+    save_foreign(folder, backbone.model.save_pretrained)
     notes = {"training": asdict(config), "start": backbone.name, "seconds": round(done.seconds)}
     write_text(folder / "training.json", json.dumps(notes, indent=2) + "\n")
     return backbone.eval()

@@ -1,0 +1,63 @@
+"""Files are written whole or not at all, on a full disk, after an interrupt and after a kill."""
+
+import errno
+import os
+import resource
+import time
+
+import pytest
+
+from time2decide.core.files import append_line, atomic_path, write_text
+
+
+@pytest.fixture
+def full_after():
+    """Files of this process may not grow beyond a number of bytes: a disk that is full by then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, full_after):
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+    full_after(1000)
+    with pytest.raises(OSError, match="File too large") as caught:
+        write_text(path, 2000 * "x")
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("room", [0, 1, 999])
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path, full_after, room):
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\n")
+    full_after(6 + room)
+    with path.open("ab") as file, pytest.raises(OSError, match="File too large") as caught:
+        append_line(file, 1000 * b"x" + b"\n")
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"first\n"
+
+
+def test_an_interrupt_takes_a_line_back(tmp_path, monkeypatch):
+    path = tmp_path / "lines"
+
+    def interrupted(handle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with path.open("ab") as file, pytest.raises(KeyboardInterrupt):
+        append_line(file, b"line\n")
+    assert path.read_bytes() == b""
+
+
+def test_what_a_killed_process_left_is_removed_after_an_hour(tmp_path):
+    old, young, other = (tmp_path / name for name in (f".{'0' * 16}.part", f".{'1' * 16}.part", ".mine.part"))
+    for path in (old, young, other):
+        path.write_text("x")
+    for path in (old, other):
+        os.utime(path, (time.time() - 4000,) * 2)
+    with atomic_path(tmp_path / "file") as temporary:
+        temporary.write_text("y")
+    assert {path.name for path in tmp_path.iterdir()} == {young.name, other.name, "file"}
