@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from time2decide.backtesting.baselines import PredictThenOptimise
+from time2decide.backtesting.baselines import PredictThenOptimise, backbone_pto
 from time2decide.bench.portfolio_solver import Cell, by_clarabel
 from time2decide.bench.timing import interleaved, one_thread, ratio
+from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.allocation import mean_variance_step
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.lmc import (
@@ -38,6 +39,7 @@ from time2decide.markets.lmc import (
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
 from time2decide.qp import QP, project_portfolio, solve_exact
 from time2decide.qp.certificate import Arrays
 from time2decide.qp.engines import by_daqp, lift
@@ -249,13 +251,17 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
         pairs = zip(raw.reshape(-1, raw.shape[-1]), past.previous.reshape(-1, raw.shape[-1]), strict=True)
         return np.stack([by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
 
-    peers: dict[str, Callable[[], object]] = {
+    repaired = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), "paper-repaired")
+    pto_timepfn = backbone_pto(TimePFN.from_pretrained(), returns_scale=100.0)
+    ways: dict[str, Callable[[], object]] = {
         "time2decide": lambda: feasible(ours.decide(past)),
         "network": lambda: ours.decide(past),
         "pto": lambda: pto.decide(past),
         "slsqp": paper,
+        "repaired": lambda: feasible(repaired.decide(past)),  # the paper's architecture
+        "pto_timepfn": lambda: pto_timepfn.decide(past),  # on its backbone
     }
-    times = interleaved(peers, rounds=2 if quick else 15)
+    times = interleaved(ways, rounds=2 if quick else 15)
     decisions = series * budgets
     held = feasible(ours.decide(past))
     return {
@@ -264,6 +270,7 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
         **{f"{name}_us": 1e6 * float(np.median(values)) / decisions for name, values in times.items()},
         "ratio": ratio(times, "pto", "time2decide"),
         "ratio_paper": ratio(times, "slsqp", "time2decide"),
+        "ratio_repaired": ratio(times, "repaired", "time2decide"),
         "violation": float(max(0.0, -held.min(), np.abs(held.sum(-1) - 1).max())),
     }
 

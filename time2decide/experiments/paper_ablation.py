@@ -29,7 +29,7 @@ from time2decide.policy.repaired_training import REPAIRED_PRESETS, RepairedTrain
 from time2decide.simulation.engine import Strategy
 
 _FULL, _SFT = "repaired", "no covariance tokens (SFT)"
-_JOINT = {"readout": None, "normalisation": "joint"}
+_JOINT: dict[str, Any] = {"readout": None, "normalisation": "joint"}
 #: Arm -> changes of the model's switches, and of the recipe.
 ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     _FULL: ({}, {}),
@@ -48,10 +48,13 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no return loss": ({}, {"return_weight": 0.0}),
 }
 #: With and without covariance tokens, by what the read-out knows of the size of returns.
-PAIRS = {
+PAIRS: dict[str, tuple[str, str]] = {
     "sizes restored in the read-out": (_FULL, _SFT),
-    "one normalisation for all returns": tuple(ARMS)[2:4],
-    "every channel normalised": tuple(ARMS)[4:6],
+    "one normalisation for all returns": (
+        "literal read-out, joint normalisation",
+        "literal read-out, joint normalisation, SFT",
+    ),
+    "every channel normalised": ("literal read-out", "literal read-out, SFT"),
 }
 _RISKS = (RISK_AVERSION, 10.0, 100.0)
 _BUDGETS = (0.5, 1.0, 2.0)
@@ -67,7 +70,7 @@ def tasks(preset: str) -> list[Config]:
     if preset == "paper":
         shared |= {"steps": 5_000, "evaluation": [30, 928]}
     paired = [arm for pair in PAIRS.values() for arm in pair]
-    arms = {"clean": ARMS, "noisy-matched": paired}
+    arms = {"clean": list(ARMS), "noisy-matched": paired}
     return [{"market": market, "arm": arm, **shared} for market, some in arms.items() for arm in (_REFERENCES, *some)]
 
 
@@ -75,9 +78,14 @@ def recipe_of(config: Config) -> RepairedTraining:
     """The recipe of an arm, on one market; its pool of own histories is as much shorter as its training."""
     base = REPAIRED_PRESETS[config["recipe"]]
     switches, changes = ARMS[config["arm"]]
-    sizes = {"episodes": max(3, base.episodes // 2), "episode_steps": max(3, base.episode_steps // 2)}
+    sizes: dict[str, Any] = {"episodes": max(3, base.episodes // 2), "episode_steps": max(3, base.episode_steps // 2)}
     model = replace(base.model, **switches)
-    here = {"markets": (config["market"],), "risks": _RISKS, "steps": config["steps"], "seed": config["seed"]}
+    here: dict[str, Any] = {
+        "markets": (config["market"],),
+        "risks": _RISKS,
+        "steps": config["steps"],
+        "seed": config["seed"],
+    }
     return replace(base, model=model, **here, **sizes, **changes)
 
 
@@ -189,7 +197,7 @@ _MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}  
 
 def risk_tasks(preset: str) -> list[Config]:
     """One task per market, λ and strategy; a checkpoint is named by its weights."""
-    risks, markets = _RISKS[1:], ("clean", "noisy", "noisy-matched")
+    risks, markets = list(_RISKS[1:]), ["clean", "noisy", "noisy-matched"]
     sizes: Config = {"evaluation": [30, 200 if preset == "cpu" else 928], "length": 1024, "seed": 0}
     if preset == "smoke":
         risks, markets, sizes = risks[:1], markets[:1], {"evaluation": [2, 3], "length": 128, "seed": 0}

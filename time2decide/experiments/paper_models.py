@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
+from time2decide.core.digests import fingerprint
 from time2decide.core.provenance import provenance
 from time2decide.core.table import Table, quantity, with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
@@ -30,7 +31,7 @@ from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModelStrategy, pretrained_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,
@@ -43,10 +44,12 @@ from time2decide.simulation.metrics import score, squared_distance
 
 #: In a configuration -> name of the strategy.
 MODELS = {"time2decide": "paper-time2decide", "sft": "paper-sft"}
+_UNTRAINED = ("references", "repaired")  # models of tasks that train nothing
 _OURS, _SFT, _PTO = "paper-time2decide", "paper-sft", "pto-timepfn"
 #: Strategy -> row of the paper's tables of the sweep, and of its table on fine-tuning the forecaster.
 _SWEEP_ROWS = {_OURS: "Time2Decide", _SFT: "SFT", "uniform": "Uniform", "pretrained": "Pretrained"}
 _SWEEP_ROWS |= {_PTO: "Predict-then-Optimize"}
+_REPAIRED = "paper-repaired"
 _FINETUNED_ROWS = {_PTO: "Original Checkpoint", "pto-timepfn-finetuned": "Fine-tuned on Noisy Data"}
 #: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
 CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
@@ -146,6 +149,7 @@ def sweep_tasks(preset: str) -> list[Config]:
         budgets, weights = [0.5, 1.0, 2.0], [0, 100, 3000, 40000]
     shared = {"seed": 0, **SIZES[preset]}
     found: list[Config] = [{"market": m, "model": "references", "budgets": budgets, **shared} for m in markets]
+    found += [{"market": m, **_repaired_task(budgets), **shared} for m in markets]
     for budget in sorted(budgets, key=lambda b: b != 1.0):
         for weight in weights:
             for market in markets:
@@ -154,8 +158,23 @@ def sweep_tasks(preset: str) -> list[Config]:
     return found
 
 
+def _repaired_task(budgets: list[float]) -> Config:
+    """The bundled repaired model, named by its weights, beside the literal ones."""
+    weights = fingerprint(PaperModel.BUNDLED["repaired"] / "model.safetensors")
+    return {"model": "repaired", "network": weights, "budgets": budgets}
+
+
+def _repaired_rows(config: Config) -> list[Row]:
+    """Scores of the bundled repaired model on its own history: one model for all budgets and markets."""
+    strategy, budgets = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), _REPAIRED), config["budgets"]
+    rows = scored(strategy, config, "evaluation", budgets)
+    return [{"strategy": _REPAIRED, "turnover_l1": g, **row} for g, row in zip(budgets, rows, strict=True)]
+
+
 def run_sweep(config: Config) -> list[Row]:
-    """Fine-tune one model and roll it out, or roll out the references."""
+    """Fine-tune one model and roll it out, or roll out the references or the repaired model."""
+    if config["model"] == "repaired":
+        return _repaired_rows(config)
     backbone = backbone_of(config["backbone"])
     scale = recipe_of(config).returns_scale
     if config["model"] == "references":
@@ -186,7 +205,7 @@ def run_sweep(config: Config) -> list[Row]:
 
 def chosen_rows(rows: list[Row]) -> dict[str, Row]:
     """Strategy -> its row at one market and budget; of a learned one that with the least MSE on validation series."""
-    found = {row["strategy"]: row for row in rows if row["model"] == "references"}
+    found = {row["strategy"]: row for row in rows if row["model"] in _UNTRAINED}
     for name in MODELS.values():
         own = [row for row in rows if row["strategy"] == name]
         parts = {
@@ -241,6 +260,7 @@ def sweep_tables(rows: list[Row]) -> list[Table]:
     series, steps = rows[0]["evaluation"]
     note = (
         f"paper-time2decide, paper-sft: the paper's architecture, {_trained(rows)}, far from the paper's training. "
+        "paper-repaired: the same architecture with its repairs, one model for all γ and both markets. "
         f"Preset {rows[0]['preset']}: {series} evaluation series × {steps} decisions, own history, raw MSE before the "
         "projection. ±: standard error over series. Brackets: the paper's full-size models on 30 series × 928 "
         "decisions. chosen: λ_r with the least MSE of a rollout on validation series; in brackets the paper's best, "
@@ -251,7 +271,7 @@ def sweep_tables(rows: list[Row]) -> list[Table]:
     found = []
     for market, here in grouped(rows, "market").items():
         for budget, chosen in sorted(grouped(here, "turnover_l1").items()):
-            weights = sorted({row["return_weight"] for row in chosen if row["model"] != "references"})
+            weights = sorted({row["return_weight"] for row in chosen if row["model"] not in _UNTRAINED})
             columns = ["strategy", *(f"λ_r={weight:g}" for weight in weights), "chosen"]
             cells = _sweep_cells(chosen, weights, published(f"lambda_r_sweep_{market}"))
             found.append(Table(f"{market}, γ={budget:g}: MSE to the oracle (paper's)", columns, cells, note))
@@ -261,8 +281,8 @@ def sweep_tables(rows: list[Row]) -> list[Table]:
 def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, str], float]) -> list[list[str]]:
     cells, budget = [], rows[0]["turnover_l1"]
     best = chosen_rows(rows)
-    for row in (row for row in rows if row["model"] == "references"):
-        theirs = paper.get((f"gamma={budget};lambda_r=0", _SWEEP_ROWS[row["strategy"]]))
+    for row in (row for row in rows if row["model"] in _UNTRAINED):
+        theirs = paper.get((f"gamma={budget};lambda_r=0", _SWEEP_ROWS.get(row["strategy"], "")))
         cells.append([row["strategy"], *["–"] * len(weights), _mse(row, theirs)])
     for name in (name for name in MODELS.values() if name in best):
         own = {row["return_weight"]: row for row in rows if row["strategy"] == name}
@@ -287,11 +307,14 @@ def finetuned_tasks(preset: str) -> list[Config]:
     """One task per market and seed; the paper shows the noisy one."""
     markets = ["noisy"] if preset == "smoke" else ["noisy", "noisy-matched", "clean"]
     sizes = SIZES[preset] | ({"evaluation": [10, 928]} if preset == "cpu" else {})
-    return [{"market": market, "seed": 0, **sizes} for market in markets]
+    found: list[Config] = [{"market": market, "seed": 0, **sizes} for market in markets]
+    return found + [{**task, **_repaired_task(list(BUDGETS))} for task in found]
 
 
 def run_finetuned(config: Config) -> list[Row]:
-    """Fine-tune, choose ρ for either checkpoint, score all four."""
+    """Fine-tune, choose ρ for either checkpoint, score all four; or score the repaired model."""
+    if config.get("model") == "repaired":
+        return _repaired_rows(config)
     original = backbone_of(config["backbone"])
     recipe = recipe_of(config)
     tuned, progress = fine_tune_forecaster(recipe, original)
@@ -364,7 +387,8 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
     note = (
         "pto-timepfn: the small backbone as trained on synthetic series; -finetuned: and on this market, "
         f"{_trained(rows)}. Brackets: the paper's full-size backbone on its noisy market. ±: standard error over "
-        "series. -shrunk: the forecast's deviations from their mean times ρ, chosen per γ on validation series."
+        "series. -shrunk: the forecast's deviations from their mean times ρ, chosen per γ on validation series. "
+        "paper-repaired: the paper's architecture, repaired, on the small backbone; it decides in one pass."
     )
     found = []
     for market, here in grouped(rows, "market").items():
@@ -373,7 +397,7 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
             mse = {row["turnover_l1"]: row for row in own}
             row = "" if market == "clean" else _FINETUNED_ROWS.get(name, "")
             line = [_mse(mse[b], paper.get((f"gamma={b}", row))) if b in mse else "–" for b in BUDGETS]
-            cells.append([name, *line, f"{own[0]['forecast_mse']:.3g}"])
+            cells.append([name, *line, f"{own[0]['forecast_mse']:.3g}" if "forecast_mse" in own[0] else "–"])
         series, steps = here[0]["evaluation"]
         caption = f"{market}: MSE of predict-then-optimise to the oracle (paper's), {series} series × {steps} decisions"
         found.append(Table(caption, ["strategy", *(f"γ={b:g}" for b in BUDGETS), "forecast MSE"], cells, note))
@@ -382,7 +406,7 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
 
 def starts_tasks(preset: str) -> list[Config]:
     """One training per model, budget and scale of the returns; every one is rolled out from both starts."""
-    budgets, scales, steps = ([1.0], [100.0], 2) if preset == "smoke" else ([1.0, 0.5, 2.0], [1.0, 100.0], 2_000)
+    budgets, scales, steps = ([1.0], [100.0], 2) if preset == "smoke" else ([1.0], [1.0, 100.0], 2_000)
     if preset == "paper":
         budgets = list(BUDGETS)
     sizes = SIZES[preset] | ({"evaluation": [1, 98]} if preset == "smoke" else {})
@@ -456,7 +480,7 @@ EXPERIMENTS = (
         id="literal-starts",
         title="The literal Time2Decide from two starts, with returns scaled or not, and what it reads",
         paper="None: the paper does not say what history it starts from",
-        presets={"smoke": "20 s", "cpu": "3 h", "paper": "days on one GPU"},
+        presets={"smoke": "20 s", "cpu": "20 min", "paper": "days on one GPU"},
         tasks=starts_tasks,
         run=run_starts,
         tables=starts_tables,

@@ -38,6 +38,7 @@ _MODULES = {
     "lambda-sweep": "paper_models",
     "finetuned-pto": "paper_models",
     "literal-starts": "paper_models",
+    "pto-scale": "pto_scale",
     "backbones": "backbones",
     "paper-ablation": "paper_ablation",
     "paper-risks": "paper_ablation",
