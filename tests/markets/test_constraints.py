@@ -34,6 +34,10 @@ def test_bad_fields_are_refused_when_made(given, message):
     [
         ({"lower": "a"}, "lower: expected numbers, found 'a'"),
         ({"lower": np.inf}, "lower: expected bounds that some weight meets"),
+        ({"upper": -np.inf}, "upper: expected bounds that some weight meets"),
+        ({"upper": [0.5, 0.5, np.nan, 0.5]}, "upper: expected a number or 4 numbers, found NaN"),
+        ({"upper": [0.5, 0.5, 0.5]}, r"upper: expected a number or 4 numbers, found shape \(3,\)"),
+        ({"lower": [0, 0.4, 0, 0], "upper": 0.3}, r"upper bound 0.3, found 0.4 \(asset 1\)"),
         ({"lower": 0.1 + 0.2, "upper": 0.3}, "upper bound 0.3, found 0.30000000000000004"),
     ],
 )
@@ -60,3 +64,50 @@ def test_constraints_with_arrays_can_be_compared_and_hashed():
     assert one == one
     assert one != other
     assert len({one, other}) == 2
+
+
+def test_rounding_of_current_weights_is_removed_and_nothing_else():
+    """Against the bounds and the net exposure; what is further outside stays: constraints change from day to day."""
+    capped = Constraints(upper=0.5)
+    lower, upper = capped.bounds(3)
+    held = np.array([[0.5 + 1e-9, 0.3, 0.2], [0.7, 0.2, 0.1], [0.4, 0.4, 0.2 + 3e-9]])
+    near = capped.inside(held, lower, upper)
+    assert near[0, 0] <= 0.5
+    np.testing.assert_allclose(near[1], held[1], atol=1e-15)
+    np.testing.assert_allclose(near.sum(-1), 1, atol=1e-15)
+    np.testing.assert_allclose(near, held, atol=1e-8)
+    far = np.array([[0.4, 0.4, 0.3]])
+    np.testing.assert_array_equal(capped.inside(far, lower, upper), far)
+    some_cash = Constraints(cash=(0.0, 0.5))
+    np.testing.assert_array_equal(some_cash.inside(held[2:], lower, np.ones(3)), held[2:])  # its sum is free
+
+
+def test_excess_is_that_of_the_constraint_broken_most():
+    one = Constraints(0.0, 0.6, cash=(0.0, 0.1), limits=(Limit("pair", 2 * GROUP, 0.4, 1.0),))  # 0.2 to 0.5 in units
+    held, previous = np.array([0.25, 0.15, 0.35, 0.2]), np.array([0.2, 0.2, 0.3, 0.3])
+    assert one.excess(held, previous, 0.5) == pytest.approx(0.0 - 0.05, abs=1e-12)  # cash has room for 0.05
+    for change, turnover, expected in (
+        ([0.4, 0, -0.2, -0.2], 9, 0.3),  # pair: 0.8 of 0.5
+        ([-0.3, 0, 0.3, 0], 9, 0.1),  # pair: 0.1 of 0.2; the first is -0.05, the third 0.65
+        ([0, 0, 0.3, -0.3], 9, 0.1),  # the last is -0.1
+        ([0, 0, 0.3, 0], 9, 0.25),  # cash is -0.25
+        ([0, 0, -0.1, -0.1], 9, 0.15),  # cash is 0.25
+        ([0, 0, 0, 0], 0.1, 0.15),  # trades 0.25
+    ):
+        assert one.excess(held + change, previous, turnover) == pytest.approx(expected, abs=1e-12), change
+
+
+def test_what_is_left_of_constraints_for_some_assets():
+    one = Constraints(0.0, [0.5, 0.6, 0.7, 0.8], limits=(Limit("pair", GROUP, 0.2, 0.9),), assets=tuple("ABCD"))
+    held, chosen = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, False, True, False])
+    rest = one.among(held, chosen)
+    assert rest.exposure == pytest.approx(0.4)
+    assert rest.assets == ("A", "C")
+    np.testing.assert_array_equal(rest.upper, [0.5, 0.7])
+    np.testing.assert_array_equal(rest.limits[0].coefficients, [1.0, 0.0])
+    assert (rest.limits[0].low, rest.limits[0].high) == pytest.approx((0.0, 0.7))
+    fixed = one.fix(held, chosen)
+    np.testing.assert_array_equal(fixed.lower, [0.1, 0, 0.3, 0])
+    np.testing.assert_array_equal(fixed.upper, [0.1, 0.6, 0.3, 0.8])
+    with pytest.raises(InputError, match="limit 'pair': expected 3 coefficients"):
+        one.limits_for(3)

@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,10 +8,12 @@ from time2decide.core.validation import InputError
 from time2decide.markets import (
     Constraints,
     FactorCovariance,
+    Limit,
     solve_portfolio,
     turnover_frontier,
     turnover_kernels,  # noqa: F401  (hundreds of assets: the compiled form)
 )
+from time2decide.markets import frontier as frontier_file
 from time2decide.markets.turnover_decision import duality_gap, duality_gaps
 
 
@@ -157,3 +160,74 @@ def test_one_possible_portfolio_is_a_certified_frontier():
         np.arange(6.0), np.eye(6), np.full(6, 1 / 6), risk_aversion=1.0, constraints=constraints
     )
     assert frontier.gap.max() <= 1e-12
+
+
+def test_a_path_with_a_ridge_is_solved_anew_until_nothing_is_lost(monkeypatch):
+    """Few of its points, each a little off: the frontier of the path without a ridge at every budget."""
+    mean, model, p = example(5, 8)
+    options = {"risk_aversion": 5.0, "cost": 2e-4, "benchmark": np.full(8, 1 / 8)}
+    exact = turnover_frontier(mean, model, p, **options)
+    real = frontier_file._path
+
+    def ridged(problem):
+        path = real(problem)
+        few = np.r_[0 : len(path.theta) : 3, len(path.theta) - 1]
+        return path._replace(theta=path.theta[few], nu=path.nu[few], weights=path.weights[few], exact=False)
+
+    monkeypatch.setattr(frontier_file, "_path", ridged)
+    found = turnover_frontier(mean, model, p, **options)
+    assert found.exact
+    assert len(found.turnover) > len(exact.turnover) / 3 + 1
+    assert found.gap.max() < 1e-12
+    budgets = np.linspace(0, 2, 80)
+    size = np.ptp(mean)
+    solved = solve_portfolio(mean, model, p, turnover_l1=budgets, **options)
+    np.testing.assert_allclose(solved.problem.utility(found.at(budgets)), solved.utility, rtol=0, atol=1e-8 * size)
+    inside = np.isin(np.round(found.turnover, 12), np.round(exact.turnover, 12))
+    assert inside.sum() >= 3
+    for name in ("utility", "risk", "expected_return", "price"):
+        values = np.interp(found.turnover[inside], exact.turnover, getattr(exact, name))
+        np.testing.assert_allclose(getattr(found, name)[inside], values, rtol=1e-6, atol=1e-12)
+
+
+def test_points_whose_rounding_shows_are_solved_afresh(monkeypatch):
+    mean, model, p = example(6, 10)
+    options = {"risk_aversion": 5.0, "cost": 1e-4, "benchmark": np.full(10, 0.1)}
+    exact = turnover_frontier(mean, model, p, **options)
+    real = frontier_file._measure
+
+    def rough(problem, path):
+        measured = real(problem, path)
+        bad = np.arange(len(measured.gap)) % 3 == 1
+        off = {
+            name: np.where(bad, 1.01, 1.0) * getattr(measured, name)
+            for name in ("utility", "risk", "expected_return", "price")
+        }
+        weights = np.where(bad[:, None], p, measured.weights)
+        return replace(measured, gap=np.where(bad, 1e-3, measured.gap), weights=weights, **off)
+
+    monkeypatch.setattr(frontier_file, "_measure", rough)
+    found = turnover_frontier(mean, model, p, **options)
+    assert found.gap.max() < 1e-12
+    for name in ("turnover", "price", "utility", "risk", "expected_return", "weights"):
+        np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-8, atol=1e-12, err_msg=name)
+
+
+def test_with_linear_limits_the_frontier_is_a_grid_of_decisions():
+    mean, model, p = example(7, 8)
+    group = np.array([1.0, 1, 1, 0, 0, 0, 0, 0])
+    limit = Limit("group", group, group @ p + 0.1, 1.0)  # not met by the current weights
+    options = {"risk_aversion": 5.0, "cost": 1e-4, "constraints": Constraints(limits=(limit,))}
+    frontier = turnover_frontier(mean, model, p, **options)
+    assert not frontier.exact
+    assert frontier.turnover[0] == pytest.approx(0.2, abs=1e-9)  # what must be moved into the group
+    assert (frontier.weights @ group >= limit.low - 1e-12).all()
+    apart = solve_portfolio(mean, model, p, turnover_l1=frontier.turnover[1:], **options)
+    np.testing.assert_allclose(frontier.utility[1:], apart.utility, atol=1e-13)
+    np.testing.assert_allclose(frontier.price[1:-1], apart.turnover_price[:-1], atol=1e-9)
+    np.testing.assert_allclose(frontier.weights[1:], apart.weights, atol=1e-8)
+    np.testing.assert_allclose(frontier.expected_return, frontier.weights @ mean, atol=1e-15)
+    risk = np.einsum("em,mn,en->e", frontier.weights, model.dense(), frontier.weights)
+    np.testing.assert_allclose(frontier.risk, risk, atol=1e-15)
+    assert frontier.price[-1] <= 1e-15  # it ends where trading stops to pay
+    assert (frontier.price[:-1] > 1e-15).all()

@@ -160,6 +160,19 @@ def test_the_gap_tells_points_that_small_residuals_do_not():
     assert not is_optimal(p, Point(0.5 * x[None], *none), 1e-8)[0]
 
 
+def test_rounding_excuses_a_gap_whatever_is_inactive():
+    """Ax is what is left of terms 1e9 times its size: rounding alone moves the objective by more than the tolerance."""
+    A, x = np.array([[1.0, -1.0], [-1.0, 1.0 + 2.0**-30]]), np.array([2.0**27, 2.0**27])
+    rounding = 50 * np.finfo(float).eps * np.abs(A) @ x
+    row, none = np.ones((1, 2)), np.zeros((1, 0))
+    for size, accepted in ((1.0, True), (10.0, False)):
+        for slack in (1.0, 2.0):  # inactive, without a multiplier
+            p = Arrays.of(QP(A, -A @ x + size * rounding, row, [slack * 2.0**29]))
+            assert is_optimal(p, Point(x[None], np.zeros((1, 1)), none, np.zeros((1, 2))), 1e-8)[0] == accepted
+            bounds = Arrays.of(QP(A, -A @ x + size * rounding, ub=slack * 2.0**29))
+            assert is_optimal(bounds, Point(x[None], none, none, np.zeros((1, 2))), 1e-8)[0] == accepted
+
+
 def test_equations_and_bounds_are_part_of_a_problem():
     rng = np.random.default_rng(2)
     for seed in range(10):

@@ -207,5 +207,5 @@ def test_large_sparse_singular_problems_around_a_known_answer(seed, monkeypatch)
     assert asked[:1] == [True]
     assert answer.status == "optimal"
     assert answer.objective == pytest.approx(x @ H @ x / 2 + b @ x, rel=1e-9)
-    assert np.abs(E @ answer.x - E @ x).max() < 1e-9
+    assert np.abs(E @ answer.x - E @ x).max() < 1e-8  # the tolerance asked for, of numbers of size one
     assert answer.x.min() >= 0

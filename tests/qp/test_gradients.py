@@ -123,6 +123,8 @@ def test_the_layer():
     torch.testing.assert_close(P.grad, P.grad.mT)
     x, z, y, box = QPLayer(duals=True)(P, b, c, h, torch.ones(1, 5, dtype=D), torch.zeros(1, dtype=D), lb=-1.0)
     assert (x.shape, z.shape, y.shape, box.shape) == ((8, 5), (8, 4), (8, 1), (8, 5))
+    with pytest.raises(InputError, match="A: expected symmetric"):
+        QPLayer()(torch.tensor([[1.0, 0.5], [0.0, 1.0]]), torch.zeros(2))
     with pytest.raises(ValueError, match="problem 0: expected one with an answer, found it infeasible"):
         QPLayer()(torch.eye(1), torch.zeros(1), torch.tensor([[1.0], [-1.0]]), torch.tensor([-1.0, -1.0]))
 

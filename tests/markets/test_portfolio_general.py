@@ -1,0 +1,138 @@
+"""Decisions with linear limits: the second family of solvers, its active sets and its certificate, by themselves."""
+
+import numpy as np
+import pytest
+
+from time2decide.core.validation import InputError
+from time2decide.markets import portfolio_general as general
+from time2decide.markets.portfolio_general import _Row
+from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
+
+
+def row(seed, m=7):
+    """One decision of size 1 with two limits, of which some bind; every third has cash."""
+    rng = np.random.default_rng(seed)
+    G = rng.normal(size=(m, m)) / 3
+    p, q = rng.dirichlet(np.ones(m)), rng.normal(size=m) / 2
+    group, beta = (rng.random(m) < 0.5).astype(float), rng.uniform(0.5, 1.5, m)
+    A = np.stack([group, beta])
+    low, high = np.array([group @ p - 0.05, -np.inf]), np.array([group @ p + 0.05, beta @ p + 0.02])
+    cash = np.array([0.0, 0.0, 0.0] if seed % 3 else [0.0, 0.3, rng.normal() / 4])
+    cost = rng.uniform(0, 0.02, m)
+    return _Row(G @ G.T, q, p, np.zeros(m), np.full(m, 0.8), cost, rng.uniform(0.1, 1.0), 1.0, cash, A, low, high)
+
+
+def value(one, s):
+    """The utility of weights."""
+    cash = one.cash[2] * (one.exposure - s.sum()) if one.cash[0] < one.cash[1] else 0.0
+    return one.q @ s - s @ one.Q @ s / 2 - one.cost @ np.abs(s - one.p) + cash
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_certificate_bounds_every_feasible_portfolio(seed):
+    one, rng = row(seed), np.random.default_rng(seed)
+    best = general.solve_row(one)
+    assert best.gap <= 1e-12
+    assert general._feasible(one, best.s)
+    for other in (general.solve_row(one._replace(q=rng.normal(size=7))).s for _ in range(5)):  # feasible too
+        assert value(one, other) <= value(one, best.s) + 1e-12
+        rough = general._certified(one, other, best.theta + rng.exponential() / 9, best.nu + 0.1, 2 * best.eta)
+        assert value(one, best.s) - value(one, other) <= rough.gap + 1e-12
+        same = general._certified(one, other, best.theta, best.nu, best.eta)
+        assert value(one, best.s) - value(one, other) <= same.gap + 1e-12
+
+
+@pytest.mark.parametrize("noise", [1e-7, 1e-3])
+def test_an_active_set_is_found_from_nearby(noise):
+    """From the answer moved a little, with prices that are a little off: the answer again, to rounding."""
+    recovered = 0
+    for seed in range(30):
+        one, rng = row(seed), np.random.default_rng(seed)
+        best = general.solve_row(one)
+        s = best.s + noise * rng.normal(size=7)
+        found = general._polish(one, s, best.theta * (1 + noise), best.nu + noise, best.eta + noise, 10 * noise)
+        if found is not None and found.gap < 1e-12:
+            recovered += 1
+            np.testing.assert_allclose(found.s, best.s, atol=1e-9)
+    assert recovered >= (30 if noise < 1e-6 else 20), recovered
+
+
+def test_what_contradicts_itself_changes():
+    """Each class, limit, budget and cash bound that the prices or the weights contradict, one at a time."""
+    one = row(3)._replace(
+        Q=np.zeros((7, 7)), A=np.array([[1.0, 0, 0, 0, 0, 0, 0]]), low=np.array([-1.0]), high=np.array([1.0])
+    )
+    one = one._replace(p=np.full(7, 0.1), cost=np.zeros(7), budget=0.5, lower=np.zeros(7), upper=np.full(7, 0.8))
+
+    def revised(state, s=0.1, a=0.0, theta=0.2, active=0, eta=0.0, binding=True, cash_at=0.0, nu=0.0, **given):
+        change, classes, limits = one._replace(**given), np.zeros(7, int), np.array([active])
+        classes[0], weights, q = state, np.full(7, 0.1), np.full(7, nu)
+        weights[0], q[0] = s, nu + a + eta
+        change = change._replace(q=q)
+        answer = general._Answer(weights, theta, nu, np.array([eta]), 0.0)
+        changed, binding, cash_at = general._revise(change, answer, classes, limits, binding, cash_at)
+        assert (classes[1:] == UNTOUCHED).all()
+        return changed, classes[0], limits[0], binding, cash_at
+
+    for state, s, a, now in (
+        (BOUGHT, 0.2, 0.2, BOUGHT),
+        (BOUGHT, 0.09, 0.2, UNTOUCHED),
+        (BOUGHT, 0.81, 0.2, AT_UPPER),
+        (SOLD, 0.05, -0.2, SOLD),
+        (SOLD, 0.11, -0.2, UNTOUCHED),
+        (SOLD, -0.01, -0.2, AT_LOWER),
+        (UNTOUCHED, 0.1, 0.19, UNTOUCHED),
+        (UNTOUCHED, 0.1, 0.21, BOUGHT),
+        (UNTOUCHED, 0.1, -0.21, SOLD),
+        (AT_UPPER, 0.8, 0.21, AT_UPPER),
+        (AT_UPPER, 0.8, 0.19, BOUGHT),
+        (AT_LOWER, 0.0, -0.21, AT_LOWER),
+        (AT_LOWER, 0.0, -0.19, SOLD),
+    ):
+        found = revised(state, s, a)
+        assert found[:2] == (state != now, now), (state, s, a)
+    assert revised(UNTOUCHED, 0.1, 0.21, upper=np.full(7, 0.1))[1] == UNTOUCHED  # no room to buy
+    assert revised(UNTOUCHED, 0.1, -0.21, lower=np.full(7, 0.1))[1] == UNTOUCHED
+    for active, eta, now in ((1, 0.1, 1), (1, -0.1, 0), (-1, -0.1, -1), (-1, 0.1, 0)):
+        assert revised(UNTOUCHED, active=active, eta=eta)[::2][1] == now
+    assert revised(UNTOUCHED, high=np.array([0.05]))[2] == 1
+    assert revised(UNTOUCHED, low=np.array([0.15]))[2] == -1
+    assert revised(UNTOUCHED, theta=-0.1)[3] is False
+    assert revised(UNTOUCHED, binding=False)[3] is False
+    assert revised(BOUGHT, s=0.7, a=0.2, binding=False)[3] is True
+    loose = {"cash": np.array([0.0, 0.3, 0.0]), "exposure": 0.8}  # cash is 0.1
+    assert revised(UNTOUCHED, cash_at=None, **loose)[4] is None
+    assert revised(UNTOUCHED, cash_at=None, **loose | {"exposure": 0.65})[4] == 0.0
+    assert revised(UNTOUCHED, cash_at=None, **loose | {"exposure": 1.1})[4] == 0.3
+    for cash_at, nu, now in ((0.0, 0.1, 0.0), (0.0, -0.1, None), (0.3, -0.1, 0.3), (0.3, 0.1, None)):
+        assert revised(UNTOUCHED, cash_at=cash_at, nu=nu, **loose)[4] == now
+    assert revised(UNTOUCHED, cash_at=0.0, nu=-0.1)[4] == 0.0  # fully invested: nothing to release
+
+
+def test_feasible_means_every_constraint():
+    one = row(1)
+    s = general.solve_row(one).s
+    assert general._feasible(one, s)
+    for change in (
+        {"lower": s + 1e-9},
+        {"upper": s - 1e-9},
+        {"cash": one.cash + np.array([1e-9, 1e-9, 0])},
+        {"cash": one.cash - np.array([1e-9, 1e-9, 0])},
+        {"budget": np.abs(s - one.p).sum() - 1e-9},
+        {"high": one.A @ s - 1e-9},
+        {"low": one.A @ s + 1e-9},
+    ):
+        assert not general._feasible(one._replace(**change), s)
+        assert general._feasible(one._replace(**change), s, 1e-8)
+
+
+def test_singular_equations_are_solved_near_the_guess():
+    matrix, right = np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([2.0, 2.0])
+    np.testing.assert_allclose(general._solve_kkt(matrix, right, np.array([3.0, 0.0])), [2.5, -0.5], atol=1e-14)
+    np.testing.assert_allclose(general._solve_kkt(np.eye(2), right, np.zeros(2)), [2.0, 2.0])
+
+
+def test_limits_that_no_portfolio_meets_are_a_contradiction():
+    one = row(1)
+    with pytest.raises(InputError, match="found a contradiction"):
+        general.solve_row(one._replace(low=np.array([2.0, -np.inf]), high=np.array([3.0, np.inf])))

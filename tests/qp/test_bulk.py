@@ -1,0 +1,82 @@
+"""The compiled kernel by itself: it solves what it is for, and accepts nothing that the rule would refuse."""
+
+import numpy as np
+import pytest
+
+from time2decide.qp import bulk
+from time2decide.qp.certificate import Arrays, OptimalityRule, Point
+
+
+def problems(seed, batch=24, n=6, m=5, p=2, boxed=True):
+    """Definite problems around a feasible point, most of whose constraints matter."""
+    rng = np.random.default_rng(seed)
+    G = rng.normal(size=(batch, n, n + 2))
+    inside = rng.normal(size=(batch, n))
+    C, E = rng.normal(size=(batch, m, n)), rng.normal(size=(batch, p, n))
+    far = np.full((batch, n), np.inf)
+    return Arrays(
+        G @ G.transpose(0, 2, 1),
+        4 * rng.normal(size=(batch, n)),
+        C,
+        np.einsum("bij,bj->bi", C, inside) + rng.exponential(0.3, (batch, m)),
+        E,
+        np.einsum("bij,bj->bi", E, inside),
+        inside - rng.exponential(0.5, (batch, n)) if boxed else -far,
+        inside + rng.exponential(0.5, (batch, n)) if boxed else far,
+        np.zeros(batch),
+        np.full(batch, np.inf),
+    )
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+@pytest.mark.parametrize("p", [0, 1, 3])
+@pytest.mark.parametrize("m", [0, 1, 8])
+def test_nothing_is_left_to_the_careful_path(m, p, boxed):
+    """Definite problems with independent constraints are all solved here, to rounding."""
+    given = problems(10 * m + p, m=m, p=p, boxed=boxed)
+    point, solved = bulk.solve_bulk(given, 1e-10, 1)
+    assert solved.all()
+    assert (OptimalityRule(given).residual(point) <= 1e-11).all()
+    assert np.abs(np.einsum("bij,bj->bi", given.E, point.x) - given.f).max(initial=0) < 1e-12
+    assert (point.x >= given.lb).all()
+    assert (point.x <= given.ub).all()
+    assert (point.rows >= 0).all()
+    if boxed:
+        assert (point.box > 0).any()
+        assert (point.box < 0).any()
+        np.testing.assert_array_equal(point.x[point.box > 0], given.ub[point.box > 0])
+        np.testing.assert_array_equal(point.x[point.box < 0], given.lb[point.box < 0])
+
+
+def test_dependent_rows_contradictions_and_singular_matrices_are_left():
+    given = problems(0, batch=5, p=1, boxed=False)
+    A, C, d, E, f = (array.copy() for array in (given.A, given.C, given.d, given.E, given.f))
+    A[1] = np.ones((6, 6))  # singular
+    C[2, 1], d[2, 0], d[2, 1] = -C[2, 0], -1.0, -1.0  # contradictory rows
+    E[3] = 0.0  # an equation of nothing
+    _, solved = bulk.solve_bulk(given._replace(A=A, C=C, d=d, E=E, f=f), 1e-10, 1)
+    np.testing.assert_array_equal(solved, [True, False, False, False, True])
+
+
+@pytest.mark.parametrize("part", ["x", "rows", "equal", "box", "negative"])
+def test_a_point_that_is_off_is_not_accepted(part):
+    given = problems(3, batch=1)
+    point, solved = bulk.solve_bulk(given, 1e-10, 1)
+    assert solved[0]
+    assert point.rows.any()
+    parts = {name: value[0].copy() for name, value in zip(Point._fields, point, strict=True)}
+    arrays = [array[0] for array in given[:8]]
+    assert bulk._accept(*arrays, *parts.values(), 1e-10)
+    assert not bulk._accept(*arrays, *parts.values(), 0.0)  # some rounding is left in the gap
+    if part == "negative":
+        parts["rows"] -= 1e-12 * (parts["rows"] == 0)
+    else:
+        parts[part] *= 1 + 1e-7
+    assert not bulk._accept(*arrays, *parts.values(), 1e-10)
+
+
+def test_every_part_of_a_batch_is_run_once():
+    for batch, threads in ((1, 4), (7, 2), (100, 3)):
+        runs = []
+        bulk.in_parts(lambda begin, end, runs=runs: runs.append((begin, end)), batch, threads)
+        assert sorted(i for begin, end in runs for i in range(begin, end)) == list(range(batch))
