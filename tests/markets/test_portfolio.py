@@ -362,3 +362,17 @@ def test_prices_of_limits_prove_the_optimum(seed):
     traded = (found.weights > 1e-9) & (np.abs(found.weights - p) > 1e-9)
     price = 1e-4 + float(found.turnover_price)
     np.testing.assert_allclose(np.abs(slope[traded]), price, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_limit_that_nothing_can_reach_changes_nothing(seed):
+    rng, two, beta = np.random.default_rng(seed), np.array([1.0, 1, 0, 0]), np.array([1.2, 0, 0.9, 0])
+    mean, covariance, p = 1e-3 * rng.standard_normal(4), np.cov(0.01 * rng.standard_normal((4, 80))), np.full(4, 0.25)
+    terms = {"risk_aversion": 2.0, "cost": 1e-3, "turnover_l1": 1.0}
+    answers = []
+    for far in (np.inf, 1e3, 1e12, 1e15, 1e300):
+        limits = (Limit("two", two, -far, 0.6), Limit("beta", beta, 0.1, far))
+        rules = Constraints(0.0, [0.9, 0.9, far, far], cash=(0.0, 0.2), cash_return=1e-4, limits=limits)
+        answers.append(solve_portfolio(mean, covariance, p, constraints=rules, **terms))
+        assert answers[-1].gap <= 1e-12
+        np.testing.assert_allclose(answers[-1].weights, answers[0].weights, atol=1e-12)

@@ -92,7 +92,7 @@ def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     else:
         B, D = problem.loadings[which], problem.specific[which]
         Q = 2 * problem.risk_aversion[i] * (B @ B.T + np.diag(D))
-    q, p = problem.linear[i], problem.start[0][i]
+    q, p, budget = problem.linear[i], problem.start[0][i], float(problem.start[1][i])
     slope = q - Q @ p
     shift = slope.max()
     scale = max(float(np.ptp(slope)), float(Q.diagonal().max()), float(problem.cost[i].max()), 1e-300)
@@ -103,11 +103,23 @@ def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     limits = [limit.scaled() for limit in problem.limits]
     A = np.stack([limit.coefficients for limit in limits]) if limits else np.zeros((0, m))
     low, high = np.array([limit.low for limit in limits]), np.array([limit.high for limit in limits])
+    # An end that no trade within the budget comes near is none: numbers of its size would spoil the scaling.
+    lower, upper = np.maximum(problem.lower[i], p - budget - 1), np.minimum(problem.upper[i], p + budget + 1)
+    least, most = _reach(A, lower, upper)
+    low, high = np.where(low < least - 1, -np.inf, low), np.where(high > most + 1, np.inf, high)
     row = _Row(
-        Q / scale, (q - shift) / scale, p, problem.lower[i], problem.upper[i], problem.cost[i] / scale,
-        float(problem.start[1][i]), float(problem.exposure[i]), money, A, low, high,
+        Q / scale, (q - shift) / scale, p, lower, upper, problem.cost[i] / scale, budget, float(problem.exposure[i]),
+        money, A, low, high,
     )  # fmt: skip
     return row, scale, float(shift)
+
+
+def _reach(A: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least and most of A @ s over lower ≤ s ≤ upper, one of each limit."""
+    with np.errstate(invalid="ignore"):  # 0 · ∞
+        ends = np.stack([A * lower, A * upper])  # (2, limits, m)
+    ends[np.isnan(ends)] = 0.0
+    return ends.min(axis=0).sum(axis=1), ends.max(axis=0).sum(axis=1)
 
 
 def solve_row(row: _Row) -> _Answer:
