@@ -149,8 +149,11 @@ def test_rows_without_a_field_are_bad_input_with_their_place(tmp_path):
         write_report(tmp_path / "report.html", tmp_path)
     lines[0]["rows"][0]["rho"] = None
     store.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(InputError, match=r"toy-pto/smoke.jsonl: expected rows as the experiment writes them, found"):
-        results_of(experiment, store.rows(), store.path)
+    place = r"toy-pto/smoke.jsonl, line 1, task \w+, field 'rho' \(None where other rows have a number\)"
+    with pytest.raises(InputError, match=f"{place}: expected rows as the experiment writes them, found TypeError"):
+        results_of(experiment, store.rows())
+    with pytest.raises(InputError, match=place):
+        write_report(tmp_path / "report.html", tmp_path)
 
 
 def test_stored_benchmarks_have_a_section(tmp_path):

@@ -39,7 +39,7 @@ def reproduce(
     from time2decide.experiments import reproduce as run
     from time2decide.experiments.claims import claims_tables
     from time2decide.experiments.engines import check_engine
-    from time2decide.experiments.store import Store, check_writable, last_line, results_root
+    from time2decide.experiments.store import check_writable, last_line, results_root
     from time2decide.reports import draw, results_of
 
     if name == "list":
@@ -69,7 +69,7 @@ def reproduce(
         gpus=gpus,
         only=only,
     )
-    tables, claims = results_of(experiment, rows, Store(experiment.id, preset, results).path)
+    tables, claims = results_of(experiment, rows)
     pictures = draw(experiment.id, rows, preset, results)
     if as_json:
         typer.echo(json.dumps(rows))

@@ -11,17 +11,21 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
 
 from time2decide.core.digests import digest
 from time2decide.core.files import append_line
 from time2decide.core.provenance import provenance
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import InputError, describe_value, expect
 
 Config = dict[str, Any]
 Row = dict[str, Any]
+_Made = TypeVar("_Made")
 
 _PORTFOLIO = {
     "time2decide (hindsight)": "time2decide",
@@ -94,14 +98,64 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
 
 
 class StoredRow(dict[str, Any]):
-    """A row, or an object in it, that says where it is stored when a field is missing."""
+    """A row, or an object in it, that says where it is stored: the file, and the line and task in it."""
 
-    def __init__(self, values: dict[str, Any], place: str) -> None:
-        super().__init__({k: StoredRow(v, place) if isinstance(v, dict) else v for k, v in values.items()})
-        self.place = place
+    def __init__(self, values: dict[str, Any], path: Path, line: str) -> None:
+        super().__init__({k: StoredRow(v, path, line) if isinstance(v, dict) else v for k, v in values.items()})
+        self.path, self.line = path, line
 
     def __missing__(self, field: str) -> NoReturn:
-        raise InputError(f"{self.place}: expected the field {field!r} in the stored rows, found none")
+        raise InputError(f"{self.path}, {self.line}: expected the field {field!r} in the stored rows, found none")
+
+
+def read_rows(make: Callable[[list[Row]], _Made], rows: list[Row]) -> _Made:
+    """What is made of stored rows, in the one place where they are judged: other rows than an experiment writes are
+    bad input, by line and field where one stands out from the others."""
+    try:
+        with np.errstate(all="ignore"):  # rows may hold numbers of any size
+            return make(rows)
+    except InputError:  # it names the line and the field
+        raise
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise InputError(f"{_suspect(rows)}expected rows as the experiment writes them, found {found}") from error
+
+
+def _suspect(rows: list[Row]) -> str:
+    """The line and the field that is of another kind than in most rows with the same fields; else only the file."""
+    stored = [row for row in rows if isinstance(row, StoredRow)]
+    if not stored:
+        return ""
+    alike: dict[tuple[frozenset[str], str], list[tuple[str, StoredRow, Any]]] = {}
+    for row in stored:
+        for path, value in _leaves(row):
+            alike.setdefault((frozenset(row), path), []).append((_kind(value), row, value))
+    odd = []
+    for (_, path), found in alike.items():
+        (usual, most), *rare = Counter(kind for kind, *_ in found).most_common()
+        odd += [(most / count, path, usual, one) for kind, count in rare for one in found if one[0] == kind]
+    if not odd:
+        return f"{stored[0].path}: "
+    _, path, usual, (_, row, value) = max(odd, key=lambda one: one[0])
+    return f"{row.path}, {row.line}, field {path!r} ({describe_value(value)} where other rows have {usual}): "
+
+
+def _leaves(row: Row, before: str = "") -> Iterable[tuple[str, Any]]:
+    """Fields of a row by their path through its objects."""
+    for name, value in row.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _kind(value: Any) -> str:
+    """What JSON has for a value; a list is one of the kind of its entries."""
+    if isinstance(value, list):
+        kinds = sorted({_kind(entry) if not isinstance(entry, list) else "lists" for entry in value})
+        return f"a list of {' and '.join(kinds)}" if kinds else "an empty list"
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", type(None): "null"}
+    return names.get(type(value), "an object")
 
 
 class Store:
@@ -120,7 +174,7 @@ class Store:
             for number, text in enumerate(file, 1):
                 try:
                     line = json.loads(text.decode())
-                except ValueError:  # no JSON, or no UTF-8
+                except (ValueError, RecursionError):  # no JSON, or no UTF-8
                     continue  # a writer was killed inside this line or it was damaged: its task has no result yet
                 if _is_whole(line):
                     found[line["key"]] = line | {"number": number}
@@ -140,13 +194,23 @@ class Store:
         for key, line in self.lines().items():
             if keys is not None and key not in keys:
                 continue
-            place = f"{self.path}, line {line['number']}, task {key}"
             for values in line["rows"] or [{}]:
-                row = StoredRow({**line["config"], **values, "preset": self.preset, "error": line["error"]}, place)
-                if "strategy" in row:
+                row = self._row(line, {**line["config"], **values, "preset": self.preset, "error": line["error"]})
+                if isinstance(row.get("strategy"), str):
                     row["strategy"] = names.get(row["strategy"], row["strategy"])
                 found.append(row)
         return found
+
+    def measured(self) -> list[Row]:
+        """Rows as they were measured, without their configuration."""
+        return [self._row(line, values) for line in self.lines().values() for values in line["rows"]]
+
+    def _row(self, line: dict[str, Any], values: Row) -> Row:
+        place = f"line {line['number']}, task {line['key']}"
+        try:
+            return StoredRow(values, self.path, place)
+        except RecursionError:
+            raise InputError(f"{self.path}, {place}: expected rows, found objects nested too deeply") from None
 
     def append(self, config: Config, rows: list[Row], seconds: float, error: str | None = None) -> None:
         """Add one line in a single locked write."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from time2decide.core.files import atomic_path
 from time2decide.experiments.claims import published, published_mse
 from time2decide.experiments.portfolio import bootstrap_error, values
-from time2decide.experiments.store import Row, grouped, measured, results_root
+from time2decide.experiments.store import Row, grouped, measured, read_rows, results_root
 from time2decide.experiments.theory import published_r2
 from time2decide.markets.oracle import BUDGETS
 
@@ -67,7 +67,8 @@ def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None 
         return []
     path = results_root(root) / "figures" / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
     with atomic_path(path) as temporary:
-        _figure(experiment, good).savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+        options: dict[str, Any] = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
+        read_rows(lambda rows: _figure(experiment, rows).savefig(temporary, **options), good)
     return [path]
 
 
@@ -80,7 +81,8 @@ def svg(experiment: str, rows: list[Row]) -> str:
         return ""
     out = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": experiment}):
-        _figure(experiment, good).savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        options: dict[str, Any] = {"format": "svg", "transparent": True, "metadata": {"Date": None, "Creator": None}}
+        read_rows(lambda rows: _figure(experiment, rows).savefig(out, **options), good)
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures share a page, ids may not

@@ -6,16 +6,17 @@ As one HTML page that needs nothing else, and as Markdown. Both have the same co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from time2decide.core.files import validate_output_file, write_text
 from time2decide.core.table import Table
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import expect
 from time2decide.experiments.claims import (
     GENERAL,
     NOT_SUPPORTED,
@@ -27,7 +28,7 @@ from time2decide.experiments.claims import (
     judged_on_text,
 )
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
-from time2decide.experiments.store import Row, Store, last_line, measured, results_root, task_key
+from time2decide.experiments.store import Row, Store, last_line, measured, read_rows, results_root, task_key
 from time2decide.reports.figures import svg
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
@@ -141,7 +142,6 @@ def _summary(claims: list[tuple[Claim, Section]]) -> str:
 
 
 _ORDER = ("paper", "cpu", "smoke")  # which preset is shown when several are complete to the same degree
-_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -164,23 +164,13 @@ def sections(root: str | Path | None = None) -> list[Section]:
     return [_section(get_experiment(name), root) for name in experiment_ids()] + _benchmarks(root)
 
 
-def results_of(experiment: Experiment, rows: list[Row], place: str | Path) -> tuple[list[Table], list[Claim]]:
-    """Tables and claims of stored rows; failed tasks are the first table. `place` names the file of the rows."""
+def results_of(experiment: Experiment, rows: list[Row]) -> tuple[list[Table], list[Claim]]:
+    """Tables and claims of stored rows; failed tasks are the first table."""
     good = measured(rows)
     failed = [[_settings(row), last_line(row["error"])] for row in rows if row["error"]]
     tables = [Table("Failed tasks", ["task", "error"], failed)] if failed else []
-    tables += _read(lambda: experiment.tables(good), place) if good else []
-    return tables, _read(lambda: experiment.claims(good), place)
-
-
-def _read(make: Callable[[], _Made], place: str | Path) -> _Made:
-    """What is made of stored rows; rows that are not as an experiment writes them are bad input."""
-    try:
-        return make()
-    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):  # it names the line and the field
-            raise
-        raise InputError(f"{place}: expected rows as the experiment writes them, found {error!r}") from error
+    tables += read_rows(experiment.tables, good) if good else []
+    return tables, read_rows(experiment.claims, good)
 
 
 def _settings(row: Row) -> str:
@@ -193,7 +183,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
     preset, lines, total = _most_complete(experiment, root)
     store = Store(experiment.id, preset or _ORDER[0], root)
     rows = store.rows(set(lines))
-    tables, claims = results_of(experiment, rows, store.path)
+    tables, claims = results_of(experiment, rows)
     picture = results_root(root) / "figures" / f"{experiment.id}{'' if preset == 'cpu' else f'-{preset}'}.png"
     return Section(
         id=experiment.id,
@@ -202,7 +192,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
         preset=preset,
         provenance=_provenance(list(lines.values()), preset, total),
         tables=tables,
-        figure=_read(lambda: svg(experiment.id, rows), store.path),
+        figure=svg(experiment.id, rows),
         picture=picture if picture.exists() else None,
         claims=claims,
     )
@@ -214,7 +204,8 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
     for path in sorted(results_root(root).glob("bench-*/cpu.jsonl")):
         store = Store(path.parent.name, path.stem, root)
         lines = list(store.lines().values())
-        rows = [row for line in lines for row in line["rows"]]
+        if not lines or not re.fullmatch(r"[\w-]+", store.experiment):  # an id of the page: no folder of ours else
+            continue
         name = store.experiment.removeprefix("bench-")
         found.append(
             Section(
@@ -223,7 +214,7 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
                 paper="not in the paper: other solvers timed in the same run",
                 preset=store.preset,
                 provenance=_provenance(lines, store.preset, len(lines)),
-                tables=_bench_tables(name, rows),
+                tables=read_rows(partial(_bench_tables, name), store.measured()),
                 figure="",
                 picture=None,
                 claims=[],
