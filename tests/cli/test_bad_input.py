@@ -78,6 +78,7 @@ FILES = {
     "binary file": (bytes(range(256)) * 40, "UTF-8"),
     "wrong delimiter": (table().to_csv(sep=";"), "separated by commas"),
     "uneven rows": (table().to_csv() + "2030-01-01,1\n", "expected 4 cells"),
+    "no names of columns": ("\n".join(table().to_csv().splitlines()[1:]), "names of columns"),
     "huge file": (sparse, "at most 256 MB"),
     "too few rows": (table(rows=15), "expected at least"),
 }

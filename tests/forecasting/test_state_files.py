@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_state, save_state
@@ -61,3 +62,16 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         same(found.tokens(), MarketState(3).extend(table.to_numpy()).tokens())  # a harmless bit of the header
     with pytest.raises(InputError):
         load_state(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["_moments", "_residuals", "_pairs", "block_z", "_before"])
+@pytest.mark.parametrize("change", [lambda one: one[:-1], lambda one: one[..., None], lambda one: one * np.nan])
+def test_arrays_of_another_shape_or_without_numbers_are_refused(tmp_path, name, change):
+    table = table_of(40, 3, 0)
+    path = save_state(tmp_path / "s.safetensors", MarketState(3).extend(table.to_numpy()), table)
+    tensors, facts = load_tensors(path)
+    if not len(tensors[name]):
+        tensors[name] = tensors[name].new_zeros(2, *tensors[name].shape[1:])
+    save_tensors(path, tensors | {name: change(tensors[name]).contiguous()}, facts)
+    with pytest.raises(InputError, match="state: expected"):
+        load_state(path)

@@ -162,3 +162,10 @@ def test_a_number_of_many_digits_is_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="a finite number, found 999") as caught:
         read_constraints(tmp_path / "c.toml", ["A", "B"])
     assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("text", ["a = " + "9" * 5000, "a = " + "[" * 3000, "a = \xff"])
+def test_what_no_reader_of_toml_takes_is_refused(tmp_path, text):
+    (tmp_path / "c.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"c\.toml: expected TOML"):
+        read_constraints(tmp_path / "c.toml", ["A", "B"])

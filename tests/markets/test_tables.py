@@ -203,3 +203,51 @@ def test_periods_are_read_from_the_dates(frequency, periods):
 
 def test_numbered_steps_are_days():
     assert usual_periods(pd.RangeIndex(30)) == 252
+
+
+@pytest.mark.parametrize(
+    ("first", "refused"),
+    [
+        ("2024-01-01,0.01,-0.02,0.03", True),
+        ("2024-01-01,0.01,,0.03", True),  # a gap in the first row
+        ("0,0.01,-0.02,0.03", True),
+        ("20240101,10,20,30", True),  # prices
+        ("2024-01-01 00:00:00,0.01,-0.02,0.03", True),
+        ("date,7203,6758,9984", False),  # codes of stocks
+        (",005930,000660,035420", False),
+        ("date,0.25,0.5,10", False),  # years to maturity
+        ("2024,A,B,C", False),
+    ],
+)
+def test_a_table_without_names_of_columns_is_refused(tmp_path, table, first, refused):
+    path = write(tmp_path / "r.csv", table)
+    path.write_text("\n".join([first, *path.read_text().splitlines()[1:]]))
+    if refused:
+        with pytest.raises(InputError, match=r"r\.csv: expected a first line with names of columns, found '2?0"):
+            load_returns(path)
+    else:
+        assert list(load_returns(path).columns) == first.split(",")[1:]
+
+
+def test_small_files_that_hold_much_are_refused(tmp_path, table, monkeypatch):
+    import gzip
+
+    from time2decide.markets import tables
+
+    monkeypatch.setattr(tables, "_MOST_CELLS", 80)
+    table.to_parquet(tmp_path / "r.parquet")
+    for path in (write(tmp_path / "r.csv", table), tmp_path / "r.parquet"):
+        with pytest.raises(InputError, match=rf"{path.name}: expected at most 80 cells, found 1\d\d"):
+            load_returns(path)
+    monkeypatch.setattr(tables, "_MOST_BYTES", 1000)
+    (tmp_path / "r.csv.gz").write_bytes(gzip.compress((tmp_path / "r.csv").read_bytes()))
+    with pytest.raises(InputError, match="more when unpacked"):
+        load_returns(tmp_path / "r.csv.gz")
+
+
+@pytest.mark.parametrize(("cell", "kind"), [([1.0, 2.0], "list"), ({"a": 1}, "dict"), (b"x", "bytes")])
+def test_cells_that_hold_no_number_are_refused_by_their_kind(table, cell, kind):
+    frame = table.astype(object)
+    frame.iat[3, 1] = cell
+    with pytest.raises(InputError, match=f"column 'B': expected numbers, found {kind}"):
+        load_returns(frame, gaps="keep")

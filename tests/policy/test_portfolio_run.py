@@ -271,3 +271,20 @@ def test_files_of_a_portfolio_are_distinct(tmp_path, key):
     file.write_text(f'table = "r.csv"\n{key} = "p.toml"\n')
     with pytest.raises(InputError, match=f"one for portfolio file and {key}"):
         read_portfolio(file)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": "other"}, {"data": None}, {"data": {"rows": 0.5}}, {"weights": {"A": "x"}}, {"date": 3}],
+    ids=str,
+)
+def test_a_journal_of_another_content_is_refused_by_its_line(live, change):
+    live(ROWS)
+    path = live.folder / "journal.jsonl"
+    (entry,) = Journal(path).entries()
+    path.unlink()
+    Journal(path).append({key: one for key, one in (entry | change).items() if key not in ("after", "checksum")})
+    table = load_returns(live.folder / "returns.csv")
+    for use in (lambda: live(ROWS + 1), lambda: replay_journal(path, table)):
+        with pytest.raises(InputError, match=r"journal\.jsonl, line 1: expected"):
+            use()

@@ -3,7 +3,9 @@
 import random
 
 import numpy as np
+import pytest
 
+from time2decide import QP, solve
 from time2decide.core.validation import InputError
 from time2decide.qp.files import read_problem
 
@@ -24,3 +26,16 @@ def test_a_damaged_archive_never_ends_in_a_raw_error(tmp_path):
             refused.append(str(error))
     assert len(refused) > 200
     assert not any("\n" in text for text in refused)
+
+
+def test_a_small_archive_of_much_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "problem.npz"
+    np.savez_compressed(path, A=np.zeros((1000, 1000)), b=np.zeros(1000))
+    monkeypatch.setattr("time2decide.qp.files._MOST_BYTES", 2**20)
+    with pytest.raises(InputError, match="archive: expected at most 1 MB, found 7 MB unpacked"):
+        read_problem(path)
+
+
+def test_numbers_at_the_ends_of_floats_are_judged_without_warnings():
+    big = QP(np.array([[2e300, 0.0], [0.0, 1e-300]]), np.array([-1e300, 1e-300]), lb=np.array([-1e300, -1e300]))
+    assert isinstance(solve(big).status, str)

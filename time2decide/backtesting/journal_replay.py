@@ -16,7 +16,7 @@ from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.decision_file import data_fingerprint, label_texts
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.policy.portfolio_run import EQUAL, FILE, SCHEMA, decide_on, drift, terms_from_entry
+from time2decide.policy.portfolio_run import EQUAL, FILE, decide_on, drift, read_entries, terms_from_entry
 from time2decide.simulation.engine import drifted
 
 _EQUAL = 1e-9  # largest difference of a weight that is called equal
@@ -87,13 +87,13 @@ def replay_journal(path: str | Path, table: pd.DataFrame) -> Replay:
     The state is read anew from the first row. Current weights are the simulated target after drift, and those of the
     journal where it read them from a file. γ, λ, cost, constraints and benchmark are those of each entry.
     """
-    entries = Journal(path).entries()
+    entries = read_entries(Journal(path))
     expect(entries, str(path), "a journal with decisions", "none")
-    wrong = next((one.get("schema") for one in entries if one.get("schema") != SCHEMA), None)
-    expect(wrong is None, str(path), f"entries of {SCHEMA}", wrong)
     try:
         return _replay(entries, table)
-    except (KeyError, TypeError, AttributeError) as error:
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{path}: expected entries of a portfolio, found {type(error).__name__} {error}") from None
 
 

@@ -12,11 +12,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _INTERVALS = {"share": "[0, 1)", "fraction": "[0, 1]", "inside": "(0, 1)"}  # of `validate_fields`
+_LONGEST = 2000  # characters of a message
 ArrayLike = Any  # numpy array, torch tensor, nested list or number
 
 
 class InputError(ValueError):
-    """Bad input from the caller. The message names the argument, what was expected and what was found."""
+    """Bad input from the caller. The message names the argument, what was expected and what was found, in one line.
+
+    It may quote names and cells of any file: what cannot be printed, such as ends of lines and the control sequences
+    of terminals, is escaped.
+    """
+
+    def __init__(self, message: object) -> None:
+        text, half = str(message), _LONGEST // 2
+        text = text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -171,6 +181,8 @@ def describe_value(value: object) -> str:
         text = repr(value)
     except ValueError:  # a whole number of more digits than Python prints
         text = "a number of very many digits"
+    except RecursionError:
+        text = "(nested too deeply to be shown)"
     text = " ".join(text.split())
     text = text if len(text) <= 60 else text[:57] + "..."
     return text if isinstance(value, (str, int, float, type(None))) else f"{type(value).__name__} {text}"

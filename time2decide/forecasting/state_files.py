@@ -10,11 +10,11 @@ import pandas as pd
 import torch
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import InputError, describe_value, expect
 from time2decide.forecasting.market_state import MarketState, Recent
 
 _FORMAT = 1
-_BLOCK, _SEEN = "_block", "returns"
+_BLOCK, _PAIRS, _SEEN = "_block", "_pairs", "returns"
 
 
 def save_state(path: str | Path, state: MarketState, table: pd.DataFrame) -> Path:
@@ -43,11 +43,15 @@ def load_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
     tensors, facts = load_tensors(path, need_checksum=True)
     expect(facts.get("format") == _FORMAT, "state", f"a state of format {_FORMAT}", facts.get("format"))
     try:
+        named = all(isinstance(one, str) for one in (*facts["dates"], *facts["assets"]))
+        expect(named, "state", "dates and assets as text", "others")
         table = pd.DataFrame(tensors[_SEEN].numpy(), index=facts["dates"], columns=facts["assets"])
         state = MarketState(table.shape[1])
         for name, value in vars(state).items():
             setattr(state, name, _restored(name, value, tensors, facts["numbers"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"state: expected the state of a market in {path}, found {type(error).__name__}") from None
     fits = state.rows == len(table)
     expect(fits, "state", f"{state.rows} rows in {path}", len(table))
@@ -57,14 +61,26 @@ def load_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
 def _restored(name: str, value: Any, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> Any:
     """An attribute of a state in place of its value in an empty one."""
     if isinstance(value, Recent):
-        rows = tensors[name].numpy()
-        value._rows[: value._length] = rows
+        empty = value.back(1, value._length)
+        value._rows[: value._length] = _array(name, tensors, empty.dtype, empty.shape)
         return value
+    m = tensors[_SEEN].shape[1]
     if name == _BLOCK:
-        return list(zip(tensors["block_z"].numpy(), tensors["block_known"].numpy(), strict=True))
+        rows = len(tensors["block_z"])
+        z, known = (_array(f"block_{k}", tensors, t, (rows, m)) for k, t in (("z", np.float64), ("known", np.bool_)))
+        return list(zip(z, known, strict=True))
     if isinstance(value, np.ndarray):
-        found = tensors[name].numpy()
-        # with gaps the pairs have a matrix each
-        expect(found.ndim == value.ndim and found.dtype == value.dtype, "state", f"{name} of its kind", found.dtype)
-        return found
-    return type(value)(numbers[name])
+        wide = (len(value), m, m)  # with gaps the pairs have a matrix each
+        shape = wide if name == _PAIRS and tensors[name].shape == wide else value.shape
+        return _array(name, tensors, value.dtype, shape)
+    found = numbers[name]
+    expect(type(found) is type(value) and np.isfinite(found), "state", f"{name} as a number", describe_value(found))
+    return found
+
+
+def _array(name: str, tensors: dict[str, torch.Tensor], kind: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A stored array of finite numbers of this type and shape."""
+    found = np.asarray(tensors[name].numpy())
+    fits = found.dtype == kind and found.shape == shape and bool(np.isfinite(found).all())
+    expect(fits, "state", f"{name} with finite numbers of shape {shape}", f"{found.dtype} of shape {found.shape}")
+    return found

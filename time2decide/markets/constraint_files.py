@@ -31,15 +31,14 @@ wanted) is the same as a TOML file with `table = "that.csv"`.
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from time2decide.core.files import validate_input_file
-from time2decide.core.validation import InputError, expect
+from time2decide.core.files import read_toml, validate_input_file
+from time2decide.core.validation import InputError, describe_value, expect
 from time2decide.markets.constraints import Constraints, Limit
 
 _SECTIONS = {"table", "weights", "cash", "assets", "groups", "exposures"}
@@ -64,10 +63,7 @@ def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
         content: dict[str, Any] = {"table": path.name}
     else:
         expect(path.suffix.lower() == ".toml", path.name, "a .toml or .csv file", path.suffix or "no suffix")
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path.name}: expected TOML ({error})") from None
+        content = read_toml(path)
     return _constraints(content, path, assets)
 
 
@@ -89,13 +85,13 @@ def _validate_sections(content: dict[str, Any], name: str) -> None:
     for section, value in content.items():
         expect(section in _SECTIONS, name, f"sections among {', '.join(sorted(_SECTIONS))}", f"[{section}]")
         if section == "table":
-            expect(isinstance(value, str), f"{name}: table", "the name of a CSV file", repr(value)[:60])
+            expect(isinstance(value, str), f"{name}: table", "the name of a CSV file", describe_value(value))
             continue
-        expect(isinstance(value, dict), f"{name}: {section}", "a section", repr(value)[:60])
+        expect(isinstance(value, dict), f"{name}: {section}", "a section", describe_value(value))
         inner = value if section in ("assets", "groups", "exposures") else {"": value}
         for label, part in inner.items():
             where = f"{name}: [{section}{'.' if label else ''}{label}]"
-            expect(isinstance(part, dict), where, "a section", repr(part)[:60])
+            expect(isinstance(part, dict), where, "a section", describe_value(part))
             known = ", ".join(sorted(_KEYS[section]))
             for key in part:
                 expect(key in _KEYS[section], where, f"keys among {known}", key)
@@ -142,8 +138,9 @@ class _Reader:
             once = not (marked and "assets" in part)
             expect(once, f"{self.path.name}: {where}", "its assets here or in the table", "both")
             chosen = part.get("assets", marked)
-            good = isinstance(chosen, list) and chosen and len(set(map(str, chosen))) == len(chosen)
-            expect(good, f"{self.path.name}: {where}", "a list of distinct assets", repr(chosen)[:60])
+            named = isinstance(chosen, list) and chosen and all(isinstance(one, str) for one in chosen)
+            good = named and len(set(chosen)) == len(chosen)
+            expect(good, f"{self.path.name}: {where}", "a list of distinct assets", describe_value(chosen))
             coefficients = np.zeros(len(self.assets))
             coefficients[[self._index(asset, where) for asset in chosen]] = 1.0
             found.append(self._limit(f"group {label}", coefficients, part, where))
@@ -153,7 +150,7 @@ class _Reader:
                 isinstance(given, dict) and given,
                 f"{self.path.name}: {where}",
                 "coefficients by asset",
-                repr(given)[:60],
+                describe_value(given),
             )
             coefficients = np.zeros(len(self.assets))
             for asset in given:
@@ -169,18 +166,18 @@ class _Reader:
 
     def _index(self, asset: object, where: str) -> int:
         known = isinstance(asset, str) and asset in self.place
-        expect(known, f"{self.path.name}: {where}", "assets of the table of returns", repr(asset)[:60])
+        expect(known, f"{self.path.name}: {where}", "assets of the table of returns", describe_value(asset))
         return self.place[str(asset)]
 
     def _number(self, part: dict[str, Any], key: str, where: str, default: float) -> float:
         value = part.get(key, default)
         real = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
-        expect(real, f"{self.path.name}: {where} {key}", "a number", repr(value)[:60])
+        expect(real, f"{self.path.name}: {where} {key}", "a number", describe_value(value))
         expect(
             abs(value) <= sys.float_info.max or key not in part,
             f"{self.path.name}: {where} {key}",
             "a finite number",
-            f"{value!r:.60}",
+            describe_value(value),
         )
         return float(value)
 
@@ -201,7 +198,7 @@ class _Reader:
         for number, row in enumerate(rows, start=1):
             where = f"{path.name}: row {number}"
             expect(len(row) == len(header), where, f"{len(header)} cells", len(row))
-            expect(row[0] in self.place, where, "an asset of the table of returns", repr(row[0])[:60])
+            expect(row[0] in self.place, where, "an asset of the table of returns", describe_value(row[0]))
             expect(row[0] not in table, where, "distinct assets", f"{row[0]!r} again")
             low, high = (self._cell(cell, where) for cell in row[1:3])
             table[row[0]] = (low, high, row[3] if len(row) == 4 else "")
@@ -220,7 +217,7 @@ class _Reader:
             value = float(cell)
         except ValueError:
             value = np.nan
-        expect(not np.isnan(value), where, "a number or an empty cell", repr(cell)[:60])
+        expect(not np.isnan(value), where, "a number or an empty cell", describe_value(cell))
         return value
 
 

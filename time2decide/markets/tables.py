@@ -8,8 +8,11 @@ import io
 import math
 import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from datetime import date, timedelta
+from decimal import Decimal
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,15 @@ _MOST_GAP = 10  # times the usual distance between rows; exchanges have been clo
 _KINDS = ("returns", "prices")
 #: What becomes of empty cells.
 GAPS = ("refuse", "keep")
-_MOST_BYTES = 256 * 2**20  # of a file: a hundred years of daily returns of 100 assets are 60 MB
+_MOST_BYTES = 256 * 2**20  # of a file when it is unpacked
+_MOST_CELLS = 2**25  # of a file: what Python needs for each is many times its share of the file
 _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool, np.bool_), "true or false"),
     ((complex, np.complexfloating), "complex numbers"),
     ((date, timedelta, np.datetime64, np.timedelta64), "dates or durations"),
 )
+_CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
+_LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
 _WEIGHTS_HEADER = ["asset", "weight"]
 _TELLING = 20  # rows that are all positive are hardly returns
 
@@ -133,14 +139,20 @@ def sp500_prices() -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     validate_input_file(path)
-    megabytes, suffix = path.stat().st_size >> 20, path.suffix.lower()
-    expect(path.stat().st_size <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", f"{megabytes} MB")
+    suffix = path.suffix.lower()
     if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
         return _read_csv(path)
     known = suffix in (".parquet", ".pq")
     expect(known, path.name, "a .csv or .parquet file (.csv.gz too)", f"{path.suffix or 'no suffix'!r}")
     try:
+        from pyarrow.parquet import read_metadata
+
+        facts = read_metadata(path)
+        cells = facts.num_rows * facts.num_columns  # a file of a few bytes may hold a number many times
+        expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
         return _dates_first(pd.read_parquet(path))
+    except InputError:
+        raise
     except Exception as error:  # pyarrow has errors of its own, and raises others for damaged files
         found = "the package pyarrow is missing" if isinstance(error, ImportError) else str(error).split("\n")[0]
         raise InputError(f"{path.name}: expected a Parquet file that can be read ({found})") from None
@@ -163,6 +175,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     header, body = rows[0], rows[1:]
     commas = len(header) > 1 or not any(sign in header[0] for sign in ";\t|")
     expect(commas, path.name, "cells separated by commas", f"{header[0][:40]!r}")
+    expect(not _is_data(header), path.name, "a first line with names of columns", f"{','.join(header)[:60]!r}")
     refuse(
         f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}"
         for number, row in enumerate(body, start=1)
@@ -172,14 +185,25 @@ def _read_csv(path: Path) -> pd.DataFrame:
     return pd.DataFrame([row[1:] for row in body], index=pd.Index(labels), columns=header[1:])
 
 
+def _is_data(cells: list[str]) -> bool:
+    """Whether the first line is a row of the table: a date or a step, then numbers for the most part.
+
+    Under a name such as "date", or none, numbers may be names: stock codes, or years to maturity.
+    """
+    label, *rest = (cell.strip() for cell in cells)
+    return bool(_LABEL.fullmatch(label)) and 2 * sum(map(_is_number, rest)) > len(rest)
+
+
 def read_cells(path: Path) -> list[list[str]]:
     """The rows of a CSV file with something in them, at least one, as text."""
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
         expect(len(text) <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", "more when unpacked")
+        cells = text.count(b",") + text.count(b"\n")
+        expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
         rows = [row for row in csv.reader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True) if row]
-    except (UnicodeDecodeError, csv.Error, EOFError, OSError) as error:
+    except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path.name}: expected comma-separated text in UTF-8 ({error})") from None
     refuse([] if rows else [f"{path.name}: expected a header and rows, found an empty file"])
     return rows
@@ -244,24 +268,26 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
 
 def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:
     where = f"{name}: column {column!r}"
-    kinds = {type(cell) for cell in cells} if cells.dtype == object else {cells.dtype.type}
+    loose = cells.dtype == object
+    kinds = {type(cell) for cell in cells} if loose else {cells.dtype.type}
     refuse(
         f"{where}: expected real numbers, found {text}"
         for kind, text in _NOT_NUMBERS
         if any(issubclass(one, kind) for one in kinds)
     )
+    refuse(f"{where}: expected numbers, found {one.__name__}" for one in kinds if loose and not issubclass(one, _CELLS))
     try:
-        numbers = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        found = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     except OverflowError:
         raise InputError(f"{where}: expected numbers, found one of more digits than fit") from None
-    absent = np.flatnonzero(~np.isfinite(numbers))
+    absent = np.flatnonzero(~np.isfinite(found))
     refuse(
         f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cell)}"
         + (" (gaps='keep', or --gaps keep, allows them)" if _is_empty(cell) else "")
         for row, cell in zip(absent.tolist(), cells.take(absent).tolist(), strict=True)
         if gaps == "refuse" or not _is_empty(cell)
     )
-    return np.asarray(numbers)
+    return np.asarray(found)
 
 
 def _is_empty(cell: object) -> bool:

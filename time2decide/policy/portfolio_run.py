@@ -6,10 +6,10 @@ again, and a table whose past differs from what was seen is refused either way.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pandas as pd
 
 from time2decide import __version__
 from time2decide.core.checkpoints import checksum
-from time2decide.core.files import validate_input_file
+from time2decide.core.files import read_toml
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
@@ -79,11 +79,7 @@ class PortfolioConfig:
 def read_portfolio(path: str | Path) -> PortfolioConfig:
     """The configuration of a portfolio.toml; unknown keys and values of another type are refused by name."""
     path = Path(path)
-    validate_input_file(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path.name}: expected TOML ({error})") from None
+    content = read_toml(path)
     known = {field.name: field.type for field in fields(PortfolioConfig) if field.name != "folder"}
     for key, value in content.items():
         expect(key in known, path.name, f"keys among {', '.join(known)}", key)
@@ -145,7 +141,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     with journal.locked():
         repaired = journal.repair()
         messages += [repaired] if repaired else []
-        entries = journal.entries()
+        entries = read_entries(journal)
         state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
         if entries:
             _match_journal(entries[-1], table, config.tolerance == 0)
@@ -187,6 +183,26 @@ def _differences(
         same = np.abs(held - [entry["previous"][name] for name in names]).max() <= _EQUAL
         found += [] if same else ["other current weights"]
     return found
+
+
+def read_entries(journal: Journal) -> list[dict[str, Any]]:
+    """The decisions of a journal, oldest first, with what the next one is made from; another content is refused."""
+    entries = journal.entries()
+    for number, entry in enumerate(entries, start=1):
+        place = f"{journal.path}, line {number}"
+        found = describe_value(entry.get("schema"))
+        expect(entry.get("schema") == SCHEMA, place, f"an entry of {SCHEMA}", found)
+        data, weights = entry.get("data"), entry.get("weights")
+        data = data if isinstance(data, dict) else {}
+        whole = type(data.get("rows")) is int and data["rows"] > 0
+        expect(whole, place, "data with the number of its rows", describe_value(data))
+        finite = isinstance(weights, dict) and all(
+            type(one) in (int, float) and isfinite(one) for one in weights.values()
+        )
+        expect(finite, place, "weights that are finite numbers", describe_value(weights))
+        texts = (entry.get("date"), *(data.get(key) for key in ("last", "sha256", "dates_sha256")))
+        expect(all(isinstance(one, str) for one in texts), place, "its date and the fingerprint of its data", "none")
+    return entries
 
 
 def _model(config: PortfolioConfig) -> str:

@@ -172,6 +172,7 @@ def _empty(p: Arrays) -> Point:
     return Point(*(np.full(part.shape, np.nan) for part in (p.b, p.d, p.f, p.b)))
 
 
+@np.errstate(all="ignore")  # of numbers at the ends of what floats hold; the certificate judges what comes of them
 def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point, str]:
     """The point (batch of one) and status of one problem; NaN where there is no answer.
 
@@ -180,6 +181,7 @@ def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point,
     return _solve_carefully(_One(p, engines.lift(p, 0)), tol, first)
 
 
+@np.errstate(all="ignore")
 def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point, str]:
     """Attempts until the certificate holds, or a proof that there is no answer."""
     p = one.p

@@ -17,12 +17,13 @@ from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution
 
 _UNREADABLE = (OSError, ValueError, EOFError, AttributeError, KeyError, TypeError)
+_MOST_BYTES = 2**30  # of a file, packed or unpacked
 _FIELDS = ("A", "b", "C", "d", "E", "f", "lb", "ub", "l1_penalty", "l1_radius")
 
 
 def read_problem(path: Path) -> QP:
     """The `QP` in a file; every error names the file and what is wrong with it."""
-    validate_input_file(path)
+    validate_input_file(path, megabytes=_MOST_BYTES >> 20)
     readers = {".npz": _read_npz, ".json": _read_json}
     expect(path.suffix in readers, path, "a name ending in .npz or .json", f"{path.suffix or 'no ending'!r}")
     try:
@@ -40,7 +41,11 @@ def read_problem(path: Path) -> QP:
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            size = sum(part.file_size for part in archive.zip.infolist())
+            expect(size <= _MOST_BYTES, "archive", f"at most {_MOST_BYTES >> 20} MB", f"{size >> 20} MB unpacked")
             return {name: archive[name] for name in archive.files}
+    except InputError:
+        raise
     except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError) as error:
         found = " ".join(str(error).split())
         raise InputError(f"expected an .npz archive of arrays, found something else ({found})") from None

@@ -1,0 +1,36 @@
+"""Ten minutes of damaged input: nothing but our own errors, no hang, bounded memory."""
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.fuzz.runner import LONGEST
+from tests.fuzz.targets import TARGETS
+
+SECONDS = 600
+_MOST_MEGABYTES = 512  # by which a process may grow
+
+
+def test_every_reader(record):
+    each, found = SECONDS / len(TARGETS), {}
+    for seed, target in enumerate(TARGETS, start=1000):
+        command = [sys.executable, "-m", "tests.fuzz.runner", target, f"{each}", f"{seed}"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=each + 4 * LONGEST, env=environment)
+        assert ran.returncode == 0, (target, ran.stderr[-2000:])
+        found[target] = json.loads(ran.stdout.splitlines()[-1])
+    defects = {target: one["defects"] for target, one in found.items() if one["defects"]}
+    assert defects == {}
+    megabytes = max(one["megabytes"] for one in found.values())
+    assert megabytes <= _MOST_MEGABYTES
+    record(
+        "fuzzing",
+        "{cases} damaged inputs of {kinds} kinds, {refused} refused, none with another error; slowest {slowest:.1f} s, "
+        "at most {megabytes:.0f} MB more",
+        kinds=len(found),
+        cases=sum(one["cases"] for one in found.values()),
+        refused=sum(one["refused"] for one in found.values()),
+        slowest=max(one["slowest"] for one in found.values()),
+        megabytes=megabytes,
+    )
