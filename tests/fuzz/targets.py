@@ -382,7 +382,7 @@ def journal(folder: Path) -> Case:
             path.write_text(chained(changed if isinstance(changed, list) else [odd_value(rng)]))
         else:
             path.write_bytes(damaged_bytes(rng, sound))
-        with np.errstate(all="ignore" if trusted else "warn"):  # numbers under a right checksum may be of any size
+        with np.errstate(**({"all": "ignore"} if trusted else {})):  # numbers under a right checksum may be of any size
             if rng.random() < 0.5:
                 "\n".join(replay_journal(path, table).text)
             else:

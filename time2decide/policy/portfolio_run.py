@@ -6,10 +6,11 @@ again, and a table whose past differs from what was seen is refused either way.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,21 @@ from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import drifted, validate_cost
 
 SCHEMA = "time2decide/journal/1"
+_ABSENT = ...  # in place of a field that an entry has not
+_WEIGHTS = dict[str, float]
+_ENTRY: dict[str, Any] = {
+    **dict.fromkeys(("date", "made", "holdings", "model.name", "model.fingerprint", "verdict"), str),
+    **dict.fromkeys(("data.last", "data.sha256", "data.dates_sha256"), str),
+    **dict.fromkeys(("terms.turnover_l1", "terms.risk_aversion", "terms.cost_bps"), float | int),
+    **dict.fromkeys(("weights", "previous"), _WEIGHTS),
+    "data.rows": int,
+    "terms.constraints": dict | None,
+    "terms.benchmark": list | None,
+}  # fields of an entry that are read again
+_KINDS: dict[Any, str] = {
+    str: "text", int: "a whole number", float | int: "a number", _WEIGHTS: "finite weights by asset",
+    dict | None: "an object or null", list | None: "a list or null",
+}  # fmt: skip
 _EQUAL = 1e-9  # largest difference of a weight that is called none
 _MOST_MADE_AGAIN = 10  # decision files of the last dates that are looked for
 DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
@@ -186,23 +202,30 @@ def _differences(
 
 
 def read_entries(journal: Journal) -> list[dict[str, Any]]:
-    """The decisions of a journal, oldest first, with what the next one is made from; another content is refused."""
+    """The decisions of a journal, oldest first, each with the fields that `_entry` writes; others are refused."""
     entries = journal.entries()
     for number, entry in enumerate(entries, start=1):
         place = f"{journal.path}, line {number}"
         found = describe_value(entry.get("schema"))
         expect(entry.get("schema") == SCHEMA, place, f"an entry of {SCHEMA}", found)
-        data, weights = entry.get("data"), entry.get("weights")
-        data = data if isinstance(data, dict) else {}
-        whole = type(data.get("rows")) is int and data["rows"] > 0
-        expect(whole, place, "data with the number of its rows", describe_value(data))
-        finite = isinstance(weights, dict) and all(
-            type(one) in (int, float) and isfinite(one) for one in weights.values()
-        )
-        expect(finite, place, "weights that are finite numbers", describe_value(weights))
-        texts = (entry.get("date"), *(data.get(key) for key in ("last", "sha256", "dates_sha256")))
-        expect(all(isinstance(one, str) for one in texts), place, "its date and the fingerprint of its data", "none")
+        for path, kind in _ENTRY.items():
+            value: Any = entry
+            for key in path.split("."):
+                value = value.get(key, _ABSENT) if isinstance(value, dict) else _ABSENT
+            fits = _is_weights(value) if kind is _WEIGHTS else isinstance(value, kind) and not isinstance(value, bool)
+            expect(fits, f"{place}, {path}", _KINDS[kind], describe_value(value))
+        date, data = entry["date"], entry["data"]
+        dated = date == data["last"] and re.fullmatch(r"[\w:.+-]+", date)  # which names a decision file, too
+        expect(dated, place, "the date of its last row", describe_value(date))
+        same = list(entry["weights"]) == list(entry["previous"])
+        expect(same and data["rows"] > 0, place, "weights before and after a number of rows", "others")
     return entries
+
+
+def _is_weights(value: Any) -> bool:
+    """Whether a value of JSON is finite weights by asset."""
+    most = sys.float_info.max
+    return isinstance(value, dict) and all(type(one) in (int, float) and abs(one) <= most for one in value.values())
 
 
 def _model(config: PortfolioConfig) -> str:
@@ -227,10 +250,17 @@ def terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
 
 def terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, Any]:
     """The same from an entry of the journal."""
-    found = dict(entry["terms"])
-    rules, reference = found.pop("constraints"), found.pop("benchmark")
-    found["constraints"] = None if rules is None else constraints_from_json(rules, assets)
-    found["benchmark"] = None if reference is None else np.array(reference, dtype=float)
+    found = {key: entry["terms"][key] for key in ("turnover_l1", "risk_aversion", "cost_bps")}
+    validate_turnover(found["turnover_l1"])
+    validate_risk_aversion(found["risk_aversion"])
+    validate_cost(found["cost_bps"])
+    rules, reference = entry["terms"]["constraints"], entry["terms"]["benchmark"]
+    try:
+        found["constraints"] = None if rules is None else constraints_from_json(rules, assets)
+        benchmark = None if reference is None else np.array(reference, dtype=float)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"journal: expected the terms of a decision on {entry['date']}, found {error!r}") from None
+    found["benchmark"] = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets))
     return found
 
 
