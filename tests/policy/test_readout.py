@@ -1,10 +1,19 @@
 """The read-out in common units: where it starts, what it reads, and that it is the same for all assets and units."""
 
+import numpy as np
 import pytest
 import torch
 
 from time2decide.core.validation import InputError
-from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, compare, typical_change
+from time2decide.markets.covariance import empirical_covariance
+from time2decide.policy.readout import (
+    DecisionReadout,
+    ReadoutConfig,
+    common_units,
+    compare,
+    marginal_variance,
+    typical_change,
+)
 
 
 def example(batch=3, m=5, width=7, seed=0):
@@ -76,6 +85,19 @@ def test_comparisons_know_what_is_sold_first():
     z, weights = torch.tensor([[-9.0, 0.0, 9.0]]), torch.tensor([[0.2, 0.3, 0.5]])
     beats = compare(z, weights)[0, :, -2]  # at the largest sharpness
     torch.testing.assert_close(beats, torch.tensor([0.1, 0.35, 0.75]))
+
+
+def test_the_risk_gradient_is_that_of_the_oracles_utility():
+    forecast, returns, weights, tokens, gamma, _ = example()
+    expected = np.einsum("bij,bj->bi", empirical_covariance(returns.double().numpy()), weights.double().numpy())
+    np.testing.assert_allclose(marginal_variance(returns, weights), expected, rtol=1e-4, atol=1e-8)
+    risk = torch.tensor([0.0, 10.0, 100.0])
+    utility = forecast - 2 * risk[:, None] * torch.from_numpy(expected).float()
+    aware, plain = (readout(trained=False, risk_gradient=one) for one in (True, False))
+    zero = torch.zeros(3)  # the untrained rule reads λ nowhere else
+    found = aware(forecast, returns, weights, tokens, gamma, risk)
+    torch.testing.assert_close(found, plain(utility, returns, weights, tokens, gamma, zero), atol=1e-5, rtol=1e-4)
+    assert (found[2] - plain(forecast, returns, weights, tokens, gamma, zero)[2]).abs().max() > 1e-3
 
 
 def test_bad_settings_are_named():

@@ -35,6 +35,8 @@ class ReadoutConfig:
     token_features: int = 32  # that the tokens of an asset are reduced to
     skip: bool = True  # start from the rule above; False: ŝ = softmax(b), everything learned
     temperature: float = 0.5  # τ at the start, in typical changes; learned from there
+    risk_gradient: bool = False  # compare assets by r̂ − 2λΣ̂s, the gradient of the utility at the current weights,
+    # instead of by r̂: what attention over covariance tokens would have to compute
 
     def __post_init__(self) -> None:
         validate_fields(self, count="hidden token_features", positive="temperature")
@@ -69,6 +71,8 @@ class DecisionReadout(nn.Module):
         tokens : (batch, m, width), encoded
         gamma, risk : (batch,), γ and λ
         """
+        if self.config.risk_gradient:
+            forecast = forecast - 2 * risk[:, None] * marginal_variance(returns, weights)
         z = common_units(forecast, returns)
         features = torch.cat([compare(z, weights), describe(z, returns, weights, gamma, risk)], dim=-1)
         own = self.own(torch.cat([features, self.reduce(tokens)], dim=-1))  # (batch, m, hidden)
@@ -92,6 +96,13 @@ def typical_change(returns: Tensor) -> Tensor:
 def common_units(values: Tensor, returns: Tensor) -> Tensor:
     """(values − their mean over assets)/u, (batch, m)."""
     return (values - values.mean(dim=-1, keepdim=True)) / typical_change(returns)
+
+
+def marginal_variance(returns: Tensor, weights: Tensor) -> Tensor:
+    """Σ̂s of windows (batch, window, m) at weights s (batch, m): each asset's covariance with the portfolio."""
+    centred = returns - returns.mean(dim=1, keepdim=True)
+    portfolio = centred @ weights[..., None]  # (batch, window, 1)
+    return (centred.mT @ portfolio)[..., 0] / (returns.shape[1] - 1)
 
 
 def compare(z: Tensor, weights: Tensor) -> Tensor:
