@@ -186,6 +186,26 @@ def test_every_strategy_is_listed_with_what_it_does(run, tmp_path):
     assert set(DEFAULT_STRATEGIES.split(",")) <= set(REGISTRY)
 
 
+def test_commands_need_nothing_beyond_the_required_packages(folder):
+    extras = ("skfolio", "pyarrow", "fastapi", "uvicorn", "cvxpy", "osqp", "qpsolvers", "ray", "transformers")
+    (folder / "qp.json").write_text('{"A": [[2.0, 0.5], [0.5, 1.0]], "b": [-1.0, -1.0]}')
+    asked = (
+        ("decide", "prices.csv", "--out", "decision.json"),
+        ("verify", "decision.json", "prices.csv"),
+        ("backtest", "prices.csv", "--last", "110", "--report", "report.html"),
+        ("solve", "qp.json"),
+    )
+    code = (
+        "import sys; from time2decide.cli import main\n"
+        f"sys.modules.update(dict.fromkeys({extras}))\n"
+        "sys.argv[0] = 'time2decide'; main()"
+    )
+    for command in asked:
+        done = subprocess.run([sys.executable, "-c", code, *command], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, (command, done.stderr)
+    assert (folder / "report.html").stat().st_size > 1_000_000
+
+
 @pytest.mark.parametrize("command", ["decide", "backtest", "solve"])
 def test_a_missing_file_is_reported_before_torch_is_loaded(command, tmp_path):
     code = (

@@ -120,7 +120,9 @@ REGISTRY: dict[str, Entry] = {
         "predict then optimise, forecasts by ridge regression",
     ),
     "averaged-oracle": Entry(rules.AveragedOracle, "the oracle's step averaged over scenarios"),
-    "inverse-volatility": Entry(monthly.inverse_volatility, "skfolio: 1/volatility, refitted every 21 steps"),
+    "inverse-volatility": Entry(
+        monthly.inverse_volatility, "weights proportional to 1/volatility, refitted every 21 steps"
+    ),
     "minimum-variance": Entry(
         monthly.minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
     ),

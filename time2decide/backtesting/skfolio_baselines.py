@@ -105,7 +105,12 @@ def _in_skfolio(constraints: Constraints, m: int) -> dict[str, Any]:
 
 def inverse_volatility() -> Refitted:
     """Weights proportional to 1/σ_i."""
-    return Refitted(by_estimator(_skfolio().InverseVolatility()), "inverse-volatility")
+
+    def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
+        inverse = 1.0 / np.maximum(returns.std(axis=0), np.finfo(float).tiny)
+        return np.asarray(inverse / inverse.sum())
+
+    return Refitted(fit, "inverse-volatility")
 
 
 def minimum_variance() -> Refitted:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from time2decide.markets.constraints import Constraints
 
 _OF_THE_ORACLE = ("regret", "MSE")  # columns that need the oracle
-DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance,mean-variance-shrunk,pto-ar1"
+#: None of them needs an extra package.
+DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance-qis,mean-variance-lw,pto-ar1"
 #: What the columns of the table mean, for the page and for the terminal.
 COLUMNS = {
     "γ": "turnover budget per step: at most this ℓ1 change of the weights",
