@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance, _MarketState
+from time2decide.backtesting.baselines import PooledRule, TwoScaleMinimumVariance, _PooledState
 from time2decide.markets.estimators import two_scale
 from time2decide.simulation.engine import Observation, rollout
 from time2decide.simulation.metrics import traded
@@ -27,7 +27,7 @@ def test_a_trade_that_is_not_worth_its_cost_is_not_made(rule):
 
 def test_the_state_is_the_same_row_by_row():
     returns = market(400)
-    whole, carried = _MarketState(returns), _MarketState(returns[:300])
+    whole, carried = _PooledState(returns), _PooledState(returns[:300])
     for row in returns[300:]:
         carried.update(row[None])
     np.testing.assert_allclose(carried.covariance(), whole.covariance())
@@ -47,10 +47,10 @@ def test_another_series_starts_anew():
 def test_forecasts_are_followed_where_there_is_something_to_predict():
     options = {"window": 520, "budget_from": "drifted", "cost_bps": 10.0, "risk_aversion": 5.0}
     nothing, something = market(), market(reversal=0.3)
-    state = _MarketState(something)
+    state = _PooledState(something)
     assert state.worth() > 0.5
     assert np.corrcoef(state.forecast(), -(something[-1] - something[-1].mean()))[0, 1] > 0.8
-    assert _MarketState(nothing).worth() < 0.3
+    assert _PooledState(nothing).worth() < 0.3
     quiet = rollout(nothing, PooledRule(), 0.5, **options).allocations
     busy = rollout(something, PooledRule(), 0.5, **options).allocations
     assert traded(busy, something[None], 520).mean() > 5 * traded(quiet, nothing[None], 520).mean()

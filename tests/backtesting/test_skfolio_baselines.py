@@ -12,7 +12,7 @@ from time2decide.backtesting.skfolio_baselines import (
     bayes_stein_mean,
     inverse_volatility,
     minimum_variance,
-    minimum_variance_by,
+    optimal_under,
 )
 from time2decide.forecasting.features import CachedFeatures, window_features
 from time2decide.simulation.engine import Observation, rollout
@@ -75,15 +75,15 @@ def test_every_fit_is_best_under_its_covariance(name, returns):
 def test_minimum_variance_is_that_of_skfolio(returns):
     held = np.full((1, 1, 96, 3), 1 / 3)
     seen = Observation(returns[:1, :96], held, None, np.array([2.0]), 1.0)
-    ours = minimum_variance_by("lw").fit(returns[0, :96], seen)
+    ours = optimal_under("lw", with_mean=False).fit(returns[0, :96], seen)
     np.testing.assert_allclose(ours, minimum_variance().fit(returns[0, :96], seen), atol=5e-4)
 
 
 def test_bayes_stein_mean_shrinks_noise_and_keeps_what_is_certain():
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 0.01, (252, 20))
-    spread = bayes_stein_mean(noise, np.cov(noise.T)).std()
-    assert spread < 0.6 * noise.mean(0).std()
+    deviation = bayes_stein_mean(noise, np.cov(noise.T)).std()
+    assert deviation < 0.6 * noise.mean(0).std()
     sure = noise + np.linspace(-0.01, 0.01, 20)
     assert bayes_stein_mean(sure, np.cov(sure.T)).std() > 0.95 * sure.mean(0).std()
 
@@ -94,7 +94,7 @@ def test_every_entry_says_what_it_is_and_carries_its_name():
         assert entry.make().name == name
 
 
-def test_networks_share_their_outlooks(returns):
+def test_networks_share_their_features(returns):
     memory = CachedFeatures(most=2)
     window = returns[:, :96]
     assert memory(window) is memory(window.copy())

@@ -7,11 +7,11 @@ import typer
 from typer.testing import CliRunner
 
 from time2decide.backtesting.baselines import SoftForecast
-from time2decide.backtesting.figures import write_figures
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.cli.backtest import backtest as command
 from time2decide.core.validation import InputError
 from time2decide.policy.model import Time2Decide
+from time2decide.reports.decision_figures import write_backtest_figures
 
 PLAIN = ("uniform", "lag1-oracle", "soft-persistence", "pto-persistence", "pto-ar1", "pto-ridge", "averaged-oracle")
 
@@ -261,7 +261,7 @@ def test_command_checks_outputs_before_the_work(app, table, tmp_path, monkeypatc
 
 
 def test_every_budget_has_its_picture(table, tmp_path):
-    paths = write_figures(backtest(table, ["uniform"], [0.12345678, 0.12345679, 1.0]), tmp_path)
+    paths = write_backtest_figures(backtest(table, ["uniform"], [0.12345678, 0.12345679, 1.0]), tmp_path)
     numbers = ("0.12345678", "0.12345679", "1")
     assert [path.name for path in paths] == [f"backtest-turnover-{number}.png" for number in numbers]
     assert sorted(tmp_path.iterdir()) == paths

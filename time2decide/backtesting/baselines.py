@@ -1,12 +1,16 @@
 """Baselines: the strategies that need no training.
 
-All are frozen dataclasses with `decide(observation)`. A parameter that is tuned per turnover budget may be a tuple with
-one entry per budget of the rollout. The oracle is not here, because it knows the future: see `oracle_rollout`.
+A parameter that is tuned per turnover budget may be a tuple with one entry per budget of the rollout. The oracle is no
+strategy, because it knows the future: see `oracle_rollout`.
+
+The last two are for real daily returns and carry their state forward day by day. `TwoScaleMinimumVariance` looks at
+risk alone. `PooledRule` adds forecasts of one regression over all assets, attenuated by the record of their own worth.
+Both weigh the cost of a trade against what it buys.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,9 +19,14 @@ from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
+from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
 from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation, Rollout
+from time2decide.simulation.engine import Observation, Rollout, continues
 
+_LASTS = 20.0  # steps over which the cost of a trade made for risk is spread
+_FORECAST_LASTS = 3.0  # and of a trade made on a forecast
+_HARDLY = 0.02  # worth of the forecasts below which trades are made for risk
+_MINIMUM_VARIANCE_AVERSION = 25.0  # λ that stands for "risk alone" when costs are weighed against it
 PerBudget = float | tuple[float, ...]
 
 
@@ -141,3 +150,140 @@ def _per_budget(value: PerBudget, observation: Observation) -> np.ndarray:
     budgets = len(observation.turnover_l1)
     expect(len(array) in (1, budgets), "strategy", f"1 or {budgets} values per parameter", len(array))
     return array
+
+
+@dataclass
+class _DailyRule:
+    """A rule that weighs costs and carries the state of each series forward."""
+
+    uses_cost: bool = field(default=True, kw_only=True)
+    wants_hindsight: bool = field(default=False, kw_only=True)
+    _last: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
+    _states: list[_PooledState] = field(default_factory=list, repr=False, compare=False, kw_only=True)
+
+    def carry_forward(self, window: np.ndarray) -> list[_PooledState]:
+        """States of the series of a window (series, time, m): one row further if it continues the last, or new."""
+        if continues(self._last, window):
+            for state, series in zip(self._states, window, strict=True):
+                state.update(series[-1:])
+        else:
+            self._states = [_PooledState(series) for series in window]
+        self._last = window
+        return self._states
+
+
+@dataclass
+class TwoScaleMinimumVariance(_DailyRule):
+    """argmin λ sᵀΣs + c/20 ‖s − p‖₁ within the budget, every day: λ = 25, Σ the two-scale covariance, c the cost.
+
+    Σ has volatilities with half-life 63 and correlations with half-life 250, shrunk by 0.3 to constant correlation.
+    """
+
+    name: str = "two-scale-minvar"
+    uses_risk_aversion: bool = False
+
+    def decide(self, observation: Observation) -> np.ndarray:
+        states = self.carry_forward(observation.returns)
+        sigma = np.stack([state.covariance() for state in states])[:, None]  # (series, 1, m, m)
+        risk, cost = _MINIMUM_VARIANCE_AVERSION, observation.cost_bps / 1e4 / _LASTS
+        return solve_observation(observation, np.zeros(sigma.shape[:-1]), sigma, risk_aversion=risk, cost=cost)[0]
+
+
+@dataclass
+class PooledRule(_DailyRule):
+    """argmax sᵀ(ρ f ⊙ σ) − λ sᵀΣs − c/τ ‖s − p‖₁ within the budget, every day.
+
+    f: one regression over all assets, of standardised returns less their cross-sectional mean on their own past (the
+    last three, means of 5, 21 and 63, the year before the last month), fitted with forgetting (half-life 750).
+    ρ in [0, 1]: what the forecasts were worth, the slope b of outcomes on forecasts made before them (half-life 500)
+    times 1 − (2 se / b)², and 0 while b is within two standard errors of 0.
+    τ: 3 steps if the forecasts are worth something (ρ ≥ 0.02), else 20.
+    """
+
+    name: str = "pooled-rule"
+    uses_risk_aversion: bool = True
+
+    def decide(self, observation: Observation) -> np.ndarray:
+        states = self.carry_forward(observation.returns)
+        worth = np.array([state.worth() for state in states])[:, None, None]
+        mean = worth * np.stack([state.forecast() for state in states])[:, None]  # (series, 1, m)
+        sigma = np.stack([state.covariance() for state in states])[:, None]
+        cost = observation.cost_bps / 1e4 / np.where(worth < _HARDLY, _LASTS, _FORECAST_LASTS)
+        return solve_observation(observation, mean, sigma, cost=np.broadcast_to(cost, mean.shape))[0]
+
+
+class _PooledState:
+    """What the rules know of a market after its last row: covariance, volatilities, the regression and its record."""
+
+    _BLEND = ((10.0, 0.3), (21.0, 0.4), (63.0, 0.3))  # half-lives and shares of the variance that standardises
+    _LONG = 252  # rows that the features look back
+    _FORGET, _RECORD = 750.0, 500.0  # half-lives of the regression and of its record
+    _PENALTY = 200.0
+
+    def __init__(self, returns: np.ndarray) -> None:
+        m = returns.shape[1]
+        self._covariance = two_scale(least=2)
+        self._variances = [(VarianceEWMA(half_life, m), share) for half_life, share in self._BLEND]
+        self._past = np.zeros((0, m))  # standardised returns less their cross-sectional mean
+        self._gram, self._cross = np.eye(7) * self._PENALTY, np.zeros(7)
+        self._products, self._squares = 0.0, 1e-6  # of forecasts with outcomes and with themselves
+        self.update(returns)
+
+    def update(self, rows: np.ndarray) -> None:
+        """Take the next rows (steps, m)."""
+        self._covariance.update(rows)
+        for row in rows:
+            scale = self._deviation()
+            known = np.isfinite(scale) & (scale > 0)
+            outcome = np.where(known, np.clip(row / np.where(known, scale, 1.0), -6, 6), 0.0)
+            outcome -= outcome.mean()
+            if len(self._past) == self._LONG:
+                self._learn(outcome)
+            self._past = np.concatenate([self._past, outcome[None]])[-self._LONG :]
+            for variance, _ in self._variances:
+                variance.standardise(row[None])
+
+    def _learn(self, outcome: np.ndarray) -> None:
+        """One more outcome for the regression, and for the record of the forecast that was made before it."""
+        features, forecast = self._features(), self._standard_forecast()
+        keep = decay_of(self._FORGET)
+        self._gram, self._cross = keep * self._gram + features.T @ features, keep * self._cross + features.T @ outcome
+        keep = decay_of(self._RECORD)
+        self._products = keep * self._products + float(forecast @ outcome)
+        self._squares = keep * self._squares + float(forecast @ forecast)
+
+    def _features(self) -> np.ndarray:
+        """(m, 7), each of about unit size."""
+        a = self._past
+        columns = (
+            a[-1],
+            a[-2],
+            a[-3],
+            a[-5:].mean(0),
+            a[-21:].mean(0) * 4.5,
+            a[-63:].mean(0) * 8,
+            a[: self._LONG - 21].mean(0) * 15,
+        )
+        return np.stack(columns, axis=1)
+
+    def _standard_forecast(self) -> np.ndarray:
+        forecast = self._features() @ np.linalg.solve(self._gram, self._cross)
+        return np.asarray(forecast - forecast.mean())
+
+    def _deviation(self) -> np.ndarray:
+        return np.sqrt(sum(share * variance.value() for variance, share in self._variances))
+
+    def covariance(self) -> np.ndarray:
+        """Σ of the next returns, (m, m)."""
+        return self._covariance.covariance()
+
+    def forecast(self) -> np.ndarray:
+        """f ⊙ σ in units of returns, (m,); 0 before a year of rows."""
+        if len(self._past) < self._LONG:
+            return np.zeros(self._past.shape[1])
+        return np.asarray(self._standard_forecast() * self._deviation())
+
+    def worth(self) -> float:
+        """ρ"""
+        slope, error = self._products / self._squares, 1 / np.sqrt(self._squares)
+        return float(np.clip(slope * max(0.0, 1 - (2 * error / slope) ** 2), 0, 1)) if slope > 0 else 0.0

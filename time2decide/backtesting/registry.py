@@ -11,7 +11,6 @@ from typing import Any
 
 from time2decide.backtesting import baselines as rules
 from time2decide.backtesting import skfolio_baselines as monthly
-from time2decide.backtesting.market_baselines import PooledRule, TwoScaleMinimumVariance
 from time2decide.core.checkpoints import load_checkpoint
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
@@ -64,14 +63,6 @@ def _network_forecast() -> NetworkForecast:
     return NetworkForecast(load_policy("decide")[0], shared_features())
 
 
-def _pretrained() -> Strategy:
-    return pretrained_strategy(TimePFN.from_pretrained(), _RETURNS_SCALE)
-
-
-def _pto_timepfn() -> Strategy:
-    return rules.backbone_pto(TimePFN.from_pretrained(), _RETURNS_SCALE)
-
-
 def market(follow: bool = True, name: str = "market") -> MarketStrategy:
     """The bundled market policy as a strategy."""
     return MarketStrategy(MarketPolicy.from_pretrained(), name, follow)
@@ -106,8 +97,14 @@ REGISTRY: dict[str, Entry] = {
         lambda: rules.SoftForecast(_network_forecast(), name="soft-network"),
         "softmax of the decision network's forecasts",
     ),
-    "pretrained": Entry(_pretrained, "TimePFN forecasts returns and allocations alike, without fine-tuning"),
-    "pto-timepfn": Entry(_pto_timepfn, "predict then optimise, forecasts of TimePFN"),
+    "pretrained": Entry(
+        lambda: pretrained_strategy(TimePFN.from_pretrained(), _RETURNS_SCALE),
+        "TimePFN forecasts returns and allocations alike, without fine-tuning",
+    ),
+    "pto-timepfn": Entry(
+        lambda: rules.backbone_pto(TimePFN.from_pretrained(), _RETURNS_SCALE),
+        "predict then optimise, forecasts of TimePFN",
+    ),
     "uniform": Entry(rules.Uniform, "1/N of every asset, always"),
     "lag1-oracle": Entry(rules.LagOneOracle, "the oracle's allocation of the step before"),
     "soft-persistence": Entry(rules.SoftForecast, "softmax of the last returns"),
@@ -132,23 +129,18 @@ REGISTRY: dict[str, Entry] = {
     "hierarchical": Entry(monthly.hierarchical, "skfolio: hierarchical risk parity, refitted every 21 steps"),
     "risk-budgeting": Entry(monthly.risk_budgeting, "skfolio: equal risk contributions, refitted every 21 steps"),
     **{
-        f"minimum-variance-{key}": Entry(
-            partial(monthly.minimum_variance_by, key), f"minimum variance, {text}, refitted every 21 steps"
+        f"{name}-variance-{key}": Entry(
+            partial(monthly.optimal_under, key, with_mean=name == "mean"), f"{rule}, {text}, refitted every 21 steps"
         )
+        for name, rule in (("minimum", "minimum variance"), ("mean", "mean-variance at λ"))
         for key, text in _COVARIANCES.items()
-        if key != "lw"  # that is minimum-variance
-    },
-    **{
-        f"mean-variance-{key}": Entry(
-            partial(monthly.mean_variance_by, key), f"mean-variance at λ, {text}, refitted every 21 steps"
-        )
-        for key, text in _COVARIANCES.items()
+        if (name, key) != ("minimum", "lw")  # that is minimum-variance
     },
     "two-scale-minvar": Entry(
-        TwoScaleMinimumVariance, "minimum variance every step, two-scale covariance, costs weighed"
+        rules.TwoScaleMinimumVariance, "minimum variance every step, two-scale covariance, costs weighed"
     ),
     "pooled-rule": Entry(
-        PooledRule,
+        rules.PooledRule,
         "mean-variance every step, forecasts pooled over assets and attenuated by their record, costs weighed",
     ),
 }
@@ -177,9 +169,8 @@ def make_strategy(name: str) -> Strategy:
 
 def _of_folder(name: str) -> Strategy:
     """A network of ours, a model of the paper's architecture, or a decision layer on another backbone."""
-    kinds = {"MarketPolicy": MarketPolicy, "Policy": Policy}
-    kinds |= {"PaperModel": PaperModel, "DecisionAdapter": DecisionAdapter}
-    model, notes = load_checkpoint(name, kinds)
+    kinds = (MarketPolicy, Policy, PaperModel, DecisionAdapter)
+    model, notes = load_checkpoint(name, {kind.__name__: kind for kind in kinds})
     if isinstance(model, MarketPolicy):
         return MarketStrategy(model, name)
     if isinstance(model, Policy):

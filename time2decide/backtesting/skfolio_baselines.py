@@ -16,11 +16,11 @@ from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
 from time2decide.markets.portfolio import solve_portfolio
+from time2decide.simulation.decisions import UNLIMITED
 from time2decide.simulation.engine import Observation, continues
 
 EVERY = 21  # steps between two fits, a month of days
 YEAR = 252  # last rows that a fit sees, at most
-_ANY_MOVE = 1e6  # a turnover budget that never binds
 _THERE = 1e-9  # distance from the target that counts as none
 
 #: Returns (time, m) and the observation -> weights (m,).
@@ -139,35 +139,39 @@ def risk_budgeting() -> Refitted:
     return Refitted(by_estimator(_skfolio().RiskBudgeting(prior_estimator=_shrunk_prior())), "risk-budgeting")
 
 
+def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:
+    from sklearn.covariance import ledoit_wolf
+
+    return np.asarray(ledoit_wolf(returns)[0])
+
+
 #: Name -> covariance of returns (time, m), and the rows that it is given.
 COVARIANCES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int]] = {
-    "lw": (lambda returns: _ledoit_wolf(returns), YEAR),
+    "lw": (_ledoit_wolf, YEAR),
     "qis": (lambda returns: RollingQIS(504, least=3).update(returns).covariance(), 504),
     "ewma": (lambda returns: EWMA(63, least=3).update(returns).covariance(), 504),
     "iewma": (lambda returns: IteratedEWMA(63, 125, least=3).update(returns).covariance(), 504),
 }
 
 
-def minimum_variance_by(covariance: str) -> Refitted:
-    """The long-only portfolio of least variance under one of `COVARIANCES`."""
+def optimal_under(covariance: str, *, with_mean: bool) -> Refitted:
+    """argmax sᵀμ̂ − λ (s−b)ᵀΣ(s−b) under the constraints, Σ one of `COVARIANCES`; the budget counts on the way there.
+
+    With a mean μ̂ is the mean return shrunk by Bayes–Stein; without one it is 0: the portfolio of least variance.
+    """
     estimate, history = COVARIANCES[covariance]
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
         sigma = estimate(returns)
-        return _best(np.zeros(len(sigma)), sigma, 0.5, observation)
+        m = len(sigma)
+        mean = bayes_stein_mean(returns, sigma) if with_mean else np.zeros(m)
+        risk = observation.risk_aversion if with_mean else 0.5
+        options: dict[str, Any] = {"constraints": observation.constraints, "benchmark": observation.benchmark}
+        start = np.full(m, 1.0 / m)
+        return solve_portfolio(mean, sigma, start, risk_aversion=risk, turnover_l1=UNLIMITED, **options).weights
 
-    return Refitted(fit, f"minimum-variance-{covariance}", history)
-
-
-def mean_variance_by(covariance: str) -> Refitted:
-    """argmax sᵀμ̂ − λ sᵀΣs, long-only: μ̂ the mean return shrunk by Bayes–Stein, Σ one of `COVARIANCES`."""
-    estimate, history = COVARIANCES[covariance]
-
-    def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
-        sigma = estimate(returns)
-        return _best(bayes_stein_mean(returns, sigma), sigma, observation.risk_aversion, observation)
-
-    return Refitted(fit, f"mean-variance-{covariance}", history, uses_risk_aversion=True)
+    name = f"{'mean' if with_mean else 'minimum'}-variance-{covariance}"
+    return Refitted(fit, name, history, uses_risk_aversion=with_mean)
 
 
 def bayes_stein_mean(returns: np.ndarray, covariance: np.ndarray) -> np.ndarray:
@@ -181,20 +185,6 @@ def bayes_stein_mean(returns: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     distance = float((mean - base) @ np.linalg.solve(covariance, mean - base))
     weight = (m + 2) / (m + 2 + steps * max(distance, 0.0))
     return np.asarray((1 - weight) * mean + weight * base)
-
-
-def _best(mean: np.ndarray, sigma: np.ndarray, risk_aversion: float, observation: Observation) -> np.ndarray:
-    """argmax sᵀμ − λ (s−b)ᵀΣ(s−b) under the constraints; the turnover budget counts on the way there."""
-    m = len(mean)
-    options: dict[str, Any] = {"constraints": observation.constraints, "benchmark": observation.benchmark}
-    start = np.full(m, 1.0 / m)
-    return solve_portfolio(mean, sigma, start, risk_aversion=risk_aversion, turnover_l1=_ANY_MOVE, **options).weights
-
-
-def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:
-    from sklearn.covariance import ledoit_wolf
-
-    return np.asarray(ledoit_wolf(returns)[0])
 
 
 def _shrunk_prior() -> object:

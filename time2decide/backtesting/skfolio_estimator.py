@@ -197,16 +197,13 @@ class Time2DecidePortfolio(BaseOptimization):
 
     def _current_weights(self, assets: int, constraints: Constraints | None) -> np.ndarray:
         """The previous weights, in the order of the columns where they have names."""
-        names = getattr(self, "feature_names_in_", None)
+        weights = self.previous_weights
+        names = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
+        if weights is not None and not isinstance(weights, pd.Series):
+            weights = self._clean_previous_weights(assets)
         if constraints is not None:  # these may allow cash and short positions
-            given = self.previous_weights
-            if given is not None and not isinstance(given, pd.Series):
-                given = self._clean_previous_weights(assets)
-            return validate_any_weights("previous_weights", given, assets, None if names is None else list(names))
-        if isinstance(self.previous_weights, pd.Series) and names is not None:
-            return validate_weights(self.previous_weights, assets, list(names))
-        given = None if self.previous_weights is None else self._clean_previous_weights(assets)
-        return validate_weights(given, assets)
+            return validate_any_weights("previous_weights", weights, assets, names)
+        return validate_weights(weights, assets, names)
 
 
 @lru_cache(maxsize=4)

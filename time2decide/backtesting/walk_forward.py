@@ -16,7 +16,7 @@ import pandas as pd
 
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import make_strategies
-from time2decide.core.validation import ArrayLike, InputError, expect, validate_positive
+from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
 from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.constraint_files import refuse_contradictions
 from time2decide.markets.constraints import Constraints
@@ -28,6 +28,7 @@ from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVER
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
+    drifted,
     oracle_for,
     rollout,
     validate_cost,
@@ -89,10 +90,20 @@ class Backtest:
         return pd.Series(rows["net"].to_numpy(), index=pd.Index(rows["time"], name="time"), name=strategy)
 
     def to_skfolio(self, series: int = 0) -> Any:
-        """A Population of skfolio with one MultiPeriodPortfolio per strategy and budget; see `skfolio_portfolios`."""
-        from time2decide.backtesting.skfolio_portfolios import population_of
+        """A Population of skfolio, for its measures and plots: one MultiPeriodPortfolio per strategy and budget.
 
-        return population_of(self, series)
+        Every step is one Portfolio with the weights held, the drifted weights before it and the cost of the trade.
+        Returns are those of the backtest, costs included, to rounding.
+        """
+        try:
+            from skfolio import Population
+        except ImportError:
+            found = "none; pip install 'time2decide[skfolio]'"
+            raise InputError(f"skfolio: expected it to be installed, found {found}") from None
+        validate_interval("series", series, f"[0, {len(self.returns) - 1}]")
+        return Population(
+            [_skfolio_portfolio(self, one, k, series) for one in self.rollouts for k in range(len(one.turnover_l1))]
+        )
 
     def weights(self, strategy: str, turnover_l1: float, series: int = 0) -> pd.DataFrame:
         """The weights that a strategy held, one row per step and one column per asset."""
@@ -203,6 +214,29 @@ def backtest(
     return Backtest(
         pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year), array
     )
+
+
+def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> Any:
+    """A strategy at its k-th budget as a MultiPeriodPortfolio.
+
+    skfolio charges costs linearly, r − c‖trade‖₁, the backtest before the return is earned, (1 − c‖trade‖₁)(1 + r) − 1:
+    each step is charged c (1 + r), so that both are the same.
+    """
+    from skfolio import MultiPeriodPortfolio, Portfolio
+
+    first, weights = one.window, one.allocations[series, k]  # (time, m)
+    times, assets = result.frame["time"].unique(), list(map(str, result.assets))
+    table = pd.DataFrame(result.returns[series, first:], index=times, columns=assets)
+    before = drifted(weights[first - 1 : -1], result.returns[series, first - 1 : -1])
+    before[0] = weights[first - 1]  # the first decision starts from the portfolio itself
+    held = weights[first:]  # (steps, m)
+    rates = result.cost_bps / 1e4 * (1 + (held * table.to_numpy()).sum(axis=1))
+    steps = [
+        Portfolio(X=table.iloc[[t]], weights=held[t], previous_weights=before[t], transaction_costs=float(rates[t]))
+        for t in range(len(table))
+    ]
+    options = {"annualization_factor": result.periods_per_year, "compounded": False}
+    return MultiPeriodPortfolio(steps, name=f"{one.name}, γ = {one.turnover_l1[k]:g}", tag=one.name, **options)
 
 
 def _market(returns: ArrayLike, window: int, gaps: str) -> np.ndarray | Universe:

@@ -230,8 +230,8 @@ def _budgets(text: str) -> list[float]:
 
 def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | None) -> None:
     """Raise unless every file can be written, and none of them is the input: before the work, not after it."""
-    from time2decide.backtesting.figures import picture_name
     from time2decide.core.files import validate_output_file, validate_output_folder
+    from time2decide.reports.decision_figures import picture_name
 
     validate_output_folder("out", out)
     for name in ("summary.csv", "steps.csv", *map(picture_name, budgets)):
@@ -264,8 +264,8 @@ def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
-    from time2decide.backtesting.figures import write_figures
     from time2decide.core.files import atomic_path
+    from time2decide.reports.decision_figures import write_backtest_figures
 
     files = []
     try:
@@ -273,7 +273,7 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
             with atomic_path(folder / name) as temporary:
                 frame.to_csv(temporary, index=False)
             files.append(folder / name)
-        return files + write_figures(result, folder)
+        return files + write_backtest_figures(result, folder)
     except OSError as error:
         raise InputError(f"out: expected a folder that can be written to, found {folder} ({error.strerror})") from None
 

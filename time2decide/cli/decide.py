@@ -222,7 +222,7 @@ def _write(decision: Decision | MarketDecision, facts: dict[str, Any], out: Path
     elif out is not None:
         decision.save(out, source=Path(facts["input"]["source"]).name, values=facts["input"]["values"])
     if figure is not None:
-        from time2decide.reports.frontier_figure import write_frontier
+        from time2decide.reports.decision_figures import write_frontier
 
         write_frontier(facts, figure)
 

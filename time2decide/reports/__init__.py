@@ -1,6 +1,5 @@
-"""Figures, pages and the report as pure functions of stored results."""
+"""Figures, pages and the report as pure functions of stored results, backtests and decisions."""
 
-from time2decide.reports.figures import draw
-from time2decide.reports.page import results_of, write_report
+from time2decide.core import lazy_names
 
-__all__ = ["draw", "results_of", "write_report"]
+__getattr__, __all__ = lazy_names(__name__, {"figures": "draw", "page": "results_of write_report"})

@@ -14,7 +14,7 @@ from time2decide.core.validation import InputError
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.simulation.engine import Observation
 
-_UNLIMITED = 1e6  # a turnover budget that never binds
+UNLIMITED = 1e6  # a turnover budget that never binds
 
 
 def solve_observation(
@@ -63,10 +63,10 @@ def _reach(
     data: tuple[np.ndarray, ...], gamma: float, cost: np.ndarray, options: dict[str, Any], may_stay: bool
 ) -> np.ndarray:
     """The best portfolio within the budget, or else without one; the current weights if there is none and they may."""
-    for budget in (gamma, _UNLIMITED):
+    for budget in (gamma, UNLIMITED):
         try:
             return solve_portfolio(*data, turnover_l1=budget, cost=cost, **options).weights
         except InputError:
-            if budget == _UNLIMITED and not may_stay:
+            if budget == UNLIMITED and not may_stay:
                 raise
     return data[2]

@@ -1,10 +1,13 @@
-"""The turnover frontier of a decision as a picture: what turnover brings net of cost, what the next unit is worth."""
+"""Pictures for users: the paths of a backtest, and the turnover frontier of a decision."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from time2decide.backtesting.walk_forward import Backtest
 from time2decide.core.files import atomic_path
 
 if TYPE_CHECKING:
@@ -12,6 +15,45 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INK, _GREY, _BLUE, _RED = "#1f2933", "#7b8794", "#0072B2", "#D55E00"
+
+
+def backtest_figure(result: Backtest, turnover_l1: float) -> Figure:
+    """Wealth after costs, drawdown and turnover of every strategy at one budget."""
+    from matplotlib.figure import Figure
+
+    chosen = result.frame[(result.frame["turnover_l1"] == turnover_l1) & (result.frame["series"] == 0)]
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    wealth, drawdown, traded = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.5, 1.5))
+    for name, path in chosen.groupby("strategy", sort=False):
+        time, value = path["time"].to_numpy(), path["wealth"].to_numpy()
+        wealth.plot(time, value, label=str(name), linewidth=1.2)
+        drawdown.plot(time, value / np.maximum.accumulate(np.maximum(value, 1.0)) - 1, linewidth=1.0)
+        smooth = path["traded"].rolling(max(1, len(value) // 50), min_periods=1).mean()
+        traded.plot(time, smooth.to_numpy(), linewidth=1.0)
+    wealth.set_yscale("log")
+    wealth.legend(loc="upper left", fontsize="small", ncols=2)
+    labels = {wealth: "wealth after costs", drawdown: "drawdown", traded: "traded per step"}
+    for axes, label in labels.items():
+        axes.set_ylabel(label)
+        axes.grid(visible=True, alpha=0.3)
+    figure.suptitle(f"Turnover budget ‖s_t − s_(t−1)‖₁ ≤ {turnover_l1:g}")
+    return figure
+
+
+def picture_name(turnover_l1: float) -> str:
+    """The file name of a budget's picture: every digit counts, or two budgets would share one."""
+    return f"backtest-turnover-{repr(float(turnover_l1)).removesuffix('.0')}.png"
+
+
+def write_backtest_figures(result: Backtest, folder: Path) -> list[Path]:
+    """One PNG per budget; the files are replaced whole."""
+    written = []
+    for budget in result.frame["turnover_l1"].unique():
+        path = folder / picture_name(budget)
+        with atomic_path(path) as temporary:
+            backtest_figure(result, budget).savefig(temporary, format="png", dpi=130)
+        written.append(path)
+    return written
 
 
 def frontier_figure(facts: dict[str, Any]) -> Figure:
@@ -42,7 +84,6 @@ def frontier_figure(facts: dict[str, Any]) -> Figure:
 
 def _marks(gain: Axes, price: Axes, facts: dict[str, Any]) -> None:
     """This decision, its budget, and where trading stops paying."""
-    import numpy as np
 
     curve, stop = facts["frontier"]["curve"], 100 * facts["frontier"]["stops_paying_at"]
     here, budget = 100 * facts["turnover"], 100 * facts["turnover_l1"]
