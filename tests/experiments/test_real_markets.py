@@ -85,4 +85,4 @@ def test_the_market_policy_decides_the_same_from_what_was_read_before(market, na
     for risk in CELLS[1]:
         result = rollout(universe, make_strategy(name), [0.1], risk_aversion=risk, budget_from="drifted", cost_bps=10.0)
         net, _ = net_returns(result, universe.returns[None], 10.0)
-        np.testing.assert_array_equal(found[0.1, risk, 10.0][0], net[0, 0])
+        np.testing.assert_array_equal(found[0.1, risk, 10.0][0], net[:, 0])

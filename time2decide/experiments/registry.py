@@ -46,7 +46,7 @@ _MODULES = {
     "parity": "theory",
     "sp500": "sp500",
     "real-markets": "real_markets",
-    "left-out": "left_out",
+    "left-out": "real_markets",
     "stylised-markets": "stylised_markets",
     "scale": "scale",
 }

@@ -9,17 +9,15 @@ Utility is mean − λ · variance of net returns, per day.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.table import Table
-from time2decide.experiments.real_markets import weights_of
+from time2decide.experiments.real_markets import net_paths, weights_of
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
-from time2decide.simulation.engine import rollout
-from time2decide.simulation.metrics import net_returns, realised_utility
+from time2decide.simulation.metrics import realised_utility
 
 _FIRST, _SETTLED, _ASSETS, _BUDGET, _COST_BPS = 96, 100, 16, 0.5, 10.0
 _RISKS = {"nothing": (10.0, 100.0), "much": (1.0, 10.0)}
@@ -78,26 +76,15 @@ def tasks(preset: str) -> list[Config]:
 
 def run(config: Config) -> list[Row]:
     """Utility and turnover at each λ: mean over series, and the utility of each series for paired comparisons."""
-    returns = np.stack(
-        [
-            stylised_market(
-                config["market"],
-                config["rows"],
-                _ASSETS,
-                np.random.default_rng([config["seed"], list(_KINDS).index(config["market"]), series]),
-            )
-            for series in range(config["series"])
-        ]
-    )
+    kind, number = config["market"], list(_KINDS).index(config["market"])
+    draws = [np.random.default_rng([config["seed"], number, series]) for series in range(config["series"])]
+    returns = np.stack([stylised_market(kind, config["rows"], _ASSETS, rng) for rng in draws])
+    cells = (_BUDGET,), _RISKS[config["predictable"]], (_COST_BPS,)
     rows = []
-    for risk in _RISKS[config["predictable"]]:
-        strategy = make_strategy(config["strategy"])
-        given: dict[str, Any] = {"window": _FIRST, "budget_from": "drifted", "cost_bps": _COST_BPS}
-        result = rollout(returns, strategy, [_BUDGET], risk_aversion=risk, **given)
-        net, amount = net_returns(result, returns, _COST_BPS)
-        utility = realised_utility(net[:, 0], risk)
+    for (_, risk, _), (net, traded) in net_paths(returns, make_strategy(config["strategy"]), *cells, _FIRST).items():
+        utility = realised_utility(net, risk)
         row: Row = {"risk_aversion": risk, "utility": float(utility.mean()), "utilities": utility.tolist()}
-        row |= {"variance": float(net[:, 0].var(-1).mean()), "traded": float(amount[:, 0, _SETTLED:].mean())}
+        row |= {"variance": float(net.var(-1).mean()), "traded": float(traded[:, _SETTLED:].mean())}
         rows.append(row)
     return rows
 
@@ -109,18 +96,9 @@ def tables(rows: list[Row]) -> list[Table]:
         lines = []
         for (kind, risk), cells in grouped(here, "market", "risk_aversion").items():
             ours = next((row for row in cells if row["strategy"] == "market"), None)
-            lines += [
-                [
-                    kind,
-                    f"{risk:g}",
-                    row["strategy"],
-                    f"{1e4 * row['utility']:.2f}",
-                    _paired(ours, row),
-                    f"{1e4 * row['risk_aversion'] * row['variance']:.2f}",
-                    f"{row['traded']:.4f}",
-                ]
-                for row in cells
-            ]
+            for row in cells:
+                figures = [f"{1e4 * row['utility']:.2f}", _paired(ours, row), f"{1e4 * risk * row['variance']:.2f}"]
+                lines.append([kind, f"{risk:g}", row["strategy"], *figures, f"{row['traded']:.4f}"])
         columns = ["returns", "λ", "strategy", "utility", "market less this", "λ · variance", "traded a day"]
         note = (
             f"In bp a day, net of {_COST_BPS:g} bp, γ = {_BUDGET:g}; mean over {here[0]['series']} series, ± standard "
