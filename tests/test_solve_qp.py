@@ -6,6 +6,7 @@ import pytest
 from scipy import sparse
 
 from time2decide import InputError, ProblemError, solve_qp
+from time2decide.qpsolvers_api import Problem, solve_problem
 
 
 def drawn(seed, n=6):
@@ -107,3 +108,11 @@ def test_sparse_matrices_have_a_limit(monkeypatch):
     monkeypatch.setattr("time2decide.qpsolvers_api.MOST_ENTRIES", 100)
     with pytest.raises(ProblemError, match="P: expected at most 100 entries of a sparse matrix"):
         solve_qp(sparse.eye_array(11).tocsc(), np.ones(11))
+
+
+def test_residuals_of_an_answer_without_bounds():
+    answer = solve_problem(Problem(np.eye(2), np.ones(2), G=-np.eye(2), h=np.zeros(2)))
+    assert answer.z_box.size == 0
+    assert answer.is_optimal(1e-9)
+    answer.z = answer.z + 1.0
+    assert answer.dual_residual() == pytest.approx(1.0)

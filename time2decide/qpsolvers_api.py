@@ -123,7 +123,7 @@ class ProblemSolution:
                 misses.append(float((sign * (x - limit)).max()))
                 pull = np.zeros_like(x) if self.z_box is None else np.maximum(sign * self.z_box, 0)
                 gap += float(np.where(pull > 0, sign * np.where(pull > 0, limit, 0.0) * pull, 0.0).sum())
-        if self.z_box is not None:
+        if self.z_box is not None and self.z_box.size:
             gradient = gradient + self.z_box
         return max(misses), float(np.abs(gradient).max()), abs(gap)
 
