@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from time2decide.bench.portfolio import lmc_rows, oracle_rows
+from time2decide.bench.markets import lmc_rows, oracle_rows
 
 
 @pytest.mark.parametrize("bench", [lmc_rows, oracle_rows])

@@ -26,3 +26,12 @@ def test_nothing_is_stored_unless_told(tmp_path, monkeypatch):
     monkeypatch.setattr(solvers, "label_rows", lambda quick: [{"what": "x"}])
     assert CliRunner().invoke(app, ["bench", "labels"]).exit_code == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_of_other_keys_are_printed_under_their_own_columns(monkeypatch):
+    rows = [{"kind": "cell", "ours_ms": 1.5}, {"kind": "growth", "exponent": 2.5}, {"kind": "cell", "ours_ms": 3.5}]
+    monkeypatch.setattr(solvers, "label_rows", lambda quick: rows)
+    printed = CliRunner().invoke(app, ["bench", "labels"]).output
+    first, second = printed.split("exponent")
+    assert all(figure in first for figure in ("ours_ms", "1.5", "3.5"))
+    assert "2.5" in second

@@ -1,7 +1,14 @@
 import numpy as np
 
-from time2decide.bench.portfolio_exactness import check, frontier_error, is_wrong, random_problem
-from time2decide.bench.portfolio_solver import ACCURACY, _cell_row, sample_cell
+from time2decide.bench.portfolio_solver import (
+    ACCURACY,
+    _cell_row,
+    check,
+    frontier_error,
+    is_wrong,
+    random_problem,
+    sample_cell,
+)
 
 
 def test_a_cell_has_every_peer_at_equal_accuracy():

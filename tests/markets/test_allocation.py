@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from time2decide.bench.portfolio import Steps, clarabel_step, cvxpy_osqp_step, objective, violation
+from time2decide.bench.markets import Steps, clarabel_step, cvxpy_osqp_step, objective, violation
 from time2decide.core.validation import InputError
 from time2decide.markets import RISK_AVERSION, mean_variance_step
 from time2decide.markets.allocation import greedy_allocations

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.bench.portfolio import Steps, clarabel_step, objective, sample_steps, violation
+from time2decide.bench.markets import Steps, clarabel_step, objective, sample_steps, violation
 from time2decide.core.validation import InputError
 from time2decide.markets import (
     BUDGETS,

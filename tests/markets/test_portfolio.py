@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from time2decide.bench.portfolio_exactness import check, is_wrong, random_covariance
-from time2decide.bench.portfolio_exactness import random_problem as draw_problem
+from time2decide.bench.portfolio_solver import check, is_wrong, random_covariance
+from time2decide.bench.portfolio_solver import random_problem as draw_problem
 from time2decide.core.validation import InputError
 from time2decide.markets import (
     Constraints,

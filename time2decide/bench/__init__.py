@@ -1,7 +1,7 @@
-"""Speed and accuracy against peers, in one run on one machine.
+"""Speed and accuracy beside other solvers, in one run on one machine.
 
-Each benchmark is a function ``rows(quick)`` that returns JSON-able rows. Peers are timed interleaved and the median of
-many rounds is taken, because machines are noisy; a ratio is only ever formed from times of the same run.
+Each benchmark is a function ``rows(quick)`` that returns JSON-able rows. Solvers are timed interleaved and the median
+of many rounds is taken, because machines are noisy; a ratio is only ever formed from times of the same run.
 """
 
 #: name -> module and function
@@ -9,15 +9,15 @@ BENCHMARKS = {
     "constructions": ("solvers", "construction_rows"),
     "labels": ("solvers", "label_rows"),
     "portfolio": ("portfolio_solver", "portfolio_rows"),
-    "exactness": ("portfolio_exactness", "exactness_rows"),
-    "qp": ("peers", "qp_rows"),
-    "layers": ("peers", "layer_rows"),
-    "hard": ("peers", "hard_rows"),
+    "exactness": ("portfolio_solver", "exactness_rows"),
+    "qp": ("qp_core", "qp_rows"),
+    "layers": ("qp_core", "layer_rows"),
+    "hard": ("hard", "hard_rows"),
     "warm": ("warm", "warm_rows"),
-    "projection": ("portfolio", "projection_rows"),
+    "projection": ("markets", "projection_rows"),
     "neural": ("solvers", "neural_rows"),
-    "oracle": ("portfolio", "oracle_rows"),
-    "lmc": ("portfolio", "lmc_rows"),
-    "decide": ("portfolio", "decide_rows"),
+    "oracle": ("markets", "oracle_rows"),
+    "lmc": ("markets", "lmc_rows"),
+    "decide": ("markets", "decide_rows"),
     "serve": ("serving", "serve_rows"),
 }

@@ -17,31 +17,13 @@ import numpy as np
 
 from time2decide.qp import QP
 from time2decide.qpsolvers_api import Problem, ProblemError, solve_problem
-from time2decide.solving import solve
+from time2decide.solving import METHODS, solve
 
 _OFF = 1e-6  # relative error from which on an answer is wrong
 FAMILIES = (
-    "plain",
-    "singular",
-    "linear",
-    "degenerate",
-    "equations",
-    "bounds",
-    "infeasible",
-    "unbounded",
-    "rows",
-    "columns",
-    "wide",
-    "objective",
-    "all",
-    "far",
-    "tiny",
-    "one",
-    "free",
-    "many",
-    "penalty",
-    "radius",
-    "float32",
+    *("plain", "singular", "linear", "degenerate", "equations", "bounds", "infeasible", "unbounded"),
+    *("rows", "columns", "wide", "objective", "all", "far", "tiny", "one", "free", "many"),
+    *("penalty", "radius", "float32"),
 )
 #: Families of a mixed batch: all with Cx ≤ d alone.
 MIXED = ("plain", "singular", "degenerate", "infeasible", "unbounded", "rows", "columns", "wide", "objective", "tiny")
@@ -68,9 +50,8 @@ def draw(family: str, seed: int, size: tuple[int, int] | None = None) -> Hard:
         n, m = size[0], size[1] - (family == "infeasible")  # the row that contradicts comes on top
     n = 1 if family == "one" else n
     m = {"free": 0, "many": 8 * n}.get(family, m)
-    rank = {"singular": n // 2, "linear": 0, "infeasible": int(rng.integers(0, n + 1)), "unbounded": n - 1}.get(
-        family, n
-    )
+    ranks = {"singular": n // 2, "linear": 0, "infeasible": int(rng.integers(0, n + 1)), "unbounded": n - 1}
+    rank = ranks.get(family, n)
     fields, value = _around_an_answer(rng, n, m, rank, family)
     truth = "optimal"
     if family == "infeasible":
@@ -164,16 +145,11 @@ def _sparse(family: str, rng: np.random.Generator) -> Hard:
     A, x = M @ M.T, rng.normal(size=n) * rng.integers(0, 2, n)
     level = float(rng.exponential()) + 0.1
     pull = np.where(x != 0, level * np.sign(x), level * rng.uniform(-0.9, 0.9, n))
-    if family == "penalty":
-        b = -A @ x - pull
-        return Hard(
-            family,
-            {"A": A, "b": b, "l1_penalty": level},
-            "optimal",
-            float(x @ A @ x / 2 + b @ x + level * np.abs(x).sum()),
-        )
-    b = -A @ x - pull
-    return Hard(family, {"A": A, "b": b, "l1_radius": float(np.abs(x).sum())}, "optimal", float(x @ A @ x / 2 + b @ x))
+    b, norm = -A @ x - pull, float(np.abs(x).sum())
+    value = float(x @ A @ x / 2 + b @ x)
+    if family == "radius":
+        return Hard(family, {"A": A, "b": b, "l1_radius": norm}, "optimal", value)
+    return Hard(family, {"A": A, "b": b, "l1_penalty": level}, "optimal", value + level * norm)
 
 
 def judge(hard: Hard, status: str, x: np.ndarray, off: float = _OFF) -> str:
@@ -202,6 +178,17 @@ def judge(hard: Hard, status: str, x: np.ndarray, off: float = _OFF) -> str:
     found = x @ f["A"] @ x / 2 + f["b"] @ x + f.get("l1_penalty", 0.0) * size.sum()
     scale = abs(hard.value) + np.abs(x * (f["A"] @ x)).sum() + np.abs(f["b"] * x).sum()
     return "right" if abs(found - hard.value) <= off * scale else "wrong"
+
+
+def hard_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """Verdicts on hard problems by method and family: right, wrong and open (not converged)."""
+    rows = []
+    for method in ("exact", "solve_qp", *(name for name in METHODS if name != "exact")):
+        problems = len(FAMILIES) * 2 if quick else 20_000 if method == "exact" else 2_000
+        for family, found in count(method, problems).items():
+            verdicts = {name: found[name] for name in ("right", "wrong", "open")}
+            rows.append({"method": method, "family": family, **verdicts})
+    return rows
 
 
 def count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]:

@@ -1,4 +1,4 @@
-"""Markets and decisions against their peers: the oracle, the projection, a decision, LMC series.
+"""Markets and decisions beside other routes: the oracle, the projection, a decision, LMC series.
 
 *Oracle*: its steps against the paper's route (CVXPY + OSQP, rebuilt per problem), judged by a second exact solver.
 *Projection*: in batches against SLSQP (the paper's choice) and DAQP, both one instance at a time. *Decide*: time per
@@ -8,10 +8,8 @@ against the route through scikit-learn's Gaussian processes.
 
 from __future__ import annotations
 
-import importlib
-import time
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -21,7 +19,7 @@ from scipy.optimize import minimize
 
 from time2decide.backtesting.baselines import PredictThenOptimise, backbone_pto
 from time2decide.bench.portfolio_solver import Cell, by_clarabel
-from time2decide.bench.timing import interleaved, one_thread, ratio
+from time2decide.bench.timing import interleaved, one_thread, ratio, timed
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.allocation import mean_variance_step
 from time2decide.markets.covariance import empirical_covariance
@@ -68,11 +66,11 @@ def _step_row(market: str, quick: bool) -> dict[str, Any]:
     returns = synthetic_returns(market, count=series)[:, : 160 if quick else None]
     decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
     few = sample_steps(market, 4 if quick else 40, series=series)
-    peers: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], object]] = {
         "ours": lambda: oracle_path(returns, BUDGETS),
         "reference": lambda: [cvxpy_osqp_step(few, i) for i in range(len(few.returns))],
     }
-    times = interleaved(peers, rounds=1 if quick else 3)
+    times = interleaved(calls, rounds=1 if quick else 3)
     seconds = median(times["ours"])
     many = sample_steps(market, 50 if quick else 2500, series=series)
     exact = np.stack([clarabel_step(many, i) for i in range(len(many.returns))])
@@ -94,9 +92,7 @@ def _step_row(market: str, quick: bool) -> dict[str, Any]:
 def _training_row(quick: bool) -> dict[str, Any]:
     series = 4 if quick else 300
     returns = synthetic_returns("clean", "train", count=series)
-    start = time.perf_counter()
-    oracle_path(returns, BUDGETS)
-    seconds = time.perf_counter() - start
+    seconds, _ = timed(oracle_path, returns, BUDGETS)
     decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
     return {
         "compared": f"labels of {series} series × {returns.shape[1] - WINDOW} steps × {len(BUDGETS)} budgets",
@@ -139,7 +135,8 @@ def clarabel_step(steps: Steps, i: int) -> np.ndarray:
 
 def cvxpy_osqp_step(steps: Steps, i: int) -> np.ndarray:
     """Decision i by the paper's route: a CVXPY problem built anew and solved by OSQP at its default tolerances."""
-    cp: Any = importlib.import_module("cvxpy")
+    import cvxpy as cp
+
     r, sigma, p, gamma = (field[i] for field in steps)
     s = cp.Variable(len(r))
     goal = cp.Maximize(s @ r - RISK_AVERSION * cp.quad_form(s, cp.psd_wrap(sigma)))
@@ -159,25 +156,25 @@ def projection_rows(quick: bool = False) -> list[dict[str, Any]]:
 
 
 def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
-    """All batches of one m; the peers solve `checked` instances one at a time, which takes 30 s for 500 assets."""
+    """All batches of one m; the others solve `checked` instances one at a time, which takes 30 s for 500 assets."""
     batches = (1, 256) if quick else (1, 256, 4096)
     rng = np.random.default_rng(m)
     y = rng.normal(1 / m, 1 / np.sqrt(m), (max(batches), m))
     previous = rng.dirichlet(np.full(m, 0.5), max(batches))
     gamma = rng.uniform(0.1, 1.5, max(batches))
     lifted = _lifted(y[:checked], previous[:checked], gamma[:checked])
-    peers: dict[str, list[float]] = {"daqp": [], "slsqp": []}
+    others: dict[str, list[float]] = {"daqp": [], "slsqp": []}
     ours: dict[int, list[float]] = {batch: [] for batch in batches}
     for i in range(checked):
-        peers["daqp"].append(_seconds(by_daqp, lift(Arrays.of(lifted[i]), 0)))
-        peers["slsqp"].append(_seconds(by_slsqp, y[i], previous[i], gamma[i]))
+        others["daqp"].append(timed(by_daqp, lift(Arrays.of(lifted[i]), 0))[0])
+        others["slsqp"].append(timed(by_slsqp, y[i], previous[i], gamma[i])[0])
         for batch, times in ours.items():
-            given = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]
-            times += [_seconds(project_portfolio, *given) / batch for _ in range(5)]
+            data = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]
+            times += [timed(project_portfolio, *data)[0] / batch for _ in range(5)]
     x = project_portfolio(y, previous, gamma)
     exact = np.asarray(solve_exact(lifted).x) + previous[:checked]
     excess = np.abs(x - previous).sum(1) - gamma
-    daqp, slsqp = median(peers["daqp"]), median(peers["slsqp"])
+    daqp, slsqp = median(others["daqp"]), median(others["slsqp"])
     return [
         {
             "assets": m,
@@ -192,12 +189,6 @@ def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
         }
         for batch, times in ours.items()
     ]
-
-
-def _seconds(job: Callable[..., object], *arguments: Any) -> float:
-    start = time.perf_counter()
-    job(*arguments)
-    return time.perf_counter() - start
 
 
 def _lifted(y: np.ndarray, previous: np.ndarray, gamma: np.ndarray) -> QP:
@@ -253,7 +244,7 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
 
     repaired = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), "paper-repaired")
     pto_timepfn = backbone_pto(TimePFN.from_pretrained(), returns_scale=100.0)
-    ways: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], object]] = {
         "time2decide": lambda: feasible(ours.decide(past)),
         "network": lambda: ours.decide(past),
         "pto": lambda: pto.decide(past),
@@ -261,9 +252,9 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
         "repaired": lambda: feasible(repaired.decide(past)),  # the paper's architecture
         "pto_timepfn": lambda: pto_timepfn.decide(past),  # on its backbone
     }
-    times = interleaved(ways, rounds=2 if quick else 15)
+    times = interleaved(calls, rounds=2 if quick else 15)
     decisions = series * budgets
-    held = feasible(ours.decide(past))
+    weights = feasible(ours.decide(past))
     return {
         "compared": f"one step of {series} series × {budgets} budgets, m=16",
         "decisions": decisions,
@@ -271,7 +262,7 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
         "ratio": ratio(times, "pto", "time2decide"),
         "ratio_paper": ratio(times, "slsqp", "time2decide"),
         "ratio_repaired": ratio(times, "repaired", "time2decide"),
-        "violation": float(max(0.0, -held.min(), np.abs(held.sum(-1) - 1).max())),
+        "violation": float(max(0.0, -weights.min(), np.abs(weights.sum(-1) - 1).max())),
     }
 
 
@@ -280,16 +271,14 @@ def lmc_rows(quick: bool = False) -> list[dict[str, Any]]:
     config = LMCConfig(length=128) if quick else LMCConfig()
     each = 1 if quick else 2
     kernel_bank(config.length)  # made once per process
-    peers: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], object]] = {
         "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],
         "sklearn": lambda: [sklearn_series(config, 0, i) for i in range(each)],
     }
     with one_thread():
-        times = interleaved(peers, rounds=1 if quick else 3)
+        times = interleaved(calls, rounds=1 if quick else 3)
     count = 4 if quick else 330
-    start = time.perf_counter()
-    lmc_set(count, config, cache=False)
-    whole = time.perf_counter() - start
+    whole, _ = timed(partial(lmc_set, count, config, cache=False))
     return [
         {
             "compared": f"LMC series of {config.channels} × {config.length}",

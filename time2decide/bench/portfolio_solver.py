@@ -1,14 +1,17 @@
-"""The portfolio solver against Moreau, Clarabel, PIQP, OSQP and DAQP, and its batches, gradients and rollouts.
+"""The portfolio solver: how fast beside other solvers, and is it ever wrong.
 
-Peers are given the lifted problem in the form that suits them, ready made: (s, t) with t ≥ |s − p| for the sparse
-solvers, bought and sold amounts for the dense ones. Their time is setup and solve; ours is the whole public call.
+*portfolio*: Moreau, Clarabel, PIQP, OSQP and DAQP, then batches, gradients and rollouts. The others are given the
+lifted problem in the form that suits them, ready made: (s, t) with t ≥ |s − p| for the sparse solvers, bought and sold
+amounts for the dense ones. Their time is setup and solve; ours is the whole public call.
+
+*exactness*: random and degenerate problems. Every answer is checked for its constraints and for its certificate, and
+compared with Clarabel on the lifted problem, polished; the frontier is compared with separate solves.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -19,15 +22,21 @@ import torch
 from scipy import sparse
 
 from time2decide.backtesting.baselines import PredictThenOptimise
-from time2decide.bench.timing import interleaved, one_thread
+from time2decide.bench.timing import interleaved, one_thread, ratio, timed
 from time2decide.forecasting.simple import ridge
+from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.portfolio_general import scaled_row, solve_row
 from time2decide.markets.portfolio_gradient import portfolio_layer
 from time2decide.simulation.engine import rollout
 
 SIZES, RISKS, BUDGETS = (20, 100, 250, 500, 1000), (0.1, 5.0, 50.0), (0.1, 0.5, 2.0)
 ACCURACY = 1e-8  # relative utility that every answer must reach to count
-_PEERS = ("moreau", "clarabel", "piqp", "osqp", "daqp")
+_OTHERS = ("moreau", "clarabel", "piqp", "osqp", "daqp")
+KINDS = ("definite", "singular", "duplicates", "ties", "zero", "factors")
+_CHUNK = 500
+_SLOPES = 10  # assets whose slopes are tried as the price of the net exposure
 _SLOW = {"osqp": 500, "daqp": 250}  # largest number of assets that these are asked: beyond it a cell takes minutes
 
 
@@ -50,27 +59,27 @@ def sample_cell(m: int, risk_aversion: float, turnover_l1: float, seed: int = 0)
 
 
 def portfolio_rows(quick: bool = False) -> list[dict[str, Any]]:
-    """Every cell against every peer, the growth with the number of assets, batches, gradients and a rollout."""
+    """Every cell against every other solver, the growth with the number of assets, batches, gradients and a rollout."""
     import time2decide.markets.turnover_kernels  # noqa: F401  (compiled before the clock starts)
 
     sizes = (20, 100) if quick else SIZES
-    peers = [name for name in _PEERS if importlib.util.find_spec(name) is not None]
+    installed = [name for name in _OTHERS if importlib.util.find_spec(name) is not None]
     with one_thread():
-        rows = [_cell_row(sample_cell(m, risk, g), peers, quick) for m in sizes for risk in RISKS for g in BUDGETS]
+        rows = [_cell_row(sample_cell(m, risk, g), installed, quick) for m in sizes for risk in RISKS for g in BUDGETS]
         summary = _summary(rows, sizes)
         return [*rows, *summary, *_batch_rows(quick), _gradient_row(quick), _rollout_row(quick)]
 
 
-def _cell_row(cell: Cell, peers: list[str], quick: bool) -> dict[str, Any]:
+def _cell_row(cell: Cell, others: list[str], quick: bool) -> dict[str, Any]:
     m = len(cell.mean)
 
     def solve() -> PortfolioSolution:
         return solve_portfolio(*cell[:3], risk_aversion=cell.risk_aversion, turnover_l1=cell.turnover_l1, threads=1)
 
     ours = solve()
-    asked = [name for name in peers if m <= _SLOW.get(name, m)]
+    asked = [name for name in others if m <= _SLOW.get(name, m)]
     calls: dict[str, Callable[[], Any]] = {"ours": solve} | {name: _MAKE[name](cell) for name in asked}
-    if m >= 500:  # a peer takes seconds: once is enough, ours before and after each
+    if m >= 500:  # the others take seconds: once is enough, ours before each of them
         times, answers = _once(calls)
     else:
         repeat = {name: (20 if m <= 20 else 3 if m <= 100 else 1) for name in calls} | {"ours": 50 if m <= 100 else 5}
@@ -85,15 +94,12 @@ def _cell_row(cell: Cell, peers: list[str], quick: bool) -> dict[str, Any]:
         "ours_ms": 1e3 * median(times["ours"]),
         "ours_gap": float(ours.gap),
     }
-    good = []
-    for name in _PEERS:
+    for name in _OTHERS:
         row[f"{name}_ms"] = 1e3 * median(times[name]) if name in asked else None
         row[f"{name}_error"] = _error(cell, ours, answers[name]) if name in asked else None
-        if name in asked:
-            paired = zip(times[name], times["ours"], strict=False)  # at 500 and more ours was timed beside each peer
-            beside = median(a / b for a, b in paired) if m < 500 else median(times[name]) / median(times["ours"])
-            good.append(beside)
-    row["ratio"] = min(good) if good else None  # of the fastest peer, whether it reached the accuracy or not
+    apart = m >= 500  # ours was timed beside each of the others
+    beside = [median(times[n]) / median(times["ours"]) if apart else ratio(times, n, "ours") for n in asked]
+    row["ratio"] = min(beside, default=None)  # of the fastest, whether it reached the accuracy or not
     return row
 
 
@@ -103,20 +109,14 @@ def _once(calls: dict[str, Callable[[], Any]]) -> tuple[dict[str, list[float]], 
     answers = {}
     for name in calls:
         if name != "ours":
-            times["ours"].append(median(_seconds(calls["ours"])[0] for _ in range(3)))
-            seconds, answers[name] = _seconds(calls[name])
+            times["ours"].append(median(timed(calls["ours"])[0] for _ in range(3)))
+            seconds, answers[name] = timed(calls[name])
             times[name].append(seconds)
     return times, answers
 
 
-def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    answer = call()
-    return time.perf_counter() - start, answer
-
-
 def _error(cell: Cell, ours: PortfolioSolution, s: np.ndarray) -> float:
-    """How much less utility a peer's answer has, or by how much it breaks a constraint, relative to the data."""
+    """How much less utility an answer has, or by how much it breaks a constraint, relative to the data."""
     size = max(float(np.ptp(cell.mean)), 2 * cell.risk_aversion * float(cell.covariance.max()))
     loss = float(ours.utility - ours.problem.utility(s[None])[0]) / size
     broken = max(-s.min(), abs(s.sum() - 1), np.abs(s - cell.previous).sum() - cell.turnover_l1)
@@ -193,11 +193,8 @@ def _trades(cell: Cell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     scale = float(np.ptp(cell.mean))
     Q = 2 * cell.risk_aversion * cell.covariance / scale
     slope = Q @ cell.previous - cell.mean / scale
-    return (
-        np.block([[Q, -Q], [-Q, Q]]),
-        np.concatenate([slope, -slope]),
-        np.concatenate([np.ones(len(Q)), cell.previous]),
-    )
+    upper = np.concatenate([np.ones(len(Q)), cell.previous])
+    return np.block([[Q, -Q], [-Q, Q]]), np.concatenate([slope, -slope]), upper
 
 
 def _piqp(cell: Cell) -> Callable[[], np.ndarray]:
@@ -273,14 +270,8 @@ def _gradient_row(quick: bool) -> dict[str, Any]:
 
     times = interleaved({"forward": lambda: step(False), "step": lambda: step(True)}, rounds=3 if quick else 9)
     forward, whole = 1e3 * median(times["forward"]), 1e3 * median(times["step"])
-    return {
-        "kind": "gradient",
-        "assets": 100,
-        "batch": len(mean),
-        "forward_ms": forward,
-        "step_ms": whole,
-        "ratio": whole / forward,
-    }
+    row: dict[str, Any] = {"kind": "gradient", "assets": 100, "batch": len(mean)}
+    return row | {"forward_ms": forward, "step_ms": whole, "ratio": whole / forward}
 
 
 def _rollout_row(quick: bool) -> dict[str, Any]:
@@ -288,6 +279,141 @@ def _rollout_row(quick: bool) -> dict[str, Any]:
     rng, days = np.random.default_rng(0), 100 if quick else 1000
     loadings = rng.standard_normal((100, 3)) * 0.5
     returns = 0.01 * (rng.standard_normal((days + 96, 3)) @ loadings.T + rng.standard_normal((days + 96, 100)))
-    start = time.perf_counter()
-    rollout(returns, PredictThenOptimise(ridge, name="pto-ridge"), [0.1, 0.5, 2.0], risk_aversion=5.0)
-    return {"kind": "rollout", "assets": 100, "days": days, "budgets": 3, "seconds": time.perf_counter() - start}
+    strategy = PredictThenOptimise(ridge, name="pto-ridge")
+    seconds, _ = timed(partial(rollout, returns, strategy, [0.1, 0.5, 2.0], risk_aversion=5.0))
+    return {"kind": "rollout", "assets": 100, "days": days, "budgets": 3, "seconds": seconds}
+
+
+def random_covariance(rng: np.random.Generator, m: int, kind: str) -> np.ndarray:
+    """A covariance (m, m): definite, singular, with duplicated assets, with ties, zero, or a factor model."""
+    if kind == "factors":
+        factor = np.c_[rng.standard_normal((m, 3)), np.diag(rng.uniform(0.5, 2, m))]
+    elif kind == "duplicates":
+        factor = rng.standard_normal((m, m + 2))[np.maximum(np.arange(m) - m // 2, 0)]
+    elif kind == "ties":
+        factor = np.round(rng.standard_normal((m, 3)))
+    else:
+        width = {"definite": m + 3, "singular": max(1, m // 3), "zero": 1}[kind]
+        factor = rng.standard_normal((m, width)) * (kind != "zero")
+    return np.asarray(factor @ factor.T / factor.shape[1])
+
+
+def random_problem(rng: np.random.Generator, most: int = 300, *, bounds: bool = True) -> dict[str, Any]:
+    """Arguments of `solve_portfolio` with 2 to `most` assets, of many scales and degeneracies.
+
+    λ is between 0 and 1e3, γ between 0 and 2, costs are none, shared or per asset; a third has bounds, some with cash.
+    """
+    m = int(np.exp(rng.uniform(np.log(2), np.log(most + 1))))  # as many of 2 to 20 as of 30 to 300
+    kind = str(rng.choice(KINDS))
+    mean = rng.standard_normal(m) * 10.0 ** rng.integers(-4, 0)
+    if rng.random() < 0.3:  # ties
+        mean = np.round(3 * mean / np.abs(mean).max()) * np.abs(mean).max()
+    if kind == "duplicates":
+        mean[: m // 2] = mean[0]
+    p = rng.dirichlet(np.full(m, rng.choice([0.1, 1.0, 100.0])))
+    p[rng.random(m) < rng.choice([0.0, 0.4])] = 0
+    p = p / p.sum() if p.sum() > 0 else np.full(m, 1 / m)
+    problem = {
+        "mean": mean,
+        "covariance": random_covariance(rng, m, kind) * 10.0 ** rng.integers(-8, 1),
+        "previous": p,
+        "risk_aversion": float(rng.choice([0, 1e-3, 0.1, 1, 5, 50, 1e3])),
+        "turnover_l1": float(rng.choice([0, 1e-12, 1e-6, 1e-3, 0.05, 0.1, 0.5, 1, 1.9, 2])),
+        "cost": rng.choice([0, 1e-4, 1e-3, 0.05]) * (rng.random(m) if rng.random() < 0.5 else 1.0),
+    }
+    if bounds and rng.random() < 0.3:
+        cash = (0.0, 1.0) if rng.random() < 0.5 else (0.0, 0.0)
+        upper = np.maximum(np.maximum(rng.uniform(0.5, 3, m) / m, 0.05), p)
+        problem["constraints"] = Constraints(-0.3 * rng.random(m) * (rng.random() < 0.5), upper, cash=cash)
+    return problem
+
+
+def exactness_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """10,000 random problems (300 if quick), in rows of 500, and the frontiers of some at 50 budgets each."""
+    import time2decide.markets.turnover_kernels  # noqa: F401  (the compiled form is what is checked)
+
+    rng, rows = np.random.default_rng(0), []
+    count, most = (300, 60) if quick else (10_000, 300)
+    for start in range(0, count, _CHUNK):
+        checks = [check(random_problem(rng, most)) for _ in range(min(_CHUNK, count - start))]
+        worst = {name: max(one[name] for one in checks) for name in checks[0]}
+        rows.append({"kind": "problems", "problems": len(checks), "wrong": sum(map(is_wrong, checks)), **worst})
+        print(f"\r{start + len(checks)} of {count}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    frontiers = [frontier_error(random_problem(rng, most // 3)) for _ in range(20 if quick else 200)]
+    rows.append({"kind": "frontiers", "problems": len(frontiers), "budgets": 50, "utility_error": max(frontiers)})
+    return rows
+
+
+def is_wrong(checked: dict[str, float]) -> bool:
+    """Objective within 1e-10 of the second family's, constraints to 1e-12 and a gap of at most 1e-12, or wrong."""
+    return checked["utility_error"] > 1e-10 or checked["violation"] > 1e-12 or checked["gap"] > 1e-12
+
+
+def check(problem: dict[str, Any]) -> dict[str, float]:
+    """Violation, independent gap, and difference in utility from the second family, relative to the data."""
+    ours = solve_portfolio(**problem)
+    constraints = problem.get("constraints", LONG_ONLY)
+    violation = constraints.excess(ours.weights, ours.problem.previous[0], problem["turnover_l1"])
+    theirs = solve_row(scaled_row(ours.problem, 0)[0]).s
+    cash = constraints.exposure - theirs.sum()
+    excess = np.clip(cash, *constraints.cash) - cash  # what it gains by breaking constraints is charged at their prices
+    beyond = max(np.abs(theirs - ours.problem.previous[0]).sum() - problem["turnover_l1"], 0.0)
+    charged = float(ours.budget_price) * excess + float(ours.turnover_price) * beyond
+    difference = float(ours.problem.utility(theirs[None])[0] - charged - ours.utility)
+    return {
+        "violation": max(violation, 0.0),
+        "gap": independent_gap(problem, ours),
+        "utility_error": max(difference, 0.0) / data_size(problem),
+        "behind_us": max(-difference, 0.0) / data_size(problem),
+    }
+
+
+def data_size(problem: dict[str, Any]) -> float:
+    """What gaps and utilities are relative to: the range of means, the curvature, the costs."""
+    curvature = 2 * problem["risk_aversion"] * float(problem["covariance"].diagonal().max())
+    size = max(float(np.ptp(problem["mean"])), curvature, float(np.max(problem["cost"])), 1e-300)
+    constraints = problem.get("constraints", LONG_ONLY)
+    flexible = constraints.cash[1] > constraints.cash[0]
+    return max(size, float(np.abs(problem["mean"] - constraints.cash_return).max())) if flexible else size
+
+
+def independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> float:
+    """The bound of weak duality from the data, the weights and the two prices alone.
+
+    Every ν gives a bound. Where means are large beside their differences the price itself has lost digits, so the
+    bound is also taken at the slopes of the traded assets.
+    """
+    mean, p, s = problem["mean"], solution.problem.previous[0], solution.weights
+    level, theta = mean.max(), float(solution.turnover_price)
+    slope = (mean - level) - 2 * problem["risk_aversion"] * problem["covariance"] @ s
+    price = problem["cost"] + theta
+    low, high = solution.problem.lower[0], solution.problem.upper[0]
+    constraints = problem.get("constraints", LONG_ONLY)
+    cash, (least, most) = constraints.exposure - s.sum(), constraints.cash
+
+    def bound(nu: float) -> float:
+        gains = [
+            (slope - nu) * (v - s) - price * (np.abs(v - p) - np.abs(s - p)) for v in (low, np.clip(p, low, high), high)
+        ]
+        slack = theta * max(problem["turnover_l1"] - np.abs(s - p).sum(), 0.0)
+        rate = constraints.cash_return - level - nu
+        free = max(rate * (least - cash), rate * (most - cash)) if most > least else 0.0
+        return float(np.maximum.reduce([*gains, np.zeros_like(s)]).sum() + slack + free)
+
+    traded = np.flatnonzero(s != p)[:_SLOPES]
+    others = (slope - np.sign(s - p) * price)[traded]
+    return min(bound(nu) for nu in (float(solution.budget_price) - level, *others)) / data_size(problem)
+
+
+def frontier_error(problem: dict[str, Any]) -> float:
+    """The largest difference in utility between the frontier and separate solves at 50 budgets."""
+    options = {
+        key: value for key, value in problem.items() if key not in ("mean", "covariance", "previous", "turnover_l1")
+    }
+    data = problem["mean"], problem["covariance"], problem["previous"]
+    frontier = turnover_frontier(*data, **options)
+    budgets = np.linspace(frontier.turnover[0] + 1e-12, 2.0, 50)
+    apart = solve_portfolio(*data, turnover_l1=budgets, **options)
+    ours = apart.problem.utility(frontier.at(budgets))
+    return float(np.abs(ours - apart.utility).max() / data_size(problem))

@@ -1,4 +1,4 @@
-"""The QP core against other solvers, in one run: one problem, many problems, problem files, layers, hard problems.
+"""The QP core beside other solvers, in one run: one problem, many problems, problem files, layers.
 
 *qp*: one problem at a time (`QP` and `solve`, against DAQP called directly and solvers through qpsolvers) and batches
 of the paper's sizes against Moreau's compiled solver, one thread each; set-up and conversions count. With a folder of
@@ -10,28 +10,27 @@ the processor, one thread, the median of three runs: other work on the machine d
 
 *layers*: forward and backward pass of batches as layers of a network, against Moreau, qpth and cvxpylayers. Where
 gradients differ most, finite differences of exact answers say who is right.
-
-*hard*: what each method says of problems whose answer is known by construction.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from time2decide.bench.hard import FAMILIES, count
 from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.core.validation import InputError
-from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp
+from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
 from time2decide.qp.gradients import QPLayer
 from time2decide.qpsolvers_api import Problem, solve_problem
-from time2decide.solving import METHODS, solve
+from time2decide.solving import solve
 
 _LIMIT, _SHIFT, _EPS = 60.0, 10.0, 1e-6  # seconds, seconds, absolute tolerance
 _NO_BOUND = 1e20
@@ -64,15 +63,17 @@ def _single_row(n: int, rounds: int) -> dict[str, Any]:
     A, b, C, d = (t[0].numpy() for t in (made.A, made.b, made.C, made.d))
     none = np.full(n, -1e30)
     sense = np.zeros(n, dtype=np.int32)
-    peers: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], object]] = {
         "ours": lambda: solve(QP(A, b, C, d)),
         "daqp_raw": lambda: daqp.solve(A, b, C, d, none, sense),
     }
     for name in _available(("piqp", "clarabel", "proxqp", "quadprog", "osqp")):
-        peers[name] = _through_qpsolvers(name, A, b, C, d)
-    peers["ours"]()
-    repeat = {name: 20 if n <= 50 else 3 for name in peers}
-    times = interleaved(peers, rounds=rounds, repeat=repeat)
+        import qpsolvers
+
+        problem = qpsolvers.Problem(A, b, C, d)
+        calls[name] = partial(qpsolvers.solve_problem, problem, solver=name, **_SETTINGS[name])
+    calls["ours"]()
+    times = interleaved(calls, rounds=rounds, repeat=dict.fromkeys(calls, 20 if n <= 50 else 3))
     ours, raw = median(times["ours"]), median(times["daqp_raw"])
     return {
         "compared": f"one problem of size ({n}, {n})",
@@ -86,14 +87,6 @@ def _single_row(n: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def _through_qpsolvers(name: str, A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray) -> Callable[[], object]:
-    import qpsolvers
-
-    settings = _SETTINGS[name]
-    problem = qpsolvers.Problem(A, b, C, d)
-    return lambda: qpsolvers.solve_problem(problem, solver=name, **settings)
-
-
 def _available(names: tuple[str, ...]) -> list[str]:
     try:
         import qpsolvers
@@ -103,17 +96,15 @@ def _available(names: tuple[str, ...]) -> list[str]:
 
 
 def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
-    from time2decide.qp.exact import solve_exact
-
     qp = random_qp(batch, n, m, seed=1)
-    peers: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], Any]] = {
         "ours": lambda: solve_exact(qp, workers=1),
         "two_threads": lambda: solve_exact(qp, workers=2),
     }
     moreau = _moreau(qp)
     if moreau is not None:
-        peers["moreau"] = moreau
-    times = interleaved(peers, rounds=rounds)
+        calls["moreau"] = moreau
+    times = interleaved(calls, rounds=rounds)
     row = {
         "compared": f"{batch} problems of size ({n}, {m}), one thread",
         "ours_us": 1e6 * median(times["ours"]) / batch,
@@ -125,35 +116,48 @@ def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
     }
     if moreau is not None:
         found = moreau()
-        dual = np.asarray(found.z)  # type: ignore[attr-defined]
-        row["best_error"] = float(kkt(qp, np.asarray(found.x), np.maximum(dual, 0)).worst.max())  # type: ignore[attr-defined]
+        row["best_error"] = float(kkt(qp, np.asarray(found.x), np.maximum(np.asarray(found.z), 0)).worst.max())
     return row
 
 
-def _moreau(qp: QP) -> Callable[[], object] | None:
+def _moreau(qp: QP) -> Callable[[], Any] | None:
     """Moreau's compiled solver on the same arrays, set up once per structure."""
     try:
         import moreau
     except ImportError:
         return None
-    batch, n, m = len(qp), qp.n, qp.m
+    batch = len(qp)
+    settings = moreau.Settings(device="cpu", batch_size=batch)
     solver = moreau.CompiledSolver(
-        n=n,
-        m=m,
-        P_row_offsets=np.arange(0, n * n + 1, n),
-        P_col_indices=np.tile(np.arange(n), n),
-        A_row_offsets=np.arange(0, m * n + 1, n),
-        A_col_indices=np.tile(np.arange(n), m),
-        cones=moreau.Cones(num_nonneg_cones=m),
-        settings=moreau.Settings(device="cpu", batch_size=batch),
+        n=qp.n, m=qp.m, **_dense_pattern(qp), cones=moreau.Cones(num_nonneg_cones=qp.m), settings=settings
     )
     P, A, q, b = qp.A.numpy().reshape(batch, -1), qp.C.numpy().reshape(batch, -1), qp.b.numpy(), qp.d.numpy()
 
-    def run() -> object:
+    def run() -> Any:
         solver.setup(P, A)
         return solver.solve(q, b)
 
     return run
+
+
+def _dense_pattern(qp: QP) -> dict[str, np.ndarray]:
+    """Row offsets and column indices of dense P and A, for Moreau."""
+    n, m = qp.n, qp.m
+    return {
+        "P_row_offsets": np.arange(0, n * n + 1, n),
+        "P_col_indices": np.tile(np.arange(n), n),
+        "A_row_offsets": np.arange(0, m * n + 1, n),
+        "A_col_indices": np.tile(np.arange(n), m),
+    }
+
+
+class Run(NamedTuple):
+    """One solver on one file: solved to the tolerance within the limit, seconds, objective, what the solver says."""
+
+    solved: bool
+    seconds: float
+    value: float
+    status: str
 
 
 def _problem_rows(folder: Path, quick: bool) -> list[dict[str, Any]]:
@@ -163,46 +167,44 @@ def _problem_rows(folder: Path, quick: bool) -> list[dict[str, Any]]:
         raise InputError(f"--problems: expected a folder with .mat files, found none in {str(folder)!r}")
     files = files[:8] if quick else files
     solvers = ["time2decide", *_available(tuple(_SETTINGS))]
-    best = {path.stem: np.inf for path in files}
-    runs: dict[str, list[tuple[bool, float, float, str]]] = {name: [] for name in solvers}
+    runs: dict[str, list[Run]] = {name: [] for name in solvers}
     for path in files:
         problem = _read(path)
         for name in solvers:
-            run = _attempts(name, problem)
-            runs[name].append(run)
-            if run[0]:
-                best[path.stem] = min(best[path.stem], run[2])
-    rows: list[dict[str, Any]] = []
-    for name in solvers:
-        charged = np.array([seconds if solved else _LIMIT for solved, seconds, _, _ in runs[name]])
-        wrong = sum(
-            status == "optimal" and abs(value - best[path.stem]) > 1e-4 * max(1.0, abs(best[path.stem]))
-            for (_, _, value, status), path in zip(runs[name], files, strict=True)
-            if np.isfinite(best[path.stem])
-        )
-        rows.append(
-            {
-                "solver": name,
-                "problems": len(files),
-                "solved": sum(run[0] for run in runs[name]),
-                "wrong": wrong,
-                "shifted_geometric_mean_s": float(np.exp(np.log(charged + _SHIFT).mean()) - _SHIFT),
-                "median_s": float(np.median([run[1] for run in runs[name]])),
-                "median_charged_s": float(np.median(charged)),
-                "failed": [path.stem for path, run in zip(files, runs[name], strict=True) if not run[0]],
-            }
-        )
-    ours = np.array([run[1] for run in runs[solvers[0]]])
-    for row in rows:  # beside ours on the problems that this solver solves
-        mine = np.array([run[0] for run in runs[row["solver"]]], dtype=bool)
-        row["median_solved_s"] = float(np.median(np.array([run[1] for run in runs[row["solver"]]])[mine]))
-        row["ours_on_those_s"] = float(np.median(ours[mine]))
-    others = [row for row in rows[1:]] or rows
+            runs[name].append(_attempts(name, problem))
+    best = [
+        min((run.value for run in some if run.solved), default=math.inf) for some in zip(*runs.values(), strict=True)
+    ]
+    rows = [_solver_row(name, runs, best, files) for name in solvers]
+    others = rows[1:] or rows
     fastest = min(row["shifted_geometric_mean_s"] for row in others)
     for row in rows:
         row["ratio"] = row["shifted_geometric_mean_s"] / fastest
         row["median_ratio"] = row["median_charged_s"] / min(other["median_charged_s"] for other in others)
     return rows
+
+
+def _solver_row(name: str, runs: dict[str, list[Run]], best: list[float], files: list[Path]) -> dict[str, Any]:
+    """Counts and times of one solver, and ours on the problems that it solves; `best` are the least objectives."""
+    mine, solved = runs[name], np.array([run.solved for run in runs[name]])
+    seconds, ours = (np.array([run.seconds for run in some]) for some in (mine, runs["time2decide"]))
+    charged = np.where(solved, seconds, _LIMIT)
+    wrong = [
+        run.status == "optimal" and math.isfinite(least) and abs(run.value - least) > 1e-4 * max(1.0, abs(least))
+        for run, least in zip(mine, best, strict=True)
+    ]
+    return {
+        "solver": name,
+        "problems": len(files),
+        "solved": int(solved.sum()),
+        "wrong": sum(wrong),
+        "shifted_geometric_mean_s": float(np.exp(np.log(charged + _SHIFT).mean()) - _SHIFT),
+        "median_s": float(np.median(seconds)),
+        "median_charged_s": float(np.median(charged)),
+        "failed": [path.stem for path, right in zip(files, solved, strict=True) if not right],
+        "median_solved_s": float(np.median(seconds[solved])),
+        "ours_on_those_s": float(np.median(ours[solved])),
+    }
 
 
 def _read(path: Path) -> Problem:
@@ -215,37 +217,26 @@ def _read(path: Path) -> Problem:
     n = len(q)
     lb = ub = None
     if len(A) >= n and np.array_equal(A[-n:], np.eye(n)):
-        lb, ub = (
-            np.where(low[-n:] <= -_NO_BOUND, -np.inf, low[-n:]),
-            np.where(high[-n:] >= _NO_BOUND, np.inf, high[-n:]),
-        )
+        lb = np.where(low[-n:] <= -_NO_BOUND, -np.inf, low[-n:])
+        ub = np.where(high[-n:] >= _NO_BOUND, np.inf, high[-n:])
         A, low, high = A[:-n], low[:-n], high[:-n]
     equal = low == high
     above, below = ~equal & (high < _NO_BOUND), ~equal & (low > -_NO_BOUND)
-    G, h = np.vstack([A[above], -A[below]]), np.append(high[above], -low[below])
-    rows, equations = len(h) > 0, bool(equal.any())
-    return Problem(
-        P,
-        q,
-        G if rows else None,
-        h if rows else None,
-        A[equal] if equations else None,
-        high[equal] if equations else None,
-        lb,
-        ub,
-    )
+    inequalities = np.vstack([A[above], -A[below]]), np.append(high[above], -low[below])
+    G, h = inequalities if len(inequalities[1]) else (None, None)
+    E, f = (A[equal], high[equal]) if equal.any() else (None, None)
+    return Problem(P, q, G, h, E, f, lb, ub)
 
 
-def _attempts(name: str, problem: Problem) -> tuple[bool, float, float, str]:
+def _attempts(name: str, problem: Problem) -> Run:
     """The first of three attempts with the median of their times; of one that takes long, itself."""
     found = [_attempt(name, problem)]
-    while len(found) < 3 and found[0][1] < 1:
+    while len(found) < 3 and found[0].seconds < 1:
         found.append(_attempt(name, problem))
-    return found[0][0], median(run[1] for run in found), *found[0][2:]
+    return found[0]._replace(seconds=median(run.seconds for run in found))
 
 
-def _attempt(name: str, problem: Problem) -> tuple[bool, float, float, str]:
-    """Solved to the tolerance within the limit, seconds, objective and what the solver says."""
+def _attempt(name: str, problem: Problem) -> Run:
     start = time.process_time()
     try:
         if name == "time2decide":
@@ -258,14 +249,14 @@ def _attempt(name: str, problem: Problem) -> tuple[bool, float, float, str]:
             found = qpsolvers.solve_problem(theirs, solver=name, **_SETTINGS[name])
         seconds = time.process_time() - start
     except Exception:  # a solver that raises has failed on this problem
-        return False, time.process_time() - start, np.inf, "raised"
+        return Run(False, time.process_time() - start, np.inf, "raised")
     x = found.x
     if x is None or not np.isfinite(np.asarray(x)).all():
-        return False, seconds, np.inf, "none"
+        return Run(False, seconds, np.inf, "none")
     P, q = np.asarray(problem.P), np.asarray(problem.q)
-    residuals = (found.primal_residual(), found.dual_residual(), found.duality_gap())
-    value = float(x @ P @ x / 2 + q @ x)
-    return bool(max(residuals) <= _EPS and seconds <= _LIMIT), seconds, value, "optimal" if found.found else "none"
+    residual = max(found.primal_residual(), found.dual_residual(), found.duality_gap())
+    solved = bool(residual <= _EPS and seconds <= _LIMIT)
+    return Run(solved, seconds, float(x @ P @ x / 2 + q @ x), "optimal" if found.found else "none")
 
 
 def layer_rows(quick: bool = False) -> list[dict[str, Any]]:
@@ -304,10 +295,8 @@ def _layer_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
         worst = int(apart.argmax())
         true = _finite_difference(qp[worst], weights[worst])
         row["difference"] = float(apart.max())
-        row |= {
-            "error": float((mine[worst] - true).abs().max()),
-            "best_error": float((theirs[worst] - true).abs().max()),
-        }
+        row["error"] = float((mine[worst] - true).abs().max())
+        row["best_error"] = float((theirs[worst] - true).abs().max())
     return row
 
 
@@ -326,17 +315,10 @@ def _moreau_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
         from moreau.torch import Solver
     except ImportError:
         return None
-    batch, n, m = len(qp), qp.n, qp.m
-    solver = Solver(
-        n=n,
-        m=m,
-        P_row_offsets=torch.arange(0, n * n + 1, n),
-        P_col_indices=torch.arange(n).repeat(n),
-        A_row_offsets=torch.arange(0, m * n + 1, n),
-        A_col_indices=torch.arange(n).repeat(m),
-        cones=moreau.Cones(num_nonneg_cones=m),
-        settings=moreau.Settings(device="cpu", batch_size=batch, enable_grad=True),
-    )
+    batch, pattern = len(qp), {name: torch.from_numpy(values) for name, values in _dense_pattern(qp).items()}
+    settings = moreau.Settings(device="cpu", batch_size=batch, enable_grad=True)
+    cones = moreau.Cones(num_nonneg_cones=qp.m)
+    solver = Solver(n=qp.n, m=qp.m, **pattern, cones=cones, settings=settings)
     return lambda P, q, G, h: solver.solve(P.reshape(batch, -1), G.reshape(batch, -1), q, h).x
 
 
@@ -362,16 +344,3 @@ def _cvxpy_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
     problem = cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.sum_squares(root @ x) + q @ x), [G @ x <= h])
     layer = CvxpyLayer(problem, parameters=[root, q, G, h], variables=[x])
     return lambda P, b, C, d: layer(torch.linalg.cholesky(P).mT, b, C, d)[0]
-
-
-def hard_rows(quick: bool = False) -> list[dict[str, Any]]:
-    """Verdicts on hard problems by method and family: right, wrong and open (not converged)."""
-    rows = []
-    for method in ("exact", "solve_qp", *(name for name in METHODS if name != "exact")):
-        problems = 20_000 if method == "exact" else 2_000
-        verdicts = count(method, len(FAMILIES) * 2 if quick else problems)
-        for family, found in verdicts.items():
-            rows.append(
-                {"method": method, "family": family, **{name: found[name] for name in ("right", "wrong", "open")}}
-            )
-    return rows

@@ -1,4 +1,4 @@
-"""QP solvers against their peers: construction layers, exact labels, the learned solver.
+"""QP solvers beside others: construction layers, exact labels, the learned solver.
 
 *Constructions* (the paper's runtime tables): one attention layer, in its state form and in its literal form, and one
 classical step. All run through the same loop body on the same problems, one thread, interleaved. The classical step is
@@ -18,7 +18,6 @@ from the prediction of the network, with the residual looked at often enough to 
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from statistics import median
@@ -30,7 +29,7 @@ from scipy import sparse
 from torch import Tensor
 
 from time2decide.attention import Algorithm, build
-from time2decide.bench.timing import interleaved, one_thread, ratio
+from time2decide.bench.timing import interleaved, one_thread, ratio, timed
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.solver import predict
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
@@ -39,8 +38,8 @@ from time2decide.solving import solve
 _METHODS = {"U": "gradient", "R": "ista", "C": "projected_gradient", "LC": "arrow_hurwicz"}
 _PLACEMENTS = 8
 #: The sizes (n, m) of the paper's runtime tables.
-_RUNTIME_SIZES = {kind: [(n, 0) for n in (16, 32, 64, 128)] for kind in ("U", "R", "C")}
-_RUNTIME_SIZES["LC"] = [(n, m) for n in (16, 32, 64) for m in (n // 4, n // 2, n) if m > 4] + [(128, 32), (128, 64)]
+RUNTIME_SIZES = {kind: [(n, 0) for n in (16, 32, 64, 128)] for kind in ("U", "R", "C")}
+RUNTIME_SIZES["LC"] = [(n, m) for n in (16, 32, 64) for m in (n // 4, n // 2, n) if m > 4] + [(128, 32), (128, 64)]
 NEURAL_SIZES = ((5, 3), (20, 16))
 SEED = 20_261_000  # never used in training
 _TIGHT = 1e-8
@@ -49,7 +48,7 @@ Answer = tuple[Tensor, Tensor]  # x (batch, n) and dual (batch, m)
 
 def construction_rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per class, size and batch."""
-    cases = [(kind, *size) for kind, sizes in _RUNTIME_SIZES.items() for size in sizes if not quick or size[0] == 16]
+    cases = [(kind, *size) for kind, sizes in RUNTIME_SIZES.items() for size in sizes if not quick or size[0] == 16]
     with one_thread(), torch.no_grad():
         return [measure(*case, batch, rounds=5 if quick else 101) for case in cases for batch in (1, 256)]
 
@@ -79,10 +78,10 @@ def _side_by_side(qp: QP, kind: str, form: str, placements: int, rounds: int) ->
         # where the arrays happen to lie in memory moves a ratio by 5%: build both anew, in alternating order
         order = list(times) if placement % 2 == 0 else list(times)[::-1]
         warm_up = 3 if form == "literal" else 100
-        peers = {name: _stepper(build(qp, _METHODS[kind], name), qp, warm_up) for name in order}
-        probe = interleaved(peers, rounds=2 if form == "literal" else 5)
+        steppers = {name: _stepper(build(qp, _METHODS[kind], name), qp, warm_up) for name in order}
+        probe = interleaved(steppers, rounds=2 if form == "literal" else 5)
         repeat = {name: max(1, int(1e-3 / median(found))) for name, found in probe.items()}  # about 1 ms each
-        for name, values in interleaved(peers, rounds=rounds, repeat=repeat).items():
+        for name, values in interleaved(steppers, rounds=rounds, repeat=repeat).items():
             times[name] += values
     return times
 
@@ -104,24 +103,23 @@ def label_rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per size of the paper: µs per label of both routes, and the KKT residual of each."""
     sizes = PAPER_SIZES[:1] if quick else PAPER_SIZES
     with one_thread():
-        return [_label_row(n, m, rounds=2 if quick else 7, peers=3 if quick else 15) for n, m in sizes]
+        return [_label_row(n, m, rounds=2 if quick else 7, few=3 if quick else 15) for n, m in sizes]
 
 
-def _label_row(n: int, m: int, rounds: int, peers: int) -> dict[str, Any]:
+def _label_row(n: int, m: int, rounds: int, few: int) -> dict[str, Any]:
     qp = random_qp(5_000, n, m, seed=1)
     ours, theirs, residuals = [], [], []
     with redirect_stdout(io.StringIO()):
         _paper_route(qp, 0)  # imports and caches
     for turn in range(rounds):
-        start = time.perf_counter()
-        solution = solve_exact(qp)
-        ours.append((time.perf_counter() - start) / len(qp))
-        few = qp[slice(turn * peers, (turn + 1) * peers)]
-        start = time.perf_counter()
+        seconds, solution = timed(solve_exact, qp)
+        ours.append(seconds / len(qp))
+        some = qp[slice(turn * few, (turn + 1) * few)]
         with redirect_stdout(io.StringIO()):  # OSQP prints a line when its polish finds nothing to do
-            x, dual = zip(*(_paper_route(few, i) for i in range(peers)), strict=True)
-        theirs.append((time.perf_counter() - start) / peers)
-        residuals.append(kkt(few, torch.tensor(np.array(x)), torch.tensor(np.array(dual))).worst)
+            seconds, answers = timed(lambda part: [_paper_route(part, i) for i in range(few)], some)
+        theirs.append(seconds / few)
+        x, dual = (torch.tensor(np.array(values)) for values in zip(*answers, strict=True))
+        residuals.append(kkt(some, x, dual).worst)
     ours_kkt, peer_kkt = solution.kkt.worst, torch.cat(residuals)
     return {
         "n": n,
@@ -167,7 +165,7 @@ def neural_rows(quick: bool = False) -> list[dict[str, Any]]:
 
 def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
     """One row per solver; `ratio` is its time over that of the exact solver."""
-    peers: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Callable[[], Any]] = {
         "exact": lambda: _answer(solve_exact(qp, workers=1)),
         "neural": lambda: _answer(solve(qp, "neural")),
         "neural+polish": lambda: _answer(solve(qp, "neural+polish")),
@@ -175,8 +173,8 @@ def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
         "osqp, default tolerances": lambda: solve_osqp(qp),
         f"osqp, tol {_TIGHT:g}": lambda: solve_osqp(qp, eps_abs=_TIGHT, eps_rel=_TIGHT, max_iter=20_000),
     }
-    answers = {name: call() for name, call in peers.items()}
-    times = interleaved(peers, rounds=rounds)
+    answers = {name: call() for name, call in calls.items()}
+    times = interleaved(calls, rounds=rounds)
     seconds = {name: median(values) for name, values in times.items()}
     residuals = {name: kkt(qp, *answer).worst for name, answer in answers.items()}
     truth = answers["exact"][0]
@@ -196,7 +194,7 @@ def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
             "kkt_max": residuals[name].max().item(),
             "exact_kkt_max": residuals["exact"].max().item(),
         }
-        for name in peers
+        for name in calls
     ]
 
 
@@ -253,7 +251,7 @@ def _osqp_iterations(qp: QP, tol: float, initial: Answer | None) -> np.ndarray:
 
 def _set_up(qp: QP, settings: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
     """An OSQP solver for the first instance, and the values of all of them in its order (columns, upper triangle)."""
-    import osqp  # a peer, not a dependency
+    import osqp  # not a dependency
 
     columns, lines = np.tril_indices(qp.n)  # the upper triangle by columns is the lower one by rows
     P = np.ascontiguousarray(qp.A.numpy()[:, lines, columns])  # (batch, n(n + 1)/2)

@@ -1,4 +1,4 @@
-"""Interleaved timing."""
+"""Timing: calls in turn, ratios of pairs, one thread."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
+_Answer = TypeVar("_Answer")
+
 
 def interleaved(
-    peers: Mapping[str, Callable[[], object]], *, rounds: int, repeat: dict[str, int] | int = 1
+    calls: Mapping[str, Callable[[], object]], *, rounds: int, repeat: Mapping[str, int] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds per call of each peer, measured in turn `rounds` times after one call to warm up.
+    """Seconds per call of each name, measured in turn `rounds` times after one call to warm up.
 
     `repeat` is the number of calls inside one measurement, for calls too short to time alone.
     """
-    counts = repeat if isinstance(repeat, dict) else dict.fromkeys(peers, repeat)
-    times: dict[str, list[float]] = {name: [] for name in peers}
-    for call in peers.values():
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
         call()
     for turn in range(rounds):
-        names = list(peers) if turn % 2 == 0 else list(peers)[::-1]  # neither side always goes first
-        for name in names:
-            call, count = peers[name], counts[name]
+        for name in list(calls)[:: 1 if turn % 2 == 0 else -1]:  # neither side always goes first
+            call, count = calls[name], repeat[name] if repeat else 1
             start = time.perf_counter()
             for _ in range(count):
                 call()
@@ -33,9 +34,16 @@ def interleaved(
     return times
 
 
-def ratio(times: dict[str, list[float]], name: str, peer: str) -> float:
-    """Median over rounds of time(name) / time(peer): each pair was measured side by side."""
-    return median(a / b for a, b in zip(times[name], times[peer], strict=True))
+def ratio(times: dict[str, list[float]], name: str, other: str) -> float:
+    """Median over rounds of time(name) / time(other): each pair was measured side by side."""
+    return median(a / b for a, b in zip(times[name], times[other], strict=True))
+
+
+def timed(call: Callable[..., _Answer], *arguments: Any) -> tuple[float, _Answer]:
+    """Seconds of one call, and its answer."""
+    start = time.perf_counter()
+    answer = call(*arguments)
+    return time.perf_counter() - start, answer
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from scipy import sparse
 
 from time2decide.bench.timing import one_thread
 from time2decide.neural.solver import predict
-from time2decide.qp import QP, solve_exact
+from time2decide.qp import QP, Solution, solve_exact
 from time2decide.solving import solve
 
 _RIGHT = 1e-5  # largest error of an answer that counts as solved, relative to the largest entry of x
@@ -45,11 +45,10 @@ Method = Callable[[QP, int, Found | None], Found]
 def warm_rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per kind of sequence, size and method."""
     sequences, steps = (4, 4) if quick else (32, 40)
-    sizes = {"control": (10,) if quick else (10, 20, 40), "portfolio": (10,) if quick else (10, 20, 40)}
     rows = []
     with one_thread(), torch.no_grad():
         for kind, make in (("control", control), ("portfolio", portfolio)):
-            for n in sizes[kind]:
+            for n in (10,) if quick else (10, 20, 40):
                 rows += _measured(kind, list(make(n, sequences, steps, seed=n)))
     return rows
 
@@ -126,10 +125,10 @@ def portfolio(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
 def _methods() -> dict[str, Method]:
     """Solvers cold, from the step before, and from the network."""
     return {
-        "exact, batch": _exact,
-        "exact from the step before": _exact_warm,
-        "exact from the network": _exact_network,
-        "network with certificate": _network,
+        "exact, batch": _ours(lambda qp, _: solve_exact(qp, workers=1)),
+        "exact from the step before": _ours(lambda qp, before: solve(qp, initial=before and before[:2])),
+        "exact from the network": _ours(lambda qp, _: solve(qp, initial=predict(qp))),
+        "network with certificate": _ours(lambda qp, _: solve(qp, "neural+polish")),
         "DAQP cold": _daqp(None),
         "DAQP from the step before": _daqp("before"),
         "DAQP from the network": _daqp("network"),
@@ -140,33 +139,21 @@ def _methods() -> dict[str, Method]:
     }
 
 
-def _arrays(x: Any, dual: Any) -> Found:
+def _found(x: Any, dual: Any) -> Found:
     return Found(np.asarray(x, dtype=float), np.asarray(dual, dtype=float))
 
 
-def _exact(qp: QP, step: int, before: Found | None) -> Found:
-    answer = solve_exact(qp, workers=1)
-    return _arrays(answer.x, answer.dual)
+def _ours(call: Callable[[QP, Found | None], Solution]) -> Method:
+    def run(qp: QP, step: int, before: Found | None) -> Found:
+        answer = call(qp, before)
+        return _found(answer.x, answer.dual)
 
-
-def _exact_warm(qp: QP, step: int, before: Found | None) -> Found:
-    answer = solve(qp, initial=None if before is None else (before.x, before.dual))
-    return _arrays(answer.x, answer.dual)
-
-
-def _exact_network(qp: QP, step: int, before: Found | None) -> Found:
-    answer = solve(qp, initial=predict(qp))
-    return _arrays(answer.x, answer.dual)
-
-
-def _network(qp: QP, step: int, before: Found | None) -> Found:
-    answer = solve(qp, "neural+polish")
-    return _arrays(answer.x, answer.dual)
+    return run
 
 
 def _start(qp: QP, start: str | None, before: Found | None) -> Found | None:
     if start == "network":
-        return _arrays(*predict(qp))
+        return _found(*predict(qp))
     return before if start == "before" else None
 
 

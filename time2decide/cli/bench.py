@@ -38,8 +38,8 @@ def bench(
     for each in BENCHMARKS if name == "all" else (name,):
         start = time.perf_counter()
         module, function = BENCHMARKS[each]
-        given = {"quick": quick} if problems is None else {"quick": quick, "problems": problems}
-        rows = getattr(importlib.import_module(f"time2decide.bench.{module}"), function)(**given)
+        options = {} if problems is None else {"problems": problems}
+        rows = getattr(importlib.import_module(f"time2decide.bench.{module}"), function)(quick=quick, **options)
         if store:
             kept = Store(f"bench-{each}", "smoke" if quick else "cpu")
             config = {"bench": each} if problems is None else {"bench": each, "problems": problems.name}
@@ -52,10 +52,12 @@ def bench(
 
 
 def _print_rows(rows: list[dict[str, Any]], title: str) -> None:
-    """Rows of equal keys as a table."""
+    """One table for all rows that have the same keys."""
     from rich.table import Table
 
-    table = Table(*rows[0], title=title)
+    tables: dict[tuple[str, ...], Table] = {}
     for row in rows:
+        table = tables.setdefault(tuple(row), Table(*row, title=title))
         table.add_row(*[number(value) for value in row.values()])
-    console().print(table)
+    for table in tables.values():
+        console().print(table)
