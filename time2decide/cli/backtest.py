@@ -81,7 +81,8 @@ def backtest(
     if strategies == "list":
         _list_strategies(as_json)
         return
-    source = _source(file, data)
+    expect((file is None) != (data is None), "file", "a file or sp500", "nothing" if file is None else "two (--data)")
+    source = str(file or data)
     validate_source(source)
     if journal is not None:
         _replay(source, journal, values_flag(prices, returns), as_json)
@@ -90,13 +91,17 @@ def backtest(
 
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
-    from time2decide.markets.tables import read_weights, usual_periods
+    from time2decide.markets.tables import load_market, read_weights, usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     budgets = _budgets(turnover)
     _check_outputs(source, budgets, out, report)
     reference = None if benchmark is None else read_weights(benchmark)
-    table, values = _table(source, values_flag(prices, returns), last, gaps)
+    table, values = load_market(source, values_flag(prices, returns), gaps=gaps)
+    expect(table.shape[1] >= 2, source, "at least 2 assets", table.shape[1])
+    if last is not None:
+        expect(last >= 1, "last", "a positive number of rows", last)
+        table = table.iloc[-last:]
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
@@ -104,20 +109,10 @@ def backtest(
         limits = read_constraints(constraints, [str(column) for column in table.columns])
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
+    terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
+    terms |= {"benchmark": reference, "window": window, "periods_per_year": periods, "gaps": gaps}
     with step_progress(sum(name != "oracle" for name in names)) as progress:
-        result = run(
-            table,
-            names,
-            budgets,
-            cost_bps=cost_bps,
-            risk_aversion=risk_aversion,
-            window=window,
-            periods_per_year=periods,
-            constraints=limits,
-            benchmark=reference,
-            gaps=gaps,
-            progress=progress,
-        )
+        result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
     files = _write(result, summary, out)
     if report is not None:
@@ -177,44 +172,37 @@ def latest_decision(
     constraints: Constraints | None = None,
     benchmark: pd.Series | None = None,
 ) -> dict[str, Any] | None:
-    """What the policy would do after the last row from what it held then, at the first budget; None without it.
+    """The next decision of the market policy, or else of the decision network, from its last weights after drift.
 
-    Of the market policy, with its reasons and its frontier, if it is among the strategies, else of the decision
-    network, which takes no gaps.
+    At the first budget; None if neither is among the strategies. The decision network takes no gaps.
     """
     import pandas as pd
 
     from time2decide.policy.decision_facts import decision_facts
     from time2decide.simulation.engine import drifted
 
+    names, holes = [one.name for one in result.rollouts], bool(table.isna().any(axis=None))
+    strategy = next((name for name in ("market", *(() if holes else ("time2decide",))) if name in names), None)
+    if strategy is None:
+        return None
     budget = float(result.rollouts[0].turnover_l1[0])
-    names, holes = {one.name for one in result.rollouts}, bool(table.isna().any(axis=None))
-    for strategy, model, cost in (("market", "market", result.cost_bps), ("time2decide", "decide", None)):
-        real = model == "market"
-        if strategy in names and (real or not holes):
-            last = result.weights(strategy, budget).iloc[-1]
-            held = pd.Series(drifted(last.to_numpy(), result.returns[0, -1]), index=last.index)
-            plain = constraints is None and benchmark is None
-            return decision_facts(
-                table,
-                held / held.sum() if constraints is None else held,
-                budget,
-                risk_aversion=risk_aversion,
-                cost_bps=cost,
-                model=model,
-                constraints=constraints,
-                benchmark=benchmark,
-                with_explanation=real or plain,
-                with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
-                with_frontier=real,
-                gaps="keep" if holes else "refuse",
-            )
-    return None
-
-
-def _source(file: str | None, data: str | None) -> str:
-    expect((file is None) != (data is None), "file", "a file or sp500", "nothing" if file is None else "two (--data)")
-    return str(file or data)
+    last = result.weights(strategy, budget).iloc[-1]
+    current = pd.Series(drifted(last.to_numpy(), result.returns[0, -1]), index=last.index)
+    real, plain = strategy == "market", constraints is None and benchmark is None
+    return decision_facts(
+        table,
+        current / current.sum() if constraints is None else current,
+        budget,
+        risk_aversion=risk_aversion,
+        cost_bps=result.cost_bps if real else None,
+        model="market" if real else "decide",
+        constraints=constraints,
+        benchmark=benchmark,
+        with_explanation=real or plain,
+        with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
+        with_frontier=real,
+        gaps="keep" if holes else "refuse",
+    )
 
 
 def _budgets(text: str) -> list[float]:
@@ -244,17 +232,6 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
         validate_output_file("report", report)
 
 
-def _table(source: str, stated: str | None, last: int | None, gaps: str) -> tuple[pd.DataFrame, str]:
-    from time2decide.markets.tables import load_market
-
-    table, values = load_market(source, stated, gaps=gaps)
-    expect(table.shape[1] >= 2, source, "at least 2 assets", table.shape[1])
-    if last is not None:
-        expect(last >= 1, "last", "a positive number of rows", last)
-        table = table.iloc[-last:]
-    return table, values
-
-
 def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
     """The summary as JSON can say it: a figure that does not exist (the Sharpe ratio of no movement) is null."""
     rows = summary.to_dict(orient="records")
@@ -268,14 +245,11 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
     from time2decide.reports.decision_figures import write_backtest_figures
 
     files = []
-    try:
-        for name, frame in (("summary.csv", summary), ("steps.csv", result.frame)):
-            with atomic_path(folder / name) as temporary:
-                frame.to_csv(temporary, index=False)
-            files.append(folder / name)
-        return files + write_backtest_figures(result, folder)
-    except OSError as error:
-        raise InputError(f"out: expected a folder that can be written to, found {folder} ({error.strerror})") from None
+    for name, frame in (("summary.csv", summary), ("steps.csv", result.frame)):
+        with atomic_path(folder / name) as temporary:
+            frame.to_csv(temporary, index=False)
+        files.append(folder / name)
+    return files + write_backtest_figures(result, folder)
 
 
 def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
@@ -287,7 +261,8 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     risk = result.rollouts[0].risk_aversion
-    title = f"{data}: {len(result.assets)} assets, {_day(first)} to {_day(final)}, costs {cost_bps:g} bp, λ = {risk:g}"
+    days = f"{str(first)[:10]} to {str(final)[:10]}"
+    title = f"{data}: {len(result.assets)} assets, {days}, costs {cost_bps:g} bp, λ = {risk:g}"
     table, columns = Table(title=escape(title)), _columns(result, summary)
     for name in ("strategy", *columns):
         table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
@@ -342,7 +317,3 @@ def _cells(row: dict[str, Any], periods: float) -> dict[str, str]:
 def _interval(row: dict[str, Any], key: str, form: str) -> str:
     low, high = format(row[f"{key}_low"], form), format(row[f"{key}_high"], form)
     return f"{row[key]:{form}} [dim][{low}, {high}][/]"
-
-
-def _day(label: object) -> str:
-    return str(label)[:10]

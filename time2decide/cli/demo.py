@@ -39,24 +39,12 @@ def main(rows: int = ROWS, window: int = WINDOW, folder: Path = Path("run")) -> 
         f"current ones. It sees the past only, at least {window} days. Trading costs {COST_BPS:g} bp; λ = "
         f"{RISK_AVERSION:g}.\n"
     )
+    terms: dict[str, Any] = {"cost_bps": COST_BPS, "risk_aversion": RISK_AVERSION}
     with step_progress(len(STRATEGIES)) as progress:
-        result = backtest(
-            table,
-            STRATEGIES,
-            BUDGETS,
-            cost_bps=COST_BPS,
-            risk_aversion=RISK_AVERSION,
-            window=window,
-            progress=progress,
-        )
+        result = backtest(table, STRATEGIES, BUDGETS, **terms, window=window, progress=progress)
     summary = with_intervals(result)
-    terms: dict[str, Any] = {
-        "risk_aversion": RISK_AVERSION,
-        "cost_bps": COST_BPS,
-        "with_uncertainty": False,
-        "with_frontier": True,
-    }
-    decision = decision_facts(table, None, BUDGETS[0], **terms)  # of somebody who holds equal weights
+    # of somebody who holds equal weights
+    decision = decision_facts(table, None, BUDGETS[0], **terms, with_uncertainty=False, with_frontier=True)
     decision["input"] |= {"source": "sp500", "values": "prices", "values_guessed": False}
     show_decision(decision, screen)
     screen.print()

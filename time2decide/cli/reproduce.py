@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from time2decide.cli.console import console
+
+from time2decide.cli.console import AsJson, console
 
 Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default.")]
 
@@ -27,7 +27,7 @@ def reproduce(
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster, or auto.")] = None,
     gpus: Annotated[float, typer.Option(help="Share of a GPU per task, for Ray.")] = 0,
     only: Annotated[str, typer.Option(help="Run only these tasks now: field=value,field=value.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a table or figure of the paper, or show it if it is already in the results.
 
@@ -56,19 +56,10 @@ def reproduce(
         stored, total = stored_tasks(experiment, preset, results, only)
         if stored < total:
             check_writable(results)
-            where, expected = results_root(results), experiment.presets[preset]
-            print(f"{total - stored} tasks are not in {where}: running them (all take {expected})", file=sys.stderr)
-    rows = run(
-        experiment,
-        preset,
-        root=results,
-        progress=progress,
-        engine=engine,
-        workers=workers,
-        address=address,
-        gpus=gpus,
-        only=only,
-    )
+            root, expected = results_root(results), experiment.presets[preset]
+            print(f"{total - stored} tasks are not in {root}: running them (all take {expected})", file=sys.stderr)
+    where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "gpus": gpus}
+    rows = run(experiment, preset, root=results, progress=progress, only=only, **where)
     tables, claims = results_of(experiment, rows)
     pictures = draw(experiment.id, rows, preset, results)
     if as_json:
@@ -89,7 +80,7 @@ def reproduce(
 def report(
     out: Annotated[Path, typer.Option(help="The page; the Markdown is written beside it.")] = Path("report.html"),
     results: Results = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write every table, figure and claim of the paper beside ours, from the stored rows alone.
 
@@ -120,7 +111,9 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(listing))
         return
-    table = Table("id", "what", "in the paper", "preset", "takes", "stored", show_lines=False)
+    from rich.table import Table
+
+    table = Table("id", "what", "in the paper", "preset", "takes", "stored")
     for entry in listing:
         states = entry["presets"]
         takes = "\n".join(state["expected"] for state in states.values())

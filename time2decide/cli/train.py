@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from time2decide.cli.console import Prices, Returns, validate_source, values_flag
+from time2decide.cli.console import AsJson, Prices, Returns, validate_source, values_flag
 from time2decide.core.files import validate_output_folder
 from time2decide.core.validation import InputError, expect, validate_choice, validate_interval
 
@@ -23,16 +23,10 @@ _LINES_EVERY = 5.0  # seconds
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 Out = Annotated[Path, typer.Option(help="Output folder (checkpoint and resumable state).")]
-Steps = Annotated[int | None, typer.Option(help="Another number of steps than the preset's.")]
-Seed = Annotated[int | None, typer.Option(help="Another seed than the preset's.")]
+Steps = Annotated[int | None, typer.Option(help="Another number of steps than the recipe's.")]
+Seed = Annotated[int | None, typer.Option(help="Another seed than the recipe's.")]
 Threads = Annotated[int, typer.Option(help="Threads of torch; more than 2 seldom help.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 app = typer.Typer(help="Train a model; interrupt it and start it again as you like.", no_args_is_help=True)
-
-
-@app.callback()
-def train() -> None:
-    """Train a model; interrupt it and start it again as you like."""
 
 
 @app.command()
@@ -53,8 +47,8 @@ def qp(
     from time2decide.neural.equivariant_training import PRESETS, train_equivariant
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
-    _trained(partial(train_equivariant, config, out), out, threads, preset=preset)
-    _tell(out, as_json)
+    _train(partial(train_equivariant, config, out), out, threads, preset=preset)
+    _print_facts(out, as_json)
 
 
 @app.command()
@@ -77,8 +71,8 @@ def forecast(
     from time2decide.forecasting.pretraining import PRESETS, pretrain
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
-    _trained(partial(pretrain, config, out), out, threads, preset=preset)
-    _tell(out, as_json)
+    _train(partial(pretrain, config, out), out, threads, preset=preset)
+    _print_facts(out, as_json)
 
 
 @app.command()
@@ -115,10 +109,10 @@ def decide(
         expect(return_weight is None, "return_weight", "none with --objective utility (forecasts stay)", "one")
         config = replace(config, **(UTILITY if preset != "smoke" else {}))
         start = start or "decide"
-    config = replace(config, **_given(steps=steps, seed=seed, return_weight=return_weight))
+    config = replace(config, **_chosen(steps=steps, seed=seed, return_weight=return_weight))
     first = load_policy(start)[0] if start else None
-    _trained(partial(train_policy, config, out, start=first), out, threads, preset=preset, start=start)
-    _tell(out, as_json)
+    _train(partial(train_policy, config, out, start=first), out, threads, preset=preset, start=start)
+    _print_facts(out, as_json)
 
 
 @app.command()
@@ -151,14 +145,12 @@ def market(
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     validate_choice("sees", sees, SEES)
-    given = [Path(name).name for name in [*(data or []), *(measure or [])]]
-    twice = sorted({name for name in given if given.count(name) > 1})
+    names = [Path(name).name for name in [*(data or []), *(measure or [])]]
+    twice = sorted({name for name in names if names.count(name) > 1})
     expect(not twice, "data, measure", "files of different names, each once", twice)
-    trained, held_out = (
-        {Path(name).name: complete_returns(name)[0] for name in names or []} for names in (data, measure)
-    )
+    trained, held_out = ({Path(f).name: complete_returns(f)[0] for f in files or []} for files in (data, measure))
     work = partial(train_market_policy, config, out, trained, policy_config=MarketPolicyConfig(sees=sees))
-    policy = _trained(work, out, threads, preset=preset)
+    policy = _train(work, out, threads, preset=preset)
     roles = {"trained on": trained, "measured only": held_out}
     figures = [
         {"universe": name, "role": role, **row}
@@ -166,9 +158,8 @@ def market(
         for name, returns in universes.items()
         for row in walk_forward_figures(policy, returns)
     ]
-    made = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]
-    policy.save_pretrained(out, {**made, "walk_forward": figures})
-    _tell(out, as_json)
+    policy.save_pretrained(out, {**_read_facts(out)["notes"], "walk_forward": figures})
+    _print_facts(out, as_json)
     for row in [] if as_json else figures:
         numbers = f"volatility {row['volatility']:.4f}, Sharpe {row['sharpe']:.2f}, traded {row['traded']:.4f}"
         typer.echo(f"{row['universe']} ({row['role']}), λ = {row['risk_aversion']:g}: {numbers}")
@@ -181,8 +172,8 @@ def fine_tune(
         str, typer.Option(help="Policy to tune: market (the default of decide), decide, or a folder of either.")
     ] = "market",
     out: Out = Path("runs/mine"),
-    steps: Annotated[int | None, typer.Option(help="Another number of steps than the recipe's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than 0.")] = None,
+    steps: Steps = None,
+    seed: Seed = None,
     cost_bps: Annotated[
         float | None, typer.Option(help="For --start decide: cost of what is traded, in basis points; 10 unless told.")
     ] = None,
@@ -215,14 +206,14 @@ def fine_tune(
     real = isinstance(Time2Decide.from_pretrained(start).policy, MarketPolicy)
     expect(not real or cost_bps is None, "cost_bps", "none for a market policy: its covariance has no costs", cost_bps)
     tune: Any = tune_market_policy_to if real else fine_tune_to
-    config: Any = (MarketTuning if real else FineTuning)(**_given(steps=steps, seed=seed, cost_bps=cost_bps))
+    config: Any = (MarketTuning if real else FineTuning)(**_chosen(steps=steps, seed=seed, cost_bps=cost_bps))
     work = partial(tune, out, complete.to_numpy(copy=True), start, config, prepared=_prepared())
-    _trained(work, out, threads, data=Path(file).name, values=values, assets=assets)
-    _tell(out, as_json, _market_gain if real else _network_gain)
+    _train(work, out, threads, data=Path(file).name, values=values, assets=assets)
+    _print_facts(out, as_json, _market_gain if real else _network_gain)
     if not as_json:
         if assets < table.shape[1]:
             typer.echo(f"{table.shape[1] - assets} assets with gaps were left out")
-        _tell_held_out(out, file, complete, real)
+        _print_held_out(out, file, complete, real)
 
 
 def _market_gain(made: dict[str, Any]) -> str:
@@ -239,19 +230,17 @@ def _network_gain(made: dict[str, Any]) -> str:
     return f"net utility on the validation rows {first:.4f} before, {best:.4f} after {made['steps_kept']} steps"
 
 
-def _tell_held_out(out: Path, file: str, table: Any, real: bool) -> None:
+def _print_held_out(out: Path, file: str, table: Any, real: bool) -> None:
     """What the held-out rows say, or how to ask them."""
     from time2decide.markets.oracle import WINDOW
 
-    made = json.loads((out / "config.json").read_text(encoding="utf-8"))["notes"]
+    made = _read_facts(out)["notes"]
     first = table.index[made["untouched_from_row"]]
     typer.echo(f"held out: the rows from {str(first)[:10]} on; compare there with the command below")
     for row in made.get("held_out", []):
         before, after = row["volatility_start"], row["volatility"]
-        interval = f"difference {row['low']:+.2%} to {row['high']:+.2%}, 95 %"
-        typer.echo(
-            f"  λ = {row['risk_aversion']:g}: volatility a year {before:.2%} before, {after:.2%} after ({interval})"
-        )
+        figures = f"{before:.2%} before, {after:.2%} after (difference {row['low']:+.2%} to {row['high']:+.2%}, 95 %)"
+        typer.echo(f"  λ = {row['risk_aversion']:g}: volatility a year {figures}")
     base = made["start"] if real else "uniform"
     rows = len(table) - made["untouched_from_row"] + WINDOW
     typer.echo(f"  time2decide backtest {file} --last {rows} --strategies {base},{out}")
@@ -277,11 +266,9 @@ def chronos(
     """
     from time2decide.forecasting.chronos import ChronosTraining, TinyChronos, load_chronos, tiny_chronos, train_chronos
 
-    config = ChronosTraining(**_given(steps=steps, seed=seed))
+    config = ChronosTraining(**_chosen(steps=steps, seed=seed))
     backbone = load_chronos(start) if start else tiny_chronos(TinyChronos(kind))
-    _prepare(out, threads)
-    with training() as report:
-        train_chronos(backbone, config, out, report=report)
+    _train(lambda report, notes: train_chronos(backbone, config, out, report=report), out, threads)
     typer.echo(f"trained: {out}/model.safetensors")
 
 
@@ -317,27 +304,25 @@ def paper(
     config = replace(config, model=replace(config.model, covariance=covariance))
     started = load_backbone(backbone) if ":" in backbone else TimePFN.from_pretrained(backbone)
     work: Any = train_repaired if isinstance(started, TimePFN) else train_adapter
-    _trained(partial(work, config, started, out), out, threads, preset=preset, backbone=backbone)
-    _tell(out, as_json)
+    _train(partial(work, config, started, out), out, threads, preset=preset, backbone=backbone)
+    _print_facts(out, as_json)
 
 
-def _prepare(out: Path, threads: int) -> None:
-    """Set torch's threads; raise unless the folder can be made and written: before the work, not after it."""
+def _train(work: Callable[..., Any], out: Path, threads: int, **notes: Any) -> Any:
+    """What a training returns, with progress; the notes go into the folder beside the provenance.
+
+    Raises before the work unless the folder can be made and written.
+    """
     import torch
+
+    from time2decide.core.provenance import provenance
 
     validate_interval("threads", threads, f"[1, {_MOST_THREADS}]")
     torch.set_num_threads(threads)
     if not (out / "state.safetensors").exists() and (out / "model.safetensors").exists():
         raise InputError(f"--out: expected an empty folder or a run of the same config, found another model in {out}")
     validate_output_folder("--out", out)
-
-
-def _trained(work: Callable[..., Any], out: Path, threads: int, **notes: Any) -> Any:
-    """What a training returns, with progress; the notes go into the folder beside the provenance."""
-    from time2decide.core.provenance import provenance
-
-    _prepare(out, threads)
-    with training() as report:
+    with _progress() as report:
         return work(report=report, notes={**notes, "threads": threads, **provenance()})
 
 
@@ -354,30 +339,35 @@ def _prepared() -> Callable[[int, int], None]:
     return prepared
 
 
-def _tell(
+def _print_facts(
     out: Path,
     as_json: bool,
     summary: Callable[[dict[str, Any]], str] = lambda notes: f"trained in {notes['seconds']} s",
 ) -> None:
-    """What was made, as it stands in the folder: a line, or all facts as JSON."""
-    facts = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    """What was made: a line, or all facts as JSON."""
+    facts = _read_facts(out)
     line = f"{summary(facts['notes'])}: {out}/model.safetensors"
     typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)
 
 
+def _read_facts(out: Path) -> dict[str, Any]:
+    """Configuration and notes of a trained model, as they stand in its folder."""
+    return dict(json.loads((out / "config.json").read_text(encoding="utf-8")))
+
+
 def _recipe(presets: Mapping[str, Any], preset: str, **options: Any) -> Any:
-    """The recipe of a preset, changed by the options that were given."""
+    """The recipe of a preset, changed by the options that are set."""
     validate_choice("preset", preset, presets)
-    return replace(presets[preset], **_given(**options))
+    return replace(presets[preset], **_chosen(**options))
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given."""
+def _chosen(**options: Any) -> dict[str, Any]:
+    """The options that are set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
-def training() -> Iterator[Report]:
+def _progress() -> Iterator[Report]:
     """Report on the steps; after Ctrl-C or SIGTERM print where it stopped and how to resume; exit code 130 or 143."""
     from time2decide.core.training import step_report
 
@@ -392,7 +382,6 @@ def training() -> Iterator[Report]:
 
             yield report
     except (KeyboardInterrupt, SystemExit) as error:
-        saved = "all is saved, " if at else ""
-        resume = f"{saved}start the same command again to resume"
+        resume = ("all is saved, " if at else "") + "start the same command again to resume"
         print(f"time2decide: interrupted after step {at}; {resume}", file=sys.stderr)
         sys.exit(error.code if isinstance(error, SystemExit) else 130)
