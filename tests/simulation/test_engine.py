@@ -152,7 +152,7 @@ def test_answers_that_would_lose_something_on_the_way_are_refused(returns):
         (np.full(6, 1 / 6 + 1j), "complex"),
         (torch.eye(6).to_sparse(), "sparse"),
     ):
-        with pytest.raises(InputError, match=rf"says: expected an array of weights \(.*{words}"):
+        with pytest.raises(InputError, match=rf"says: expected .*{words}"):
             rollout(returns, Says(answer), 1.0)
     with pytest.raises(InputError, match=r"says: expected weights within 1e\+09, found 1e\+17"):
         rollout(returns, Says(np.full(6, 1e17)), 1.0)

@@ -23,7 +23,7 @@ from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, Rollout, continues
 
-_LASTS = 20.0  # steps over which the cost of a trade made for risk is spread
+_LASTS = 20.0  # steps over which the cost of a trade made for risk is divided
 _FORECAST_LASTS = 3.0  # and of a trade made on a forecast
 _HARDLY = 0.02  # worth of the forecasts below which trades are made for risk
 _MINIMUM_VARIANCE_AVERSION = 25.0  # λ that stands for "risk alone" when costs are weighed against it
@@ -71,16 +71,15 @@ class SoftForecast:
     def decide(self, observation: Observation) -> np.ndarray:
         change = np.diff(observation.returns, axis=1)
         scale = np.sqrt((change**2).mean(axis=(1, 2))) + np.finfo(float).tiny
-        score = (self.forecaster(observation.returns) / scale[:, None])[:, None] / _per_budget(
-            self.temperature, observation
-        )
+        temperature = _per_budget(self.temperature, observation)
+        score = (self.forecaster(observation.returns) / scale[:, None])[:, None] / temperature
         weights = np.exp(score - score.max(-1, keepdims=True))  # (series, budgets, m)
         return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 @dataclass(frozen=True)
 class PredictThenOptimise:
-    """PtO: forecast r̂, then solve the oracle's own problem with r̂ in place of r_t, around the weights held.
+    """PtO: forecast r̂, then solve the oracle's own problem with r̂ in place of r_t, around the current weights.
 
     `shrinkage` ρ multiplies the forecast's deviation from its cross-sectional mean; 1 is plain PtO and 0 leaves
     the portfolio of least variance. `covariance` replaces the empirical one.
@@ -255,16 +254,8 @@ class _PooledState:
     def _features(self) -> np.ndarray:
         """(m, 7), each of about unit size."""
         a = self._past
-        columns = (
-            a[-1],
-            a[-2],
-            a[-3],
-            a[-5:].mean(0),
-            a[-21:].mean(0) * 4.5,
-            a[-63:].mean(0) * 8,
-            a[: self._LONG - 21].mean(0) * 15,
-        )
-        return np.stack(columns, axis=1)
+        means = (a[-5:].mean(0), a[-21:].mean(0) * 4.5, a[-63:].mean(0) * 8, a[: self._LONG - 21].mean(0) * 15)
+        return np.stack((a[-1], a[-2], a[-3], *means), axis=1)
 
     def _standard_forecast(self) -> np.ndarray:
         forecast = self._features() @ np.linalg.solve(self._gram, self._cross)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,8 @@ class Replay:
             values = f"{self.live[worst, asset]:.4%} live, {self.simulated[worst, asset]:.4%} simulated"
             lines.append(f"LIVE DECISIONS DIFFER from the simulated ones on {many} of {n} dates.")
             lines.append(f"Most on {self.dates[worst]}: {self.assets[asset]} {values}.")
-        files = sum(one.startswith(FILE) for one in self.holdings)
-        lines += (
-            [f"Current weights were read from a file on {files} dates and are taken as they were."] if files else []
-        )
+        if files := sum(one.startswith(FILE) for one in self.holdings):
+            lines.append(f"Current weights were read from a file on {files} dates and are taken as they were.")
         if self.other_model:
             lines.append(f"The model had other weights on {len(self.other_model)} dates, {self.other_model[0]} first.")
         lines.append(
@@ -101,42 +100,39 @@ def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
     names = [str(column) for column in table.columns]
     _match(entries, table, names)
     returns, state, read = table.to_numpy(), MarketState(len(names)), 0
-    live = np.array([[entry["weights"][name] for name in names] for entry in entries])
-    simulated, starts, models, other = np.empty_like(live), np.empty_like(live), _Models(), []
+    live, before = (
+        np.array([[entry[key][name] for name in names] for entry in entries]) for key in ("weights", "previous")
+    )
+    simulated, starts, other = np.empty_like(live), np.empty_like(live), []
+    load = cache(_policy_and_checksum)
     for k, entry in enumerate(entries):
         rows = int(entry["data"]["rows"])
         state.extend(returns[read:rows])
-        if k == 0 or entry["holdings"].startswith(FILE):
-            given = np.array([entry["previous"][name] for name in names])
-        else:
-            given = drift(simulated[k - 1], returns[read:rows])
-        fresh = k == 0 and entry["holdings"] == EQUAL
-        policy, same = models.of(entry["model"])
-        made = decide_on(policy, state, returns[:rows], None if fresh else given, terms_from_entry(entry, names))
+        from_journal = k == 0 or entry["holdings"].startswith(FILE)
+        current = before[k] if from_journal else drift(simulated[k - 1], returns[read:rows])
+        equal = k == 0 and entry["holdings"] == EQUAL
+        policy, fingerprint = load(entry["model"]["name"])
+        made = decide_on(policy, state, returns[:rows], None if equal else current, terms_from_entry(entry, names))
         simulated[k], starts[k], read = made.weights, made.previous, rows
-        other += [] if same else [entry["date"]]
-    before = np.array([[entry["previous"][name] for name in names] for entry in entries])
-    paths = [_earned(entries, weights, held, returns) for weights, held in ((live, before), (simulated, starts))]
-    held = _earned(entries[:1], before[:1], before[:1], returns)
-    dates, sources = [entry["date"] for entry in entries], [entry["holdings"] for entry in entries]
-    return Replay(dates, names, live, simulated, sources, other, paths[0], paths[1], held)
+        other += [] if fingerprint == entry["model"]["fingerprint"] else [entry["date"]]
+    return Replay(
+        [entry["date"] for entry in entries],
+        names,
+        live,
+        simulated,
+        [entry["holdings"] for entry in entries],
+        other,
+        live_return=_earned(entries, live, before, returns),
+        simulated_return=_earned(entries, simulated, starts, returns),
+        held_return=_earned(entries[:1], before[:1], before[:1], returns),
+    )
 
 
-class _Models:
-    """Policies by name, loaded once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[MarketPolicy, str]] = {}
-
-    def of(self, model: dict[str, str]) -> tuple[MarketPolicy, bool]:
-        """The policy of a name, and whether it has the weights of the fingerprint."""
-        if model["name"] not in self._known:
-            policy = Time2Decide.from_pretrained(model["name"]).policy
-            if not isinstance(policy, MarketPolicy):
-                raise InputError(f"journal: expected decisions of a market policy, found {model['name']}")
-            self._known[model["name"]] = policy, checksum(policy.state_dict())
-        policy, found = self._known[model["name"]]
-        return policy, found == model["fingerprint"]
+def _policy_and_checksum(name: str) -> tuple[MarketPolicy, str]:
+    policy = Time2Decide.from_pretrained(name).policy
+    if not isinstance(policy, MarketPolicy):
+        raise InputError(f"journal: expected decisions of a market policy, found {name}")
+    return policy, checksum(policy.state_dict())
 
 
 def _match(entries: list[dict[str, Any]], table: pd.DataFrame, names: list[str]) -> None:
@@ -156,8 +152,8 @@ def _earned(entries: list[dict[str, Any]], weights: np.ndarray, before: np.ndarr
     """Net return of targets (dates, m) that were traded from `before`, up to the last row of the table."""
     wealth = 1.0
     ends = [int(entry["data"]["rows"]) for entry in entries[1:]] + [len(returns)]
-    for entry, target, held, end in zip(entries, weights, before, ends, strict=True):
-        wealth *= 1.0 - np.abs(target - held).sum() * entry["terms"]["cost_bps"] / 1e4
+    for entry, target, current, end in zip(entries, weights, before, ends, strict=True):
+        wealth *= 1.0 - np.abs(target - current).sum() * entry["terms"]["cost_bps"] / 1e4
         now = target
         for row in np.nan_to_num(returns[int(entry["data"]["rows"]) : end]):
             wealth *= 1.0 + float(now @ row)

@@ -1,4 +1,4 @@
-"""Baselines that are fitted once a month and held in between: skfolio's optimisers, and ours beside them.
+"""Baselines that are fitted once a month: skfolio's optimisers, and ours beside them.
 
 A `Refitted` strategy fits target weights every `every` steps, moves towards them as far as the turnover budget allows,
 step by step, and once it is there lets the weights drift until the next fit.
@@ -38,7 +38,7 @@ class Refitted:
     fit : function of (returns (time, m), observation) -> weights
         The observation carries λ, the constraints and the benchmark.
     history : int
-        Last rows of the window that it is given, at most.
+        Last rows of the window that a fit reads, at most.
     uses_risk_aversion, uses_cost : bool
         Whether its decisions depend on λ and on the cost of trading.
     """
@@ -69,18 +69,17 @@ class Refitted:
 
 
 def by_estimator(estimator: Any) -> Fit:
-    """The weights of an skfolio optimiser, cut off at 0; one that optimises (MeanRisk) is given the constraints."""
+    """The weights of an skfolio optimiser, cut off at 0; one that optimises (MeanRisk) gets the constraints."""
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
         from sklearn.base import clone
 
-        given = clone(estimator)
-        if observation.constraints is not None and isinstance(given, _skfolio().MeanRisk):
-            given.set_params(**_in_skfolio(observation.constraints, returns.shape[1]))
-            if given.fallback is not None:
-                given.fallback.set_params(**_in_skfolio(observation.constraints, returns.shape[1]))
-            return np.asarray(given.fit(returns).weights_, dtype=float)
-        weights = np.maximum(np.asarray(given.fit(returns).weights_, dtype=float), 0.0)
+        optimiser = clone(estimator)
+        if observation.constraints is not None and isinstance(optimiser, _skfolio().MeanRisk):
+            for one in filter(None, (optimiser, optimiser.fallback)):
+                one.set_params(**_in_skfolio(observation.constraints, returns.shape[1]))
+            return np.asarray(optimiser.fit(returns).weights_, dtype=float)
+        weights = np.maximum(np.asarray(optimiser.fit(returns).weights_, dtype=float), 0.0)
         return np.asarray(weights / weights.sum())
 
     return fit
@@ -91,16 +90,14 @@ def _in_skfolio(constraints: Constraints, m: int) -> dict[str, Any]:
     lower, upper = constraints.bounds(m)
     least, most = (constraints.exposure - cash for cash in constraints.cash[::-1])
     budget = {"budget": most} if least == most else {"budget": None, "min_budget": least, "max_budget": most}
-    widest = abs(constraints.exposure) + m * np.abs(np.minimum(lower, 0.0)).max()  # for bounds that are not given
-    given = {"min_weights": lower, "max_weights": np.minimum(upper, widest), **budget}
+    widest = abs(constraints.exposure) + m * np.abs(np.minimum(lower, 0.0)).max()  # for infinite bounds
+    parameters = {"min_weights": lower, "max_weights": np.minimum(upper, widest), **budget}
     rows = [(limit.coefficients, limit.high) for limit in constraints.limits if np.isfinite(limit.high)]
     rows += [(-limit.coefficients, -limit.low) for limit in constraints.limits if np.isfinite(limit.low)]
     if rows:
-        given |= {
-            "left_inequality": np.stack([row for row, _ in rows]),
-            "right_inequality": np.array([b for _, b in rows]),
-        }
-    return given
+        parameters["left_inequality"] = np.stack([row for row, _ in rows])
+        parameters["right_inequality"] = np.array([high for _, high in rows])
+    return parameters
 
 
 def inverse_volatility() -> Refitted:
@@ -145,7 +142,7 @@ def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:
     return np.asarray(ledoit_wolf(returns)[0])
 
 
-#: Name -> covariance of returns (time, m), and the rows that it is given.
+#: Name -> covariance of returns (time, m), and the rows that it reads at most.
 COVARIANCES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int]] = {
     "lw": (_ledoit_wolf, YEAR),
     "qis": (lambda returns: RollingQIS(504, least=3).update(returns).covariance(), 504),

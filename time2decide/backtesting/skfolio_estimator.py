@@ -137,8 +137,8 @@ class Time2DecidePortfolio(BaseOptimization):
     def _update(self, X: Any, active_mask: Any) -> Time2DecidePortfolio:
         """Take the rows of X, then decide."""
         first = not hasattr(self, "_rows")
-        given: dict[str, Any] = {"ensure_min_features": 2, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        new = validate_data(self, X, reset=first, ensure_min_samples=2 if first else 1, **given)
+        checks: dict[str, Any] = {"ensure_min_features": 2, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        new = validate_data(self, X, reset=first, ensure_min_samples=2 if first else 1, **checks)
         if active_mask is not None:
             active = np.asarray(active_mask, dtype=bool)
             expect(active.shape == new.shape, "active_mask", f"shape {new.shape} as X", active.shape)
@@ -147,9 +147,8 @@ class Time2DecidePortfolio(BaseOptimization):
         rows = new if first else np.concatenate([self._rows, new])
         seen = rows[~np.isnan(rows)]
         if seen.size and looks_like_prices(seen):
-            warnings.warn(
-                f"X: expected returns, found what look like prices (median {np.median(seen):g})", stacklevel=3
-            )
+            found = f"what look like prices (median {np.median(seen):g})"
+            warnings.warn(f"X: expected returns, found {found}", stacklevel=3)
         expect(len(rows) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(rows))
         gamma = validate_turnover(self.turnover_l1)
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
@@ -160,9 +159,9 @@ class Time2DecidePortfolio(BaseOptimization):
         if isinstance(model.policy, MarketPolicy):
             known = None if first else getattr(self, "_state", None)  # a decision that fails leaves it as it was
             state = MarketState(m).extend(rows) if known is None else copy.deepcopy(known).extend(new)
-            held = None if self.previous_weights is None else previous
+            current = None if self.previous_weights is None else previous
             terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark}
-            made = decide_market(model.policy, state, rows, held, gamma, risk, cost, **terms)
+            made = decide_market(model.policy, state, rows, current, gamma, risk, cost, **terms)
             self.weights_, self.expected_returns_ = made.weights, made.mean
             self._rows, self._state = rows, state
             return self

@@ -92,7 +92,7 @@ class Backtest:
     def to_skfolio(self, series: int = 0) -> Any:
         """A Population of skfolio, for its measures and plots: one MultiPeriodPortfolio per strategy and budget.
 
-        Every step is one Portfolio with the weights held, the drifted weights before it and the cost of the trade.
+        Every step is one Portfolio with its weights, the drifted weights before it and the cost of the trade.
         Returns are those of the backtest, costs included, to rounding.
         """
         try:
@@ -106,13 +106,13 @@ class Backtest:
         )
 
     def weights(self, strategy: str, turnover_l1: float, series: int = 0) -> pd.DataFrame:
-        """The weights that a strategy held, one row per step and one column per asset."""
+        """The weights of a strategy, one row per step and one column per asset."""
         for result in self.rollouts:
             place = np.flatnonzero(result.turnover_l1 == turnover_l1)
             if result.name == strategy and place.size:
-                held = result.allocations[series, place[0], result.window :]
+                weights = result.allocations[series, place[0], result.window :]
                 steps = pd.Index(self.frame["time"].unique(), name="time")
-                return pd.DataFrame(held, index=steps, columns=self.assets)
+                return pd.DataFrame(weights, index=steps, columns=self.assets)
         known = sorted({(r.name, float(g)) for r in self.rollouts for g in r.turnover_l1})
         raise InputError(f"strategy: expected one of {known}, found {(strategy, turnover_l1)}")
 
@@ -141,11 +141,11 @@ def backtest(
     strategies : names or Strategy objects
         Names are those of `registry.REGISTRY`, and "oracle" for the one that knows each next return.
     turnover_l1 : number or several
-        Budget γ per step on the ℓ1 distance from the weights held before the decision.
+        Budget γ per step on the ℓ1 distance from the current weights, before the decision.
     cost_bps : float
         Cost of a trade in basis points of the amount traded (bought plus sold), charged on drifted weights.
     risk_aversion : float, optional
-        λ of the utility. 2 for a DataFrame, which holds a real market, and the paper's 0.1 for arrays, unless told.
+        λ of the utility. By default 2 for a DataFrame, which is a real market, and the paper's 0.1 for arrays.
     periods_per_year : float
         For annual figures.
     budget_from : {"drifted", "previous"}, optional
@@ -169,15 +169,17 @@ def backtest(
     """
     table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
     expect(table is not None or gaps == "refuse", "returns", "a DataFrame if gaps are kept", type(returns).__name__)
-    market = _market(returns if table is None else table.to_numpy(), window, gaps)
+    values = returns if table is None else table.to_numpy()
+    changing = gaps == "keep" and np.isnan(values).any()
+    market = universe_of(values, window) if changing else validate_simulation_returns(values, window)
     array = market.returns[None] if isinstance(market, Universe) else market  # what holdings earn, (series, time, m)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = validate_cost(cost_bps)
     validate_positive("periods_per_year", periods_per_year)
     convention = ("previous" if table is None else "drifted") if budget_from is None else budget_from
-    usual = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
-    risk_aversion = usual if risk_aversion is None else risk_aversion
+    if risk_aversion is None:
+        risk_aversion = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
     chosen = make_strategies(strategies)
     budgets = validate_budgets(turnover_l1)
     if constraints is not None:
@@ -188,24 +190,15 @@ def backtest(
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     oracle = oracle_for(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)
+    terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
+    terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference}
     frames, rows, rollouts = [], [], []
     for strategy in chosen:
         if isinstance(strategy, str):
             result = oracle_rollout(oracle, budgets, window, risk_aversion)
         else:
-            result = rollout(
-                market,
-                strategy,
-                budgets.tolist(),
-                risk_aversion=risk_aversion,
-                window=window,
-                budget_from=convention,
-                cost_bps=cost,
-                constraints=constraints,
-                benchmark=reference,
-                oracle=oracle,
-                progress=None if progress is None else partial(progress, strategy.name),
-            )
+            shown = None if progress is None else partial(progress, strategy.name)
+            result = rollout(market, strategy, budgets.tolist(), **terms, oracle=oracle, progress=shown)
         frame = _steps_frame(result, array, steps, cost, periods_per_year)
         frame["regret"] = (best - utility_path(array, result.allocations, risk_aversion, window)).ravel()
         frames.append(frame)
@@ -224,26 +217,19 @@ def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> A
     """
     from skfolio import MultiPeriodPortfolio, Portfolio
 
-    first, weights = one.window, one.allocations[series, k]  # (time, m)
+    first, path = one.window, one.allocations[series, k]  # (time, m)
     times, assets = result.frame["time"].unique(), list(map(str, result.assets))
     table = pd.DataFrame(result.returns[series, first:], index=times, columns=assets)
-    before = drifted(weights[first - 1 : -1], result.returns[series, first - 1 : -1])
-    before[0] = weights[first - 1]  # the first decision starts from the portfolio itself
-    held = weights[first:]  # (steps, m)
-    rates = result.cost_bps / 1e4 * (1 + (held * table.to_numpy()).sum(axis=1))
+    before = drifted(path[first - 1 : -1], result.returns[series, first - 1 : -1])
+    before[0] = path[first - 1]  # the first decision starts from the portfolio itself
+    weights = path[first:]  # (steps, m)
+    rates = result.cost_bps / 1e4 * (1 + (weights * table.to_numpy()).sum(axis=1))
     steps = [
-        Portfolio(X=table.iloc[[t]], weights=held[t], previous_weights=before[t], transaction_costs=float(rates[t]))
+        Portfolio(X=table.iloc[[t]], weights=weights[t], previous_weights=before[t], transaction_costs=float(rates[t]))
         for t in range(len(table))
     ]
     options = {"annualization_factor": result.periods_per_year, "compounded": False}
     return MultiPeriodPortfolio(steps, name=f"{one.name}, γ = {one.turnover_l1[k]:g}", tag=one.name, **options)
-
-
-def _market(returns: ArrayLike, window: int, gaps: str) -> np.ndarray | Universe:
-    """The market of a rollout: an array (series, time, m), or a changing universe where gaps are kept."""
-    if gaps == "keep" and np.isnan(returns).any():
-        return universe_of(np.asarray(returns), window)
-    return validate_simulation_returns(returns, window)
 
 
 def _refuse_contradictions(

@@ -1,6 +1,6 @@
 """The portfolio solver: how fast beside other solvers, and is it ever wrong.
 
-*portfolio*: Moreau, Clarabel, PIQP, OSQP and DAQP, then batches, gradients and rollouts. The others are given the
+*portfolio*: Moreau, Clarabel, PIQP, OSQP and DAQP, then batches, gradients and rollouts. The others get the
 lifted problem in the form that suits them, ready made: (s, t) with t ≥ |s − p| for the sparse solvers, bought and sold
 amounts for the dense ones. Their time is setup and solve; ours is the whole public call.
 
@@ -37,7 +37,7 @@ _OTHERS = ("moreau", "clarabel", "piqp", "osqp", "daqp")
 KINDS = ("definite", "singular", "duplicates", "ties", "zero", "factors")
 _CHUNK = 500
 _SLOPES = 10  # assets whose slopes are tried as the price of the net exposure
-_SLOW = {"osqp": 500, "daqp": 250}  # largest number of assets that these are asked: beyond it a cell takes minutes
+_SLOW = {"osqp": 500, "daqp": 250}  # largest number of assets for these: beyond it a cell takes minutes
 
 
 class Cell(NamedTuple):

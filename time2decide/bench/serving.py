@@ -29,33 +29,27 @@ def serve_rows(quick: bool = False, clients: int = 8) -> list[dict[str, Any]]:
             bodies = [_body(assets, days, seed) for seed in range(4)]
             serial = [_ask(port, body)[1] for body in bodies]
             count = max(_REQUESTS[quick] // (1 if assets * days < 100_000 else 4), clients)
-            asked = [i % len(bodies) for i in range(count)]
+            order = [i % len(bodies) for i in range(count)]
             began = time.perf_counter()
             with ThreadPoolExecutor(clients) as pool:
-                answers = list(pool.map(partial(_ask, port), [bodies[i] for i in asked]))
+                answers = list(pool.map(partial(_ask, port), [bodies[i] for i in order]))
             seconds = time.perf_counter() - began
             times = 1e3 * np.array([one[0] for one in answers])
-            rows.append(
-                {
-                    "assets": assets,
-                    "rows": days,
-                    "clients": clients,
-                    "requests": count,
-                    "p50_ms": float(np.median(times)),
-                    "p99_ms": float(np.quantile(times, 0.99)),
-                    "per_second": count / seconds,
-                    "largest_difference": max(
-                        float(np.abs(found - serial[i]).max()) for i, (_, found) in zip(asked, answers, strict=True)
-                    ),
-                }
-            )
+            apart = [np.abs(found - serial[i]).max() for i, (_, found) in zip(order, answers, strict=True)]
+            row: dict[str, Any] = {"assets": assets, "rows": days, "clients": clients, "requests": count}
+            row |= {"p50_ms": float(np.median(times)), "p99_ms": float(np.quantile(times, 0.99))}
+            rows.append(row | {"per_second": count / seconds, "largest_difference": float(max(apart))})
     return rows
 
 
 def _body(assets: int, days: int, seed: int) -> bytes:
     returns = 0.01 * np.random.default_rng(seed).standard_normal((days, assets))
-    asked = {"assets": [f"asset {i}" for i in range(assets)], "returns": returns.round(6).tolist(), "turnover_l1": 0.2}
-    return json.dumps(asked).encode()
+    request = {
+        "assets": [f"asset {i}" for i in range(assets)],
+        "returns": returns.round(6).tolist(),
+        "turnover_l1": 0.2,
+    }
+    return json.dumps(request).encode()
 
 
 def _ask(port: int, body: bytes) -> tuple[float, np.ndarray]:

@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from time2decide.attention.methods import METHODS, build
-from time2decide.bench.solvers import measure
+from time2decide.attention.methods import build
+from time2decide.bench.solvers import RUNTIME_SIZES, measure
 from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table, quantity
 from time2decide.experiments.claims import Claim, published
@@ -61,10 +61,8 @@ def convergence_run(config: Config) -> list[Row]:
         counts = []
         smoke = config["layers"] < 100
         for n, m in PAPER_SIZES[::4] if smoke else PAPER_SIZES:
-            seed = [config["seed"], n, m]
-            qp = random_qp(
-                config["problems"] // 9, n, m if kind == "LC" else 0, kind=kind, seed=np.random.default_rng(seed)
-            )
+            rng = np.random.default_rng([config["seed"], n, m])
+            qp = random_qp(config["problems"] // 9, n, m if kind == "LC" else 0, kind=kind, seed=rng)
             solution = solve(qp, method, tol=1e-6, check_every=1, max_steps=100 if smoke else 100_000)
             counts += solution.steps.tolist()
     return [
@@ -130,22 +128,11 @@ def convergence_claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-def sizes(kind: str) -> list[tuple[int, int]]:
-    """(n, m) of the paper's table of one class; m is 0 where there are no constraints."""
-    found = []
-    for place, row in published("runtime"):
-        parts = dict(item.split("=") for item in place.split(";"))
-        if parts["problem"] == kind and row == "overhead":
-            found.append((int(parts["n"]), int(parts.get("m", 0))))
-    return found
-
-
 def runtime_tasks(preset: str, kind: str) -> list[Config]:
     """One task per size, each with a single problem and a batch."""
-    chosen = sizes(kind)[:1] if preset == "smoke" else sizes(kind)
     return [
         {"kind": kind, "n": n, "m": m, "batches": list(_BATCHES), "rounds": _ROUNDS[preset], "seed": n + m}
-        for n, m in chosen
+        for n, m in RUNTIME_SIZES[kind][: 1 if preset == "smoke" else None]
     ]
 
 
@@ -231,4 +218,3 @@ EXPERIMENTS = (
         for kind, name in _TITLES.items()
     ),
 )
-assert {method for methods in CURVES.values() for method in methods} <= set(METHODS)

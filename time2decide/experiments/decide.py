@@ -27,7 +27,6 @@ from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig
 from time2decide.policy.training import PRESETS, PolicyTraining, train_policy
 
-_MARKETS = ("clean", "noisy")
 _HISTORIES = {"time2decide": "hindsight", "time2decide-own": "own"}
 _RETURN_WEIGHTS = (0.0, 0.1, 1.0)
 _KINDS = {"clean": (0.0, 0.0), "noisy": (0.004, 0.012)}  # noise levels that count as the market
@@ -47,7 +46,7 @@ def run_seeds(config: Config) -> list[Row]:
     bundled = config["trained"] == "bundled"
     policy = load_policy("decide")[0] if bundled else _train(replace(PRESETS[config["recipe"]], seed=1))
     rows = []
-    for market in _MARKETS:
+    for market in ("clean", "noisy"):
         look = Remembered()
         data = seen_series(config | {"market": market}, "evaluation", look)
         for name, history in _HISTORIES.items():
@@ -92,14 +91,9 @@ def ablation_tasks(preset: str) -> list[Config]:
 
 def run_ablation(config: Config) -> list[Row]:
     """Train one network and score it on both splits."""
-    recipe = replace(
-        PRESETS[config["recipe"]],
-        steps=config["steps"],
-        return_weight=config["return_weight"],
-        model=PolicyConfig(covariance=config["covariance"]),
-        seed=config["seed"],
-    )
-    policy = _train(recipe)
+    changes = {key: config[key] for key in ("steps", "return_weight", "seed")}
+    model = PolicyConfig(covariance=config["covariance"])
+    policy = _train(replace(PRESETS[config["recipe"]], **changes, model=model))
     return [row for split in ("validation", "evaluation") for row in _scores(policy, config, split)]
 
 
@@ -141,34 +135,32 @@ def ablation_claims(rows: list[Row]) -> list[Claim]:
     if positive:
         best = min(positive, key=lambda weight: mean(known[weight].values()))
         forecasting = _by_cell(rows, ("full", best), "evaluation")
+    plain, nothing = _by_cell(rows, ("full", 0.0), "evaluation"), scores["none"]
+    correlations = "Correlations alone, which the paper's tokens hold, are below nothing (SFT)"
     pairs = {
-        "Told of the covariance it is below the one told nothing (SFT)": (scores["covariance"], scores["none"]),
-        "Covariance and means together are below nothing (SFT)": (scores["full"], scores["none"]),
-        "Correlations alone, which the paper's tokens hold, are below nothing (SFT)": (
-            scores["correlation"],
-            scores["none"],
-        ),
+        "Told of the covariance it is below the one told nothing (SFT)": (scores["covariance"], nothing),
+        "Covariance and means together are below nothing (SFT)": (scores["full"], nothing),
+        correlations: (scores["correlation"], nothing),
         "Correlations improve on standard deviations and means alone": (scores["full"], scores["scale"]),
-        "Forecasting beside deciding (the best λ_r > 0) is below λ_r = 0": (
-            forecasting,
-            _by_cell(rows, ("full", 0.0), "evaluation"),
-        ),
+        "Forecasting beside deciding (the best λ_r > 0) is below λ_r = 0": (forecasting, plain),
     }
     return [Claim(text, *_compared(*pair), judged_on=OUR_NETWORK) for text, pair in pairs.items()]
 
 
 def _by_cell(rows: list[Row], name: tuple[str, float], split: str) -> dict[tuple[str, str], float]:
-    return {(row["market"], row["budgets"]): row["mse"] for row in rows if _is(row, name, split)}
+    return {cell: row["mse"] for cell, row in _rows_of(rows, name, split).items()}
+
+
+def _rows_of(rows: list[Row], name: tuple[str, float], split: str) -> dict[tuple[str, str], Row]:
+    """Market and size of the budget -> row of one network, (covariance, λ_r), on a split."""
+    known = (row for row in rows if (row["covariance"], row["return_weight"], row["split"]) == (*name, split))
+    return {(row["market"], row["budgets"]): row for row in known}
 
 
 def _compared(ours: dict[tuple[str, str], float], theirs: dict[tuple[str, str], float]) -> tuple[list[bool], str]:
     """Whether ours is lower, cell by cell, and by how much."""
     less = [100 * (1 - ours[cell] / theirs[cell]) for cell in ours.keys() & theirs.keys()]
     return [value > 0 for value in less], f"{min(less):.1f} to {max(less):.1f} % less MSE" if less else ""
-
-
-def _is(row: Row, name: tuple[str, float], split: str) -> bool:
-    return (row["covariance"], row["return_weight"]) == name and row["split"] == split
 
 
 def ablation_tables(rows: list[Row]) -> list[Table]:
@@ -183,7 +175,7 @@ def ablation_tables(rows: list[Row]) -> list[Table]:
     for split in ("evaluation", "validation"):
         cells = []
         for name in grouped(rows, "covariance", "return_weight"):
-            own = {(r["market"], r["budgets"]): r for r in rows if _is(r, name, split)}
+            own = _rows_of(rows, name, split)
             cells.append([f"{name[0]}, λ_r = {name[1]:g}", *(_cell(own.get(place)) for place in places)])
         caption = f"MSE × 1e4 on {split} episodes, the oracle's past allocations as history"
         columns = ["told of the covariance", *(f"{market} {budgets}" for market, budgets in places)]
@@ -192,9 +184,8 @@ def ablation_tables(rows: list[Row]) -> list[Table]:
 
 
 def _cell(row: Row | None) -> str:
-    if row is None:
-        return "–"
-    return quantity(1e4 * row["mse"], ".1f", None if row["mse_error"] is None else 1e4 * row["mse_error"])
+    mse, error = (None if row is None or row[key] is None else 1e4 * row[key] for key in ("mse", "mse_error"))
+    return quantity(mse, ".1f", error)
 
 
 EXPERIMENTS = (

@@ -91,8 +91,8 @@ def _in_processes(run: Run, tasks: list[Config], workers: int) -> Iterator[tuple
     waiting, losses = list(tasks), 0
     while waiting and losses <= _RETRIES:
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_prepare_worker)
-        futures = {pool.submit(attempt, run, task): task for task in waiting}
+        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_end_with_driver)
+        futures = {pool.submit(_attempt_on_one_thread, run, task): task for task in waiting}
         losses += 1
         try:
             for future in as_completed(futures):
@@ -109,9 +109,8 @@ def _in_processes(run: Run, tasks: list[Config], workers: int) -> Iterator[tuple
         yield task, _lost()
 
 
-def _prepare_worker() -> None:
-    """One thread per worker, and no worker without its driver."""
-    _one_thread()
+def _end_with_driver() -> None:
+    """No worker outlives its driver."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -131,7 +130,7 @@ def _on_ray(
     if started:
         _connect(ray, workers, address)
     try:
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_RETRIES)(_attempt_alone)
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_RETRIES)(_attempt_on_one_thread)
         pending = {remote.remote(run, task): task for task in tasks}
         while pending:
             (ready, *_), _rest = ray.wait(list(pending), num_returns=1)
@@ -171,16 +170,12 @@ def _connect(ray: Any, workers: int, address: str | None) -> None:
         raise InputError(f"address: expected a running Ray cluster, found {address!r}: {error}") from None
 
 
-def _attempt_alone(run: Run, config: Config) -> Outcome:
-    _one_thread()
-    return attempt(run, config)
-
-
-def _one_thread() -> None:
+def _attempt_on_one_thread(run: Run, config: Config) -> Outcome:
     """Small kernels gain nothing from threads, and workers share the cores."""
     import torch
 
     torch.set_num_threads(1)
+    return attempt(run, config)
 
 
 def _lost() -> Outcome:

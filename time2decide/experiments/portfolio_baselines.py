@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from time2decide.forecasting.simple import Forecaster, ar1, ridge
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
-from time2decide.simulation.engine import Strategy, rollout
+from time2decide.simulation.engine import Rollout, Strategy, rollout
 from time2decide.simulation.metrics import score
 
 #: What is tried for every parameter; part of a task's configuration, so that other grids give other rows.
@@ -46,8 +45,7 @@ _PAPER_ROWS = {"uniform": "Uniform", "pto-ridge": "Predict-then-Optimize", "aver
 def tasks(preset: str) -> list[Config]:
     """One task per market and seed."""
     if preset == "smoke":
-        sizes: Config = {"evaluation": 2, "validation": 2, "length": 144, "grids": GRIDS}
-        return [{"market": "clean", "seed": 0, **sizes}]
+        return [{"market": "clean", "seed": 0, "evaluation": 2, "validation": 2, "length": 144, "grids": GRIDS}]
     seeds, validation = (3, 5) if preset == "cpu" else (10, 30)
     sizes = {"evaluation": 30, "validation": validation, "length": 1024, "grids": GRIDS}
     return [{"market": market, "seed": seed, **sizes} for market in MARKETS for seed in range(seeds)]
@@ -58,17 +56,15 @@ def run(config: Config) -> list[Row]:
     known, (returns, oracle) = (series_of(config, split) for split in ("validation", "evaluation"))
     rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
     for strategy, parameter in _candidates(*known, config["grids"]):
-        result = rollout(returns, strategy, BUDGETS, oracle=oracle)
-        rows += _rows(result, returns, oracle, parameter)
+        rows += _rows(rollout(returns, strategy, BUDGETS, oracle=oracle), returns, oracle, parameter)
     return rows
 
 
 def series_of(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns (series, time, m) and the oracle's path of a split."""
     lmc = LMCConfig(length=config["length"])
-    options: dict[str, Any] = {"count": config[split], "seed": config["seed"], "config": lmc}
-    market = config["market"]
-    return synthetic_returns(market, split, **options), synthetic_oracle(market, split, **options)
+    options: Config = {"count": config[split], "seed": config["seed"], "config": lmc}
+    return synthetic_returns(config["market"], split, **options), synthetic_oracle(config["market"], split, **options)
 
 
 def _candidates(
@@ -115,15 +111,12 @@ def _forecast_error(forecaster: Forecaster, returns: np.ndarray) -> float:
     return float(np.mean([((forecaster(returns[:, t - WINDOW : t]) - returns[:, t]) ** 2).mean() for t in steps]))
 
 
-def _rows(result: Any, returns: np.ndarray, oracle: np.ndarray, parameter: Sequence[float] | None) -> list[Row]:
+def _rows(result: Rollout, returns: np.ndarray, oracle: np.ndarray, parameter: Sequence[float] | None) -> list[Row]:
+    values = [None] * len(BUDGETS) if parameter is None else [float(value) for value in parameter]
+    scores = score(result, returns, oracle).rows()
     return [
-        {
-            "strategy": result.name,
-            "turnover_l1": float(budget),
-            "parameter": None if parameter is None else float(parameter[k]),
-            **scores,
-        }
-        for k, (budget, scores) in enumerate(zip(BUDGETS, score(result, returns, oracle).rows(), strict=True))
+        {"strategy": result.name, "turnover_l1": float(budget), "parameter": value, **row}
+        for budget, value, row in zip(BUDGETS, values, scores, strict=True)
     ]
 
 

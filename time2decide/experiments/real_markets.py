@@ -281,15 +281,9 @@ def left_out_tasks(preset: str) -> list[Config]:
     """One task per universe that is left out and kind of second-order information, and one for the baselines."""
     names, training = sorted(sources()), asdict(PRESETS[preset])
     rows = FIRST + 40 if preset == "smoke" else None
+    common = {"version": _LEFT_OUT_VERSION, **training}
     return [
-        {
-            "universe": name,
-            "trained_on": [o for o in names if o != name],
-            "rows": rows,
-            "sees": sees,
-            "version": _LEFT_OUT_VERSION,
-            **training,
-        }
+        {"universe": name, "trained_on": [o for o in names if o != name], "rows": rows, "sees": sees, **common}
         for sees in SEES
         for name in names
     ]
@@ -298,8 +292,9 @@ def left_out_tasks(preset: str) -> list[Config]:
 def run_left_out(config: Config) -> list[Row]:
     """Figures of the policy at every λ, and of the baselines beside the policy that sees all."""
     where = sources()
-    stored = {name: config[name] for name in asdict(PRESETS["cpu"])}
-    training = MarketTraining(**{k: tuple(value) if isinstance(value, list) else value for k, value in stored.items()})
+    recipe: Config = {name: config[name] for name in asdict(PRESETS["cpu"])}
+    recipe = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.items()}
+    training = MarketTraining(**recipe)
     others = {name: _traced(name, where[name], training) for name in config["trained_on"]}
     returns, periods = _load_complete(where[config["universe"]])
     returns = returns[: config["rows"]]

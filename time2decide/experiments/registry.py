@@ -15,45 +15,27 @@ from time2decide.experiments.store import Config, Row, Store, check_writable, ta
 
 PRESETS = ("smoke", "cpu", "paper")
 
-#: id -> module that has it among its EXPERIMENTS, in the order of the paper; a module is imported only when one of its
-#: experiments is asked for. A new table or figure needs a module and a line here, nothing else.
+#: Module -> ids of its EXPERIMENTS, in the order of the paper; a module is imported only when one of them is asked for.
+#: A new table or figure needs a module and its id here, nothing else.
 _MODULES = {
-    "convergence": "constructions",
-    "runtime-u": "constructions",
-    "runtime-r": "constructions",
-    "runtime-c": "constructions",
-    "runtime-lc": "constructions",
-    "qp-grid": "qp_models",
-    "qp-shift": "qp_models",
-    "qp-histograms": "qp_models",
-    "qp-ablation": "qp_models",
-    "qp-agnostic": "qp_agnostic",
-    "portfolio-baselines": "portfolio_baselines",
-    "portfolio-clean": "portfolio",
-    "portfolio-noisy": "portfolio",
-    "portfolio-sizes": "portfolio",
-    "decide-seeds": "decide",
-    "decide-ablation": "decide",
-    "forecast-errors": "forecast_errors",
-    "lambda-sweep": "paper_models",
-    "finetuned-pto": "paper_models",
-    "literal-starts": "paper_models",
-    "pto-scale": "pto_scale",
+    "constructions": "convergence runtime-u runtime-r runtime-c runtime-lc",
+    "qp_models": "qp-grid qp-shift qp-histograms qp-ablation",
+    "qp_agnostic": "qp-agnostic",
+    "portfolio_baselines": "portfolio-baselines",
+    "portfolio": "portfolio-clean portfolio-noisy portfolio-sizes",
+    "decide": "decide-seeds decide-ablation",
+    "forecast_errors": "forecast-errors",
+    "paper_models": "lambda-sweep finetuned-pto literal-starts",
+    "pto_scale": "pto-scale",
     "backbones": "backbones",
-    "paper-ablation": "paper_ablation",
-    "paper-risks": "paper_ablation",
-    "toy-pto": "theory",
-    "parity": "theory",
+    "paper_ablation": "paper-ablation paper-risks",
+    "theory": "toy-pto parity",
     "sp500": "sp500",
-    "real-markets": "real_markets",
-    "left-out": "real_markets",
-    "stylised-markets": "stylised_markets",
+    "real_markets": "real-markets left-out",
+    "stylised_markets": "stylised-markets",
     "scale": "scale",
 }
-
-
-def _no_claims(rows: list[Row]) -> list[Claim]:
-    return []
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
@@ -85,21 +67,20 @@ class Experiment:
     tasks: Callable[[str], list[Config]]
     run: Callable[[Config], list[Row]]
     tables: Callable[[list[Row]], list[Table]]
-    claims: Callable[[list[Row]], list[Claim]] = _no_claims
+    claims: Callable[[list[Row]], list[Claim]] = lambda rows: []
     open_ended: bool = False
 
 
 def experiment_ids() -> list[str]:
     """All experiments, in the order of the paper."""
-    return list(_MODULES)
+    return list(_HOMES)
 
 
 def get_experiment(name: str) -> Experiment:
     """The experiment of that id."""
-    expect(name in _MODULES, "experiment", f"one of {', '.join(_MODULES)}", f"{name!r}")
-    module = importlib.import_module(f"time2decide.experiments.{_MODULES[name]}")
-    experiments: dict[str, Experiment] = {e.id: e for e in getattr(module, "EXPERIMENTS", ())}
-    return experiments[name]
+    expect(name in _HOMES, "experiment", f"one of {', '.join(_HOMES)}", f"{name!r}")
+    module = importlib.import_module(f"time2decide.experiments.{_HOMES[name]}")
+    return next(experiment for experiment in module.EXPERIMENTS if experiment.id == name)
 
 
 def reproduce(
@@ -131,14 +112,13 @@ def reproduce(
         check_writable(root)
     alone = engine == "local" and workers == 1
 
-    def run(config: Config) -> list[Row]:
+    def run_shown(config: Config) -> list[Row]:
         if progress:
             progress(tasks.index(config), len(tasks), config)
         return experiment.run(config)
 
-    results = run_tasks(
-        run if alone else experiment.run, tasks, engine=engine, workers=workers, address=address, gpus=gpus
-    )
+    run = run_shown if alone else experiment.run
+    results = run_tasks(run, tasks, engine=engine, workers=workers, address=address, gpus=gpus)
     for number, (config, outcome) in enumerate(results if tasks else ()):
         store.append(config, outcome.rows, outcome.seconds, outcome.error)
         if progress and not alone:

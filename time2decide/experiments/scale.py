@@ -128,21 +128,19 @@ def tuning_flop(assumptions: Assumptions, row: Row) -> float:
     return float(windows * row["flop"] / row["batch"])
 
 
-def costs(rows: list[Row], assumptions: Assumptions | None = None) -> list[Row]:
+def costs(rows: list[Row]) -> list[Row]:
     """Days of the two sweeps on one core, 64 cores and 8 GPUs; none without both measurements."""
-    chosen = assumptions or Assumptions()
+    known = Assumptions()
     measured = {row["work"]: row for row in rows}
     if set(measured) != {"qp", "tuning"}:
         return []
-    qp, tuning = qp_flop(chosen), tuning_flop(chosen, measured["tuning"])
+    flop = {"qp": qp_flop(known), "tuning": tuning_flop(known, measured["tuning"])}
+    gpu_speed = {"qp": known.qp_gpu_flops, "tuning": known.tuning_gpu_flops}
     found = []
     for name, (at_once, gpus) in _MACHINES.items():
-        share = 86_400 * at_once * (1.0 if at_once == 1 else chosen.efficiency)
-        qp_speed = chosen.qp_gpu_flops if gpus else measured["qp"]["core_flops"]
-        tuning_speed = chosen.tuning_gpu_flops if gpus else measured["tuning"]["core_flops"]
-        found.append(
-            {"machine": name, "qp_days": qp / (share * qp_speed), "tuning_days": tuning / (share * tuning_speed)}
-        )
+        day = 86_400 * at_once * (1.0 if at_once == 1 else known.efficiency)
+        speed = gpu_speed if gpus else {work: row["core_flops"] for work, row in measured.items()}
+        found.append({"machine": name} | {f"{work}_days": flop[work] / (day * speed[work]) for work in flop})
     return found
 
 
@@ -150,16 +148,16 @@ def tables(rows: list[Row]) -> list[Table]:
     """What was measured, the costs, and what they assume."""
     steps = []
     for row in rows:
-        unit = ("problem" if row["work"] == "qp" else "window") + ("s" if row["batch"] > 1 else "")
-        what = f"{'QP cell' if row['work'] == 'qp' else 'fine-tuning'}, {row['batch']} {unit}"
+        work, unit = ("QP cell", "problem") if row["work"] == "qp" else ("fine-tuning", "window")
         figures = [f"{row['flop'] / 1e9:.0f} GFLOP", f"{row['core_seconds']:.2f} s"]
-        steps.append([what, *figures, f"{row['core_flops'] / 1e9:.0f} GFLOP/s"])
+        name = f"{work}, {row['batch']} {unit}{'s' * (row['batch'] > 1)}"
+        steps.append([name, *figures, f"{row['core_flops'] / 1e9:.0f} GFLOP/s"])
     sweeps = [[row["machine"], _days(row["qp_days"]), _days(row["tuning_days"])] for row in costs(rows)]
-    given = Assumptions()
+    known = Assumptions()
     note = (
-        f"Assumed, not measured: a QP cell trains for {given.qp_epochs} epochs, a fine-tuning for "
-        f"{given.tuning_epochs}; a GPU does {given.qp_gpu_flops / 1e12:g} TFLOP/s on QP cells and "
-        f"{given.tuning_gpu_flops / 1e12:g} on fine-tunings; {given.efficiency:.0%} of several cores or GPUs are busy."
+        f"Assumed, not measured: a QP cell trains for {known.qp_epochs} epochs, a fine-tuning for "
+        f"{known.tuning_epochs}; a GPU does {known.qp_gpu_flops / 1e12:g} TFLOP/s on QP cells and "
+        f"{known.tuning_gpu_flops / 1e12:g} on fine-tunings; {known.efficiency:.0%} of several cores or GPUs are busy."
     )
     columns = ["a training step", "operations", "processor time", "speed of a core"]
     return [

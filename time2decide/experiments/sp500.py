@@ -23,7 +23,7 @@ from time2decide.markets.oracle import WINDOW
 from time2decide.markets.tables import load_returns
 from time2decide.policy.fine_tuning import FineTuning, fine_tune
 from time2decide.policy.model import PolicyStrategy, load_policy
-from time2decide.simulation.engine import Observation, Strategy
+from time2decide.simulation.engine import Observation
 
 STRATEGIES = ("uniform", "inverse-volatility", "minimum-variance", "mean-variance-shrunk", "pto-ar1")
 BUDGETS = [0.1, 0.5, 1.0]
@@ -72,19 +72,11 @@ def run(config: Row) -> list[Row]:
     test = table.iloc[first - WINDOW :]  # the first decision is about the first day of the test
     look = CachedFeatures(most=len(test))
     tuned, notes = _refitted(table.to_numpy(), first, config, look)
-    ours: list[Strategy] = [
-        PolicyStrategy(load_policy("decide")[0], "hindsight", "time2decide", look),
-        PolicyStrategy(load_policy("decide")[0], "own", "time2decide-own", look),
-        PolicyStrategy(load_policy("decide-utility")[0], "own", "time2decide-utility", look),
-        tuned,
-    ]
-    result = backtest(
-        test,
-        [*ours, *STRATEGIES],
-        config["budgets"],
-        cost_bps=config["cost_bps"],
-        budget_from="previous",  # as the stored rows were measured
-    )
+    shipped = {"time2decide": ("decide", "hindsight"), "time2decide-own": ("decide", "own")}
+    shipped["time2decide-utility"] = ("decide-utility", "own")
+    ours = [PolicyStrategy(load_policy(model)[0], history, name, look) for name, (model, history) in shipped.items()]
+    options = {"cost_bps": config["cost_bps"], "budget_from": "previous"}  # as the stored rows were measured
+    result = backtest(test, [*ours, tuned, *STRATEGIES], config["budgets"], **options)
     about = {"first_day": str(test.index[WINDOW].date()), "last_day": str(test.index[-1].date()), **notes}
     rows = []
     for row in with_intervals(result).to_dict(orient="records"):

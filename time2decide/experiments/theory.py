@@ -145,15 +145,17 @@ def _estimate(row: Row, name: str) -> str:
     return quantity(1e3 * row[name], ".3f", 1e3 * row[f"{name}_se"])
 
 
-#: Paper's rows: (architecture, layers, heads).
-PAPER_ROWS = (
-    ("LinearTransformer", 4, 2),
-    ("LinearTransformer", 4, 4),
-    ("BasicLinearTransformer", 4, 4),
-    ("BasicLinearTransformer", 8, 4),
-    ("BasicLinearTransformer", 4, 2),
-    ("BasicLinearTransformer", 8, 2),
-)
+LENGTH, VARIABLES = 50, 4
+#: The paper's arms by layers and heads: with an input projection to width 16, and without one at the width of the data.
+_PAPER = {
+    f"LinearTransformer {layers}×{heads}": ParityConfig(layers=layers, heads=heads)
+    for layers, heads in ((4, 2), (4, 4))
+} | {
+    f"BasicLinearTransformer {layers}×{heads}": ParityConfig(
+        layers=layers, heads=heads, projection=False, width=VARIABLES
+    )
+    for layers, heads in ((4, 4), (8, 4), (4, 2), (8, 2))
+}
 #: Two layers: without a norm the degree is 3^layers, and at 81 a single unusual series can overflow.
 _PURE = ParityConfig(norm=False, bias=False, feed_forward=False, layers=2)
 #: Clean arm -> its changes to the paper's LinearTransformer.
@@ -169,7 +171,6 @@ CLEAN = {
 ODD = ("no bias, no feed-forward", "pure attention")
 #: R² of the claims: the paper's two, and what counts as learnt and as not learnt at all.
 WITH_PROJECTION, WITHOUT_PROJECTION, LEARNT, NOTHING_LEARNT = 0.99, 0.35, 0.9, 0.0
-LENGTH, VARIABLES = 50, 4
 _SIZES = {
     "smoke": {"train": 128, "validation": 32, "test": 32, "epochs": 1},
     "cpu": {"train": 5000, "validation": 500, "test": 1000, "epochs": 20},
@@ -183,20 +184,11 @@ def parity_tasks(preset: str) -> list[Config]:
     return [
         {"arm": arm, "model": asdict(model), **_SIZES[preset], "batch": 64, "lr": 3e-3, "seed": seed}
         for seed in range(_SEEDS[preset])
-        for arm, model in _arms().items()
+        for arm, model in (_PAPER | CLEAN).items()
     ]
 
 
-def _arms() -> dict[str, ParityConfig]:
-    paper = {}
-    for name, layers, heads in PAPER_ROWS:
-        basic = name.startswith("Basic")
-        model = ParityConfig(layers=layers, heads=heads, projection=not basic, width=VARIABLES if basic else 16)
-        paper[f"{name} {layers}×{heads}"] = model
-    return paper | CLEAN
-
-
-def _parity_run(config: Config) -> list[Row]:
+def parity_run(config: Config) -> list[Row]:
     """Train one arm on series of one seed and measure it on others."""
     seed = config["seed"]
     data = {
@@ -204,17 +196,9 @@ def _parity_run(config: Config) -> list[Row]:
         for stream, name in enumerate(("train", "validation", "test"))
     }
     model = ParityTransformer(ParityConfig(**config["model"]), torch.Generator().manual_seed(seed))
-    schedule = TrainingConfig(
-        epochs=config["epochs"],
-        batch=config["batch"],
-        lr=config["lr"],
-        weight_decay=0.0,
-        schedule="cosine",
-        stop_after=None,
-        clip_norm=1.0,
-        seed=seed,
-    )
-    state = train(model, data["train"], data["validation"], schedule)
+    recipe: Config = {key: config[key] for key in ("epochs", "batch", "lr", "seed")}
+    recipe |= {"weight_decay": 0.0, "schedule": "cosine", "stop_after": None, "clip_norm": 1.0}
+    state = train(model, data["train"], data["validation"], TrainingConfig(**recipe))
     series, truth = data["test"]
     answer, mirrored = predict(model, series), predict(model, -series)
     return [
@@ -243,8 +227,7 @@ def parity_claims(rows: list[Row]) -> list[Claim]:
         Claim(f"Without them R² ≤ {WITHOUT_PROJECTION}", [value <= WITHOUT_PROJECTION for value in without]),
         Claim(f"Odd stacks do not learn the covariance (R² ≤ {NOTHING_LEARNT})", [v <= NOTHING_LEARNT for v in odd]),
         Claim(
-            f"A constant channel or covariance tokens lift the barrier (R² ≥ {LEARNT})",
-            [value >= LEARNT for value in lifted],
+            f"A constant channel or covariance tokens lift the barrier (R² ≥ {LEARNT})", [v >= LEARNT for v in lifted]
         ),
         Claim(f"The missing projection is what fails, not the width (R² < {LEARNT} at width 16 without it)", width),
         Claim(f"ReLU networks add no terms of even degree (R² ≤ {NOTHING_LEARNT})", relu),
@@ -291,7 +274,7 @@ EXPERIMENTS = (
         paper="Appendix G: two tables",
         presets={"smoke": "10 s", "cpu": "12 min", "paper": "8 h"},
         tasks=parity_tasks,
-        run=_parity_run,
+        run=parity_run,
         tables=parity_tables,
         claims=parity_claims,
     ),

@@ -65,11 +65,16 @@ def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None 
     good = measured(rows)
     if experiment not in FIGURES or not good:
         return []
-    path = results_root(root) / "figures" / (f"{experiment}.png" if preset == "cpu" else f"{experiment}-{preset}.png")
+    path = picture_path(experiment, preset, root)
     with atomic_path(path) as temporary:
         options: dict[str, Any] = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
         read_rows(lambda rows: _figure(experiment, rows).savefig(temporary, **options), good)
     return [path]
+
+
+def picture_path(experiment: str, preset: str | None, root: str | Path | None = None) -> Path:
+    """The PNG of an experiment's figure."""
+    return results_root(root) / "figures" / f"{experiment}{'' if preset == 'cpu' else f'-{preset}'}.png"
 
 
 def svg(experiment: str, rows: list[Row]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -29,7 +30,7 @@ from time2decide.experiments.claims import (
 )
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
 from time2decide.experiments.store import Row, Store, last_line, measured, read_rows, results_root, task_key
-from time2decide.reports.figures import svg
+from time2decide.reports.figures import picture_path, svg
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
 _INTRO = (
@@ -154,9 +155,9 @@ class Section:
     preset: str | None
     provenance: str
     tables: list[Table]
-    figure: str  # SVG, or nothing
-    picture: Path | None  # the same as PNG
-    claims: list[Claim]
+    claims: Sequence[Claim] = ()
+    figure: str = ""  # SVG, or nothing
+    picture: Path | None = None  # the same as PNG
 
 
 def sections(root: str | Path | None = None) -> list[Section]:
@@ -184,7 +185,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
     store = Store(experiment.id, preset or _ORDER[0], root)
     rows = store.rows(set(lines))
     tables, claims = results_of(experiment, rows)
-    picture = results_root(root) / "figures" / f"{experiment.id}{'' if preset == 'cpu' else f'-{preset}'}.png"
+    picture = picture_path(experiment.id, preset, root)
     return Section(
         id=experiment.id,
         title=experiment.title[0].upper() + experiment.title[1:],
@@ -192,9 +193,9 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
         preset=preset,
         provenance=_provenance(list(lines.values()), preset, total),
         tables=tables,
+        claims=claims,
         figure=svg(experiment.id, rows),
         picture=picture if picture.exists() else None,
-        claims=claims,
     )
 
 
@@ -215,9 +216,6 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
                 preset=store.preset,
                 provenance=_provenance(lines, store.preset, len(lines)),
                 tables=read_rows(partial(_bench_tables, name), store.measured()),
-                figure="",
-                picture=None,
-                claims=[],
             )
         )
     return found

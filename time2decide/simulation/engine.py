@@ -300,30 +300,25 @@ def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
 
 def validate_strategy(strategy: object) -> None:
     """Raise unless `strategy` has what the engine needs of one."""
+    if isinstance(strategy, type):
+        name = strategy.__name__
+        raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")
     fits = {
         "name (text)": isinstance(getattr(strategy, "name", None), str),
         "wants_hindsight (true or false)": isinstance(getattr(strategy, "wants_hindsight", None), (bool, np.bool_)),
         "decide(observation)": callable(getattr(strategy, "decide", None)),
     }
-    missing = [what for what, fit in fits.items() if not fit]
-    if isinstance(strategy, type):
-        name = strategy.__name__
-        raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")
-    expect(not missing, "strategy", ", ".join(missing), f"none in {type(strategy).__name__}")
+    missing = ", ".join(what for what, fit in fits.items() if not fit)
+    expect(not missing, "strategy", missing, f"none in {type(strategy).__name__}")
 
 
 def _answer(strategy: Strategy, observation: Observation) -> np.ndarray:
-    series, budgets, m = observation.previous.shape
-    raw = strategy.decide(observation)
+    shape = observation.previous.shape  # (series, budgets, m)
+    answer = as_tensor(strategy.name, strategy.decide(observation)).detach().cpu().double().numpy()
     try:
-        answer = as_tensor(strategy.name, raw).detach().cpu().double().numpy()
-    except InputError as error:
-        raise InputError(f"{strategy.name}: expected an array of weights ({error})") from None
-    try:
-        answer = np.broadcast_to(answer, (series, budgets, m))
+        answer = np.broadcast_to(answer, shape)
     except ValueError:
-        expected = f"({series}, {budgets}, {m})"
-        raise InputError(f"{strategy.name}: expected weights of shape {expected}, found {answer.shape}") from None
+        raise InputError(f"{strategy.name}: expected weights of shape {shape}, found {answer.shape}") from None
     refuse(f"{strategy.name}: expected finite weights, found {value}" for value in answer[~np.isfinite(answer)])
     largest = np.abs(answer).max()
     expect(largest <= _LARGEST, strategy.name, f"weights within {_LARGEST:g}", f"{largest:g}")

@@ -14,8 +14,8 @@ class Score:
     """Scores of a rollout, each (series, budgets): means over the steps from `window` on.
 
     mse : of the raw output to the oracle, mean over steps **and assets**, as in the paper's tables
-    mse_projected : the same for the weights held
-    utility : sᵀr_t − λ sᵀΣ̂_t s of the weights held
+    mse_projected : the same for the projected weights
+    utility : sᵀr_t − λ sᵀΣ̂_t s of the projected weights
     regret : the oracle's utility minus this one
     turnover : ‖s_t − p_t‖₁ from the weights p_t that the budget is measured from
     """

@@ -1,4 +1,4 @@
-"""Results that need no market: why plugging in a forecast loses, and why covariance must be given.
+"""Results that need no market: why plugging in a forecast loses, and why a covariance has to be shown.
 
 `toy` is the two-asset model in which the loss of predict-then-optimise is a one-dimensional integral; `parity` shows
 that linear attention over data tokens alone cannot form a covariance, and what has to be added so that it can.
