@@ -2,7 +2,7 @@
 
 import pytest
 
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, as_text, quantity, tables_of_rows, with_last_note
 
 TABLE = Table(
     "Caption", ["name", "R²", "words"], [["a|b <i>", "1.07 [0.53, 1.71]", "not met"], ["c", "–", ""]], "A note."
@@ -54,3 +54,15 @@ def test_a_quantity_carries_its_error_and_the_papers_figure(arguments, expected)
 def test_a_shared_note_stands_under_the_last_table():
     assert [table.note for table in with_last_note([TABLE, TABLE])] == ["", "A note."]
     assert with_last_note([]) == []
+
+
+def test_rows_of_the_same_keys_share_a_table():
+    rows = [{"n": 1, "us": 12.34567}, {"error": None}, {"n": 2, "us": {"a": 0.5, "b": [1, 2.0]}}]
+    first, second = tables_of_rows("times", rows)
+    assert (first.caption, first.columns, first.rows) == (
+        "times",
+        ["n", "us"],
+        [["1", "12.35"], ["2", "a 0.5, b 1, 2"]],
+    )
+    assert (second.columns, second.rows) == (["error"], [["–"]])
+    assert as_text(12.34567, 2) == "12"

@@ -28,10 +28,27 @@ from time2decide.simulation.engine import Strategy, validate_strategy
 
 ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 _RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
-_PTO = "pto:"
+_PTO = rules.PredictThenOptimise
+_BACKBONE = "pto:"  # before the name of a backbone
 #: Strategy -> bundled model of the paper's architecture.
 PAPER_MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
+#: Strategy -> bundled checkpoint of our network, the history that it reads, and what it is.
+_NETWORKS = {
+    "time2decide": ("decide", "hindsight", "the decision network; it reads the oracle's past allocations"),
+    "time2decide-own": ("decide", "own", "the same network; it reads its own past weights"),
+    "time2decide-utility": (
+        "decide-utility",
+        "own",
+        "the network trained on realised utility; it reads its own past weights",
+    ),
+    "sft": (
+        "decide-blind",
+        "hindsight",
+        "the decision network without covariance tokens; it reads the oracle's past allocations",
+    ),
+    "sft-own": ("decide-blind", "own", "the same without covariance tokens, on its own past weights"),
+}
 _COVARIANCES = {
     "lw": "Ledoit–Wolf covariance",
     "qis": "quadratic inverse shrinkage",
@@ -71,26 +88,12 @@ def market(follow: bool = True, name: str = "market") -> MarketStrategy:
 REGISTRY: dict[str, Entry] = {
     "market": Entry(market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
     "market-risk": Entry(lambda: market(False, "market-risk"), "the market policy without forecasts: risk alone"),
-    "time2decide": Entry(
-        lambda: network("decide", "hindsight", "time2decide"),
-        "the decision network; it reads the oracle's past allocations",
-    ),
-    "time2decide-own": Entry(
-        lambda: network("decide", "own", "time2decide-own"), "the same network; it reads its own past weights"
-    ),
-    "time2decide-utility": Entry(
-        lambda: network("decide-utility", "own", "time2decide-utility"),
-        "the network trained on realised utility; it reads its own past weights",
-    ),
-    "sft": Entry(
-        lambda: network("decide-blind", "hindsight", "sft"),
-        "the decision network without covariance tokens; it reads the oracle's past allocations",
-    ),
-    "sft-own": Entry(
-        lambda: network("decide-blind", "own", "sft-own"), "the same without covariance tokens, on its own past weights"
-    ),
+    **{
+        name: Entry(partial(network, checkpoint, history, name), text)
+        for name, (checkpoint, history, text) in _NETWORKS.items()
+    },
     "pto-network": Entry(
-        lambda: rules.PredictThenOptimise(_network_forecast(), name="pto-network"),
+        lambda: _PTO(_network_forecast(), name="pto-network"),
         "predict then optimise, forecasts of the decision network",
     ),
     "soft-network": Entry(
@@ -108,14 +111,9 @@ REGISTRY: dict[str, Entry] = {
     "uniform": Entry(rules.Uniform, "1/N of every asset, always"),
     "lag1-oracle": Entry(rules.LagOneOracle, "the oracle's allocation of the step before"),
     "soft-persistence": Entry(rules.SoftForecast, "softmax of the last returns"),
-    "pto-persistence": Entry(rules.PredictThenOptimise, "predict then optimise: the next return is the last one"),
-    "pto-ar1": Entry(
-        lambda: rules.PredictThenOptimise(ar1, name="pto-ar1"), "predict then optimise, forecasts by AR(1)"
-    ),
-    "pto-ridge": Entry(
-        lambda: rules.PredictThenOptimise(ridge, name="pto-ridge"),
-        "predict then optimise, forecasts by ridge regression",
-    ),
+    "pto-persistence": Entry(_PTO, "predict then optimise: the next return is the last one"),
+    "pto-ar1": Entry(partial(_PTO, ar1, name="pto-ar1"), "predict then optimise, forecasts by AR(1)"),
+    "pto-ridge": Entry(partial(_PTO, ridge, name="pto-ridge"), "predict then optimise, forecasts by ridge regression"),
     "averaged-oracle": Entry(rules.AveragedOracle, "the oracle's step averaged over scenarios"),
     "inverse-volatility": Entry(
         monthly.inverse_volatility, "weights proportional to 1/volatility, refitted every 21 steps"
@@ -156,8 +154,8 @@ def make_strategy(name: str) -> Strategy:
         return REGISTRY[name].make()
     if name in PAPER_MODELS:
         return PaperModelStrategy((PaperModel.from_pretrained(PAPER_MODELS[name]),), name)
-    if name.startswith(_PTO):
-        return rules.PredictThenOptimise(BackboneForecaster(load_backbone(name.removeprefix(_PTO))), name=name)
+    if name.startswith(_BACKBONE):
+        return _PTO(BackboneForecaster(load_backbone(name.removeprefix(_BACKBONE))), name=name)
     variant = _VARIANT.fullmatch(name)
     if variant and variant[1] in REGISTRY:
         return _variant(REGISTRY[variant[1]].make(), variant[2], variant[3], name)

@@ -162,17 +162,18 @@ def judge(hard: Hard, status: str, x: np.ndarray, off: float = _OFF) -> str:
     x = np.asarray(x, dtype=float)
     off = max(off, 1e-4) if hard.family == "float32" else off
     size = np.abs(x)
-    for rows, bound, both in (("C", "d", False), ("E", "f", True)):
-        if rows in f:
-            miss = f[rows] @ x - f[bound]
-            miss = np.abs(miss) if both else miss
-            with np.errstate(invalid="ignore"):
-                if (miss > off * (np.abs(f[bound]) + np.abs(f[rows]) @ size)).any():
-                    return "wrong"
-    if "lb" in f and (f["lb"] - x > off * (np.abs(f["lb"]) + size)).any():
-        return "wrong"
-    if "l1_radius" in f and size.sum() > f["l1_radius"] * (1 + off):
-        return "wrong"
+    misses: list[tuple[Any, Any]] = []  # of each constraint, and what they are relative to
+    if "C" in f:
+        misses.append((f["C"] @ x - f["d"], np.abs(f["d"]) + np.abs(f["C"]) @ size))
+    if "E" in f:
+        misses.append((np.abs(f["E"] @ x - f["f"]), np.abs(f["f"]) + np.abs(f["E"]) @ size))
+    if "lb" in f:
+        misses.append((f["lb"] - x, np.abs(f["lb"]) + size))
+    if "l1_radius" in f:
+        misses.append((size.sum() - f["l1_radius"], f["l1_radius"]))
+    with np.errstate(invalid="ignore"):
+        if any((miss > off * scale).any() for miss, scale in misses):
+            return "wrong"
     if np.isnan(hard.value):
         return "right"
     found = x @ f["A"] @ x / 2 + f["b"] @ x + f.get("l1_penalty", 0.0) * size.sum()

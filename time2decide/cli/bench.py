@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from time2decide.bench import BENCHMARKS
-from time2decide.cli.console import AsJson, console, number
+from time2decide.cli.console import AsJson, print_tables
+from time2decide.core.table import tables_of_rows
 from time2decide.core.validation import expect, validate_choice
 
 
@@ -45,19 +46,7 @@ def bench(
             config = {"bench": each} if problems is None else {"bench": each, "problems": problems.name}
             kept.append(config, rows, time.perf_counter() - start)
         if not as_json:
-            _print_rows(rows, each)
+            print_tables(tables_of_rows(each, rows))
         collected += [{"bench": each, **row} for row in rows] if name == "all" else rows
     if as_json:
         typer.echo(json.dumps(collected))
-
-
-def _print_rows(rows: list[dict[str, Any]], title: str) -> None:
-    """One table for all rows that have the same keys."""
-    from rich.table import Table
-
-    tables: dict[tuple[str, ...], Table] = {}
-    for row in rows:
-        table = tables.setdefault(tuple(row), Table(*row, title=title))
-        table.add_row(*[number(value) for value in row.values()])
-    for table in tables.values():
-        console().print(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from time2decide.core.files import validate_input_file
+from time2decide.core.table import Table
 from time2decide.core.validation import expect
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -29,11 +30,11 @@ def console(width: int = 140) -> Any:
     return Screen(width=None if sys.stdout.isatty() else width, highlight=False)
 
 
-def number(value: object) -> str:
-    """A cell of a table: four digits of a float, a dash for nothing."""
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def print_tables(tables: Iterable[Table]) -> None:
+    """Tables one below the other, as wide as the terminal; nothing is folded when output is not a terminal."""
+    width = console().width if sys.stdout.isatty() else None
+    for table in tables:
+        typer.echo(table.text(width) + "\n")
 
 
 def values_flag(prices: bool, returns: bool) -> str | None:

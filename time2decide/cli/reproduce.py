@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-
-from time2decide.cli.console import AsJson, console
+from time2decide.cli.console import AsJson, console, print_tables
 
 Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default.")]
 
@@ -65,9 +64,7 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        width = console().width if sys.stdout.isatty() else None
-        for table in (*tables, *claims_tables(claims)):
-            typer.echo(table.text(width) + "\n")
+        print_tables([*tables, *claims_tables(claims)])
         for picture in pictures:
             typer.echo(f"figure: {picture}")
     errors = [last_line(row["error"]) for row in rows if row["error"]]

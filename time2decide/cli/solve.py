@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from time2decide.cli.console import AsJson, console, number
+from time2decide.cli.console import AsJson, print_tables
 from time2decide.core.files import validate_input_file
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from time2decide.core.table import Table, as_text
 
 _SHOWN = 20  # problems in the table
 
@@ -56,22 +54,18 @@ def solve(
     if as_json:
         typer.echo(json.dumps(answer))
     else:
-        console().print(_solution_table(answer, title=f"{solution.qp!r} by {method}"))
+        print_tables([_solution_table(answer, f"{solution.qp!r} by {method}")])
     if set(answer["status"]) != {"optimal"}:
         raise typer.Exit(1)
 
 
 def _solution_table(answer: dict[str, Any], title: str) -> Table:
     """The first problems of an answer, a row each; columns that every problem has."""
-    from rich.table import Table
-
     columns = [name for name in ("status", "how", "kkt_residual", "objective") if name in answer]
-    table = Table("problem", *(name.replace("kkt_", "KKT ") for name in columns), "x", title=title)
-    for i, x in enumerate(answer["x"]):
-        if i == _SHOWN:
-            rest = [f"{len(answer['x']) - i} more", *[""] * (len(columns) - 1)]
-            table.add_row("…", *rest, "(--json or --out gives all)")
-            break
-        shown = " ".join(number(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
-        table.add_row(str(i), *(number(answer[name][i]) for name in columns), shown)
-    return table
+    rows = []
+    for i, x in enumerate(answer["x"][:_SHOWN]):
+        shown = " ".join(as_text(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
+        rows.append([str(i), *(as_text(answer[name][i]) for name in columns), shown])
+    more = len(answer["x"]) - _SHOWN
+    note = f"{more} more problems: --json or --out gives all" if more > 0 else ""
+    return Table(title, ["problem", *(name.replace("kkt_", "KKT ") for name in columns), "x"], rows, note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from io import StringIO
@@ -85,6 +86,23 @@ def quantity(
     parts += [] if value is None or error is None else [f"± {error:{form}}"]
     parts += [] if paper is None else [f"({paper:{paper_form or form}})"]
     return " ".join(parts)
+
+
+def tables_of_rows(caption: str, rows: Iterable[Mapping[str, object]]) -> list[Table]:
+    """One table for all rows that have the same keys."""
+    alike: dict[tuple[str, ...], list[list[str]]] = {}
+    for row in rows:
+        alike.setdefault(tuple(row), []).append([as_text(value) for value in row.values()])
+    return [Table(caption, list(columns), cells) for columns, cells in alike.items()]
+
+
+def as_text(value: object, digits: int = 4) -> str:
+    """A cell: so many digits of a float, a dash for None, and the parts of a list or dict in turn."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {as_text(one, digits)}" for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(as_text(one, digits) for one in value)
+    return "–" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _cell(cell: str) -> str:

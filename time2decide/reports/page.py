@@ -13,10 +13,9 @@ from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from time2decide.core.files import validate_output_file, write_text
-from time2decide.core.table import Table
+from time2decide.core.table import Table, as_text, tables_of_rows
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import (
     GENERAL,
@@ -223,28 +222,14 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
 
 def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
     """One table for all rows that have the same columns; of the other solvers' errors the largest."""
-    alike: dict[tuple[str, ...], list[Row]] = {}
+    shown = []
     for full in rows:
         row = {key: value for key, value in full.items() if key != "kind" and not key.endswith("_error")}
         errors = [value for key, value in full.items() if key.endswith("_error") and value is not None]
         row |= {"largest error of the others": max(errors)} if errors else {}
-        alike.setdefault(tuple(row), []).append(row)
-    return [
-        Table(
-            f"time2decide bench {name}",
-            [column.replace("_", " ") for column in columns],
-            [[_text(row[column], 2 if column.endswith(("error", "gap")) else 4) for column in columns] for row in here],
-        )
-        for columns, here in alike.items()
-    ]
-
-
-def _text(value: Any, digits: int = 4) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_text(one, digits)}" for key, one in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_text(one, digits) for one in value)
-    return "–" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+        digits = {key: 2 if key.endswith(("error", "gap")) else 4 for key in row}
+        shown.append({key.replace("_", " "): as_text(value, digits[key]) for key, value in row.items()})
+    return tables_of_rows(f"time2decide bench {name}", shown)
 
 
 def _most_complete(experiment: Experiment, root: str | Path | None) -> tuple[str | None, dict[str, Row], int]:
