@@ -32,7 +32,7 @@ def outcome_of(policy, assets):
 def outcome():
     """Of the network of synthetic markets, with its latest decision."""
     result, summary, table = outcome_of("time2decide", 5)
-    return result, summary, latest_decision(result, table, 0.1)
+    return result, summary, latest_decision(result, table)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def market():
     """Of the market policy, with a decision from equal weights that trades many assets."""
     result, summary, table = outcome_of("market", 24)
     terms = {"risk_aversion": 5.0, "cost_bps": 0.5, "with_uncertainty": False, "with_frontier": True}
-    return result, summary, decision_facts(table, None, 0.5, **terms), latest_decision(result, table, 5.0)
+    return result, summary, decision_facts(table, None, 0.5, **terms), latest_decision(result, table)
 
 
 @pytest.fixture(scope="module")

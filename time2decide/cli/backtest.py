@@ -115,22 +115,14 @@ def backtest(
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
     files = _write(result, summary, out)
+    data_kind = f"{values}, {periods:g} a year"
     if report is not None:
-        from time2decide.reports.backtest_page import write_page
-
-        facts = {
-            "source": source,
-            "values": f"{values}, {periods:g} a year",
-            "cost_bps": cost_bps,
-            "window": window,
-            "columns": COLUMNS | strategy_meanings(result),
-        }
-        decision = latest_decision(result, table, risk_aversion, limits, reference)
-        files.append(write_page(result, summary, report, facts, decision))
+        decision = latest_decision(result, table, limits, reference)
+        files.append(write_report(result, summary, report, source, data_kind, decision))
     if as_json:
         typer.echo(json.dumps(_records(summary), allow_nan=False))
         return
-    print_summary(result, summary, f"{source} ({values}, {periods:g} a year)", cost_bps)
+    print_summary(result, summary, f"{source} ({data_kind})")
     for written in files:
         typer.echo(f"written: {written}")
 
@@ -166,11 +158,7 @@ def _list_strategies(as_json: bool) -> None:
 
 
 def latest_decision(
-    result: Backtest,
-    table: pd.DataFrame,
-    risk_aversion: float,
-    constraints: Constraints | None = None,
-    benchmark: pd.Series | None = None,
+    result: Backtest, table: pd.DataFrame, constraints: Constraints | None = None, benchmark: pd.Series | None = None
 ) -> dict[str, Any] | None:
     """The next decision of the market policy, or else of the decision network, from its last weights after drift.
 
@@ -193,7 +181,7 @@ def latest_decision(
         table,
         current / current.sum() if constraints is None else current,
         budget,
-        risk_aversion=risk_aversion,
+        risk_aversion=result.rollouts[0].risk_aversion,
         cost_bps=result.cost_bps if real else None,
         model="market" if real else "decide",
         constraints=constraints,
@@ -252,7 +240,19 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
     return files + write_backtest_figures(result, folder)
 
 
-def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: float) -> None:
+def write_report(
+    result: Backtest, summary: pd.DataFrame, path: Path, source: str, values: str, decision: dict[str, Any] | None
+) -> Path:
+    """The page of a backtest, with the meaning of its columns and strategies."""
+    from time2decide.backtesting.registry import REGISTRY
+    from time2decide.reports.backtest_page import write_page
+
+    known = {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}
+    facts = {"source": source, "values": values, "cost_bps": result.cost_bps, "window": result.rollouts[0].window}
+    return write_page(result, summary, path, facts | {"columns": COLUMNS | known}, decision)
+
+
+def print_summary(result: Backtest, summary: pd.DataFrame, data: str) -> None:
     """The table, the findings, and the meaning of the columns."""
     from rich.markup import escape
     from rich.table import Table
@@ -262,7 +262,7 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, cost_bps: 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     risk = result.rollouts[0].risk_aversion
     days = f"{str(first)[:10]} to {str(final)[:10]}"
-    title = f"{data}: {len(result.assets)} assets, {days}, costs {cost_bps:g} bp, λ = {risk:g}"
+    title = f"{data}: {len(result.assets)} assets, {days}, costs {result.cost_bps:g} bp, λ = {risk:g}"
     table, columns = Table(title=escape(title)), _columns(result, summary)
     for name in ("strategy", *columns):
         table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
@@ -288,13 +288,6 @@ def _columns(result: Backtest, summary: pd.DataFrame) -> list[str]:
     if not any(one.name == "oracle" for one in result.rollouts):
         missing |= set(_OF_THE_ORACLE)
     return [name for name in COLUMNS if name not in missing]
-
-
-def strategy_meanings(result: Backtest) -> dict[str, str]:
-    """What the strategies of a result do, those that have an entry in the registry."""
-    from time2decide.backtesting.registry import REGISTRY
-
-    return {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}
 
 
 def _cells(row: dict[str, Any], periods: float) -> dict[str, str]:

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
-from time2decide.cli.backtest import COLUMNS, print_summary, strategy_meanings
+from time2decide.cli.backtest import print_summary, write_report
 from time2decide.cli.console import console, step_progress
 from time2decide.cli.decide import show_decision
 from time2decide.markets.tables import load_returns
 from time2decide.policy.decision_facts import decision_facts
 from time2decide.policy.market_decision import RISK_AVERSION
-from time2decide.reports.backtest_page import write_page
 
 ROWS = 8312  # all of them
 WINDOW = 520  # the market policy wants years
@@ -48,11 +47,9 @@ def main(rows: int = ROWS, window: int = WINDOW, folder: Path = Path("run")) -> 
     decision["input"] |= {"source": "sp500", "values": "prices", "values_guessed": False}
     show_decision(decision, screen)
     screen.print()
-    print_summary(result, summary, "sp500", COST_BPS)
+    print_summary(result, summary, "sp500")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"source": "sp500", "values": "prices", "cost_bps": COST_BPS, "window": window}
-    facts["columns"] = COLUMNS | strategy_meanings(result)
-    page = write_page(result, summary, folder / "report.html", facts, decision)
+    page = write_report(result, summary, folder / "report.html", "sp500", "prices", decision)
     screen.print(f"\nOpen {page} in a browser: the decision, its verdict, the record and every curve.")
     screen.print(
         f"Done in {time.monotonic() - began:.0f} s, {time.process_time():.0f} s of processor time. "
