@@ -212,7 +212,7 @@ class PooledRule(_DailyRule):
 
 
 class _PooledState:
-    """What the rules know of a market after its last row: covariance, volatilities, the regression and its record."""
+    """State of a market after its last row: covariance, volatilities, the regression and its record."""
 
     _BLEND = ((10.0, 0.3), (21.0, 0.4), (63.0, 0.3))  # half-lives and shares of the variance that standardises
     _LONG = 252  # rows that the features look back

@@ -53,7 +53,7 @@ class Replay:
 
     @property
     def text(self) -> list[str]:
-        """What this says, in lines."""
+        """The comparison in lines of text."""
         off, n = self.differences, len(self.dates)
         exact = int((off == 0).sum())
         lines = [f"Journal: {n} decisions, {self.dates[0]} to {self.dates[-1]}, {len(self.assets)} assets."]

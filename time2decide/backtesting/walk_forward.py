@@ -273,7 +273,7 @@ def _steps_frame(
 
 
 def _wealth(net: np.ndarray, returns: np.ndarray, periods_per_year: float) -> np.ndarray:
-    """What 1 has become after every step, along the last axis; raises where that, or a year of it, overflows."""
+    """Wealth of 1 invested, after every step of the last axis; raises where it, or a year of it, overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         wealth: np.ndarray = np.cumprod(1 + net, axis=-1)
         year = wealth[..., -1] ** (periods_per_year / net.shape[-1])
@@ -330,7 +330,7 @@ def with_intervals(result: Backtest, *, draws: int = _DRAWS, block: float = _BLO
 def paired_differences(
     result: Backtest, strategy: str, *, draws: int = _DRAWS, block: float = _BLOCK, seed: int = 0
 ) -> pd.DataFrame:
-    """What a strategy had more than each other one at the same budget, with 95 % intervals on the same draws.
+    """Differences of a strategy from each other one at the same budget, with 95 % intervals on the same draws.
 
     One row per other strategy and budget: `strategy`, `turnover_l1`, and `sharpe` and `net_utility` of the given
     strategy minus the other's, with `_low` and `_high`.

@@ -116,7 +116,7 @@ def _once(calls: dict[str, Callable[[], Any]]) -> tuple[dict[str, list[float]], 
 
 
 def _error(cell: Cell, ours: PortfolioSolution, s: np.ndarray) -> float:
-    """How much less utility an answer has, or by how much it breaks a constraint, relative to the data."""
+    """Utility lost by an answer, or its largest violation of a constraint, relative to the data."""
     size = max(float(np.ptp(cell.mean)), 2 * cell.risk_aversion * float(cell.covariance.max()))
     loss = float(ours.utility - ours.problem.utility(s[None])[0]) / size
     broken = max(-s.min(), abs(s.sum() - 1), np.abs(s - cell.previous).sum() - cell.turnover_l1)
@@ -370,7 +370,7 @@ def check(problem: dict[str, Any]) -> dict[str, float]:
 
 
 def data_size(problem: dict[str, Any]) -> float:
-    """What gaps and utilities are relative to: the range of means, the curvature, the costs."""
+    """The scale of gaps and utilities: range of means, curvature, costs."""
     curvature = 2 * problem["risk_aversion"] * float(problem["covariance"].diagonal().max())
     size = max(float(np.ptp(problem["mean"])), curvature, float(np.max(problem["cost"])), 1e-300)
     constraints = problem.get("constraints", LONG_ONLY)

@@ -128,7 +128,7 @@ def backtest(
 
 
 def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> None:
-    """Whether the live decisions of a journal equal simulated ones; exit code 1 if they do not."""
+    """Compare the live decisions of a journal with simulated ones; exit code 1 if they differ."""
     from time2decide.core.files import validate_input_file
 
     validate_input_file(journal)

@@ -1,4 +1,4 @@
-"""What several commands share: consoles, options, the progress of a backtest."""
+"""Shared by commands: consoles, tables, options, the progress of a backtest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def print_tables(tables: Iterable[Table]) -> None:
 
 
 def values_flag(prices: bool, returns: bool) -> str | None:
-    """What the two flags say a file holds; None if they say nothing."""
+    """Prices or returns, by the two flags; None without a flag."""
     expect(not prices or not returns, "prices, returns", "at most one of --prices and --returns", "both")
     return "prices" if prices else "returns" if returns else None
 

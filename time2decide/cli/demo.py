@@ -1,4 +1,4 @@
-"""What ``make run`` shows: the next trades of 20 stocks, and what the policy would have earned, on real prices."""
+"""``make run``: the next trades of 20 stocks, and the record of the policy and its baselines on real prices."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def _network_gain(made: dict[str, Any]) -> str:
 
 
 def _print_held_out(out: Path, file: str, table: Any, real: bool) -> None:
-    """What the held-out rows say, or how to ask them."""
+    """Print the figures of the held-out rows, and the command that compares there."""
     from time2decide.markets.oracle import WINDOW
 
     made = _read_facts(out)["notes"]
@@ -309,7 +309,7 @@ def paper(
 
 
 def _train(work: Callable[..., Any], out: Path, threads: int, **notes: Any) -> Any:
-    """What a training returns, with progress; the notes go into the folder beside the provenance.
+    """Run a training with progress and return its result; the notes go into the folder beside the provenance.
 
     Raises before the work unless the folder can be made and written.
     """
@@ -344,7 +344,7 @@ def _print_facts(
     as_json: bool,
     summary: Callable[[dict[str, Any]], str] = lambda notes: f"trained in {notes['seconds']} s",
 ) -> None:
-    """What was made: a line, or all facts as JSON."""
+    """Print a line on the trained model, or all facts as JSON."""
     facts = _read_facts(out)
     line = f"{summary(facts['notes'])}: {out}/model.safetensors"
     typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)

@@ -28,7 +28,7 @@ Run = Callable[[Config], list[Row]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one task left behind: its rows or the error that stopped it, and how long it took."""
+    """The outcome of a task: its rows or the error that stopped it, and its seconds."""
 
     rows: list[Row]
     error: str | None

@@ -147,7 +147,7 @@ def _training_note(rows: dict[tuple[Any, ...], Row]) -> str:
 
 
 def checks(rows: list[Row]) -> list[tuple[str, bool, str]]:
-    """What is asked of the checkpoint: (target, met or not, what was found)."""
+    """Targets of the checkpoint: (target, met or not, evidence)."""
     trained = {_case(row): row for row in rows if row["model"] == "trained"}
     met = [row["r2"] >= TARGETS[case[:2]] for case, row in trained.items() if case[2] is None and case[:2] in TARGETS]
     found = [("R² as asked at the paper's and the unseen sizes", all(met), f"{sum(met)} of {len(met)} sizes")]

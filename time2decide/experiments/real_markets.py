@@ -103,7 +103,7 @@ def tasks(preset: str) -> list[Config]:
 
 
 def weights_of(strategy: str) -> Config:
-    """What a row of the market policy depends on beside its settings: the fingerprint of its bundled weights."""
+    """The fingerprint of the bundled weights, for rows of the market policy."""
     if not strategy.startswith("market"):
         return {}
     return {"network": file_fingerprint(MarketPolicy.BUNDLED["market"] / "model.safetensors")}
@@ -164,7 +164,7 @@ class _ReadOnce(MarketStrategy):
 
 @lru_cache(maxsize=1)
 def _seen(source: str, last: int | None) -> dict[int | None, list[MarketTokens]]:
-    """What the market policy has read of a market."""
+    """Tokens that the market policy has read of a market, by step."""
     return {}
 
 
@@ -273,7 +273,7 @@ _load_complete = lru_cache(maxsize=8)(complete_returns)
 
 @lru_cache(maxsize=8)
 def _traced(name: str, source: str, training: MarketTraining) -> list[TrainingMarket]:
-    """What networks train on in a universe: made once for all that do; drawn by its name, wherever the file is."""
+    """Training markets of a universe, drawn by its name; made once for all networks that train on it."""
     return real_markets(name, _load_complete(source)[0], training)
 
 

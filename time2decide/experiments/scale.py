@@ -35,7 +35,7 @@ _TUNING_RUNS = 7 * 16 * 2 * 2  # budgets × weights of the return loss × models
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is not measured."""
+    """Numbers that are assumed, not measured."""
 
     qp_epochs: int = 150  # of at most 500: training stops 30 epochs after the best one
     qp_gpu_flops: float = 2e12  # a GPU on batches of 128 short sequences: bound by launching kernels
@@ -145,7 +145,7 @@ def costs(rows: list[Row]) -> list[Row]:
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """What was measured, the costs, and what they assume."""
+    """Measured training steps, the costs of the sweeps, and their assumptions."""
     steps = []
     for row in rows:
         work, unit = ("QP cell", "problem") if row["work"] == "qp" else ("fine-tuning", "window")

@@ -199,7 +199,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
 
 
 def _benchmarks(root: str | Path | None) -> list[Section]:
-    """What ``time2decide bench NAME --store`` has stored, a section for each."""
+    """A section for each benchmark that ``time2decide bench NAME --store`` has stored."""
     found = []
     for path in sorted(results_root(root).glob("bench-*/cpu.jsonl")):
         store = Store(path.parent.name, path.stem, root)

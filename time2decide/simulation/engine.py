@@ -104,14 +104,14 @@ class Observation:
 
 
 def continues(last: np.ndarray | None, window: np.ndarray) -> bool:
-    """Whether a window (series, time, m) is the last one moved on by one step."""
+    """Whether a window (series, time, m) continues the last one by one step."""
     if last is None or last.shape != window.shape:
         return False
     return np.array_equal(window[:, :-1], last[:, 1:], equal_nan=True)
 
 
 class Strategy(Protocol):
-    """What the engine needs of a strategy: a rule or a policy that answers an observation with weights.
+    """The protocol of a strategy: a rule or a policy that answers an observation with weights.
 
     Whatever a strategy keeps between steps (skfolio baselines keep their last fit) it must have learned from its
     observations, and it must start anew when an observation does not continue the one before.
@@ -281,7 +281,7 @@ def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float,
 
 
 def drifted(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
-    """What returns make of weights, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
+    """Weights after drift by returns, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
     grown = weights * (1 + returns)
     cash = 1 - weights.sum(-1, keepdims=True)
     total = grown.sum(-1, keepdims=True) + np.where(np.abs(cash) > _ROUNDING, cash, 0.0)
@@ -299,7 +299,7 @@ def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
 
 
 def validate_strategy(strategy: object) -> None:
-    """Raise unless `strategy` has what the engine needs of one."""
+    """Raise unless `strategy` follows the protocol `Strategy`."""
     if isinstance(strategy, type):
         name = strategy.__name__
         raise InputError(f"strategy: expected an object, found the class {name} (an object of it is {name}())")

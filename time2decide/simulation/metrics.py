@@ -1,4 +1,4 @@
-"""How good were the decisions: distance to the oracle, utility, regret, turnover; with costs, what an investor sees."""
+"""Scores of decisions: distance to the oracle, utility, regret, turnover; net returns, Sharpe ratio, bootstrap."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def realised_utility(net: np.ndarray, risk_aversion: float) -> np.ndarray:
 
 
 def performance(net: np.ndarray, periods_per_year: float) -> dict[str, float]:
-    """What an investor sees of a path of simple net returns (time,)."""
+    """Annual return and volatility, Sharpe ratio and deepest drawdown of simple net returns (time,)."""
     wealth = np.cumprod(1 + net)
     peak = np.maximum.accumulate(np.maximum(wealth, 1.0))
     volatility = float(net.std(ddof=1) * np.sqrt(periods_per_year)) if len(net) > 1 else float("nan")
