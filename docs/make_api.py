@@ -37,8 +37,13 @@ PAGES = {
         "uncertainty",
         "noise_curve",
     ),
-    "time2decide.policy.fine_tuning": ("FineTuning", "fine_tune", "fine_tune_to"),
-    "time2decide.policy.market_tuning": ("MarketTuning", "tune_market_policy", "tune_market_policy_to"),
+    "time2decide.policy.fine_tuning": (
+        "fine_tune_to",
+        "FineTuning",
+        "fine_tune",
+        "MarketTuning",
+        "tune_market_policy",
+    ),
     "time2decide.service.app": ("Limits", "make_app", "DecisionRequest"),
     "time2decide.backtesting.skfolio_estimator": ("Time2DecidePortfolio",),
     "time2decide.markets.estimators": (

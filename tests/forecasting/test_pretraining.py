@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from time2decide.cli.train import app
+from time2decide.core import training
 from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
 from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
@@ -21,15 +22,16 @@ class KilledError(Exception):
     pass
 
 
-def test_a_killed_run_ends_with_the_same_bits(tmp_path):
+def test_a_killed_run_ends_with_the_same_bits(tmp_path, monkeypatch):
     def kill(done, total, loss):
         if done == 3:
             raise KilledError
 
     whole = pretrain(SMOKE, tmp_path / "whole")
+    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
     with pytest.raises(KilledError):
-        pretrain(SMOKE, tmp_path / "parts", save_every=0, report=kill)
-    parts = pretrain(SMOKE, tmp_path / "parts", save_every=0)
+        pretrain(SMOKE, tmp_path / "parts", report=kill)
+    parts = pretrain(SMOKE, tmp_path / "parts")
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, parts.state_dict()[name]), name
     loaded = TimePFN.from_pretrained(tmp_path / "parts")

@@ -33,14 +33,16 @@ TINY = EquivariantTraining(
 )
 CHILD = """
 import sys, torch
+from time2decide.core import training
 from time2decide.neural.equivariant import EquivariantConfig
 from time2decide.neural.equivariant_training import EquivariantTraining, train_equivariant
 torch.set_num_threads(1)
 config = EquivariantTraining(
     steps=24, batch=8, warmup=4, depths=(2, 3), largest=6, seed=3, model=EquivariantConfig(width=4, hidden=8)
 )
+training.SAVE_EVERY = 0.0
 print("ready", flush=True)
-train_equivariant(config, sys.argv[1], save_every=0.0, report=lambda *facts: print(*facts, flush=True))
+train_equivariant(config, sys.argv[1], report=lambda *facts: print(*facts, flush=True))
 """
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from time2decide.core import training as core_training
 from time2decide.core.checkpoints import load_tensors
 from time2decide.core.validation import InputError
 from time2decide.neural import TrainingConfig, build, labelled_qps, predict, r2_score, train
@@ -108,8 +109,9 @@ def test_resumed_run_ends_with_the_same_bits(stop: int, tmp_path: Path, monkeypa
     interrupted = small()
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", failing)
+        patch.setattr(core_training, "SAVE_EVERY", 0.0)
         with pytest.raises(StoppedError):
-            train(interrupted, data, held_out, HARD, checkpoint=path, save_every=0)
+            train(interrupted, data, held_out, HARD, checkpoint=path)
     resumed = build("LinearTransformer", 3, 2, seed=99, d_model=8, layers=2, heads=2)  # its weights must not matter
     if stop == 1:
         resumed = small()  # nothing was saved yet: a start from the beginning
@@ -124,7 +126,9 @@ def test_resumed_run_ends_with_the_same_bits(stop: int, tmp_path: Path, monkeypa
 _SCRIPT = """
 import torch
 from tests.neural.test_training import long_run
+from time2decide.core import training
 from time2decide.neural import save_model
+training.SAVE_EVERY = 0.0
 torch.set_num_threads({threads})
 save_model(long_run({run!r}), {final!r})
 """
@@ -132,7 +136,7 @@ save_model(long_run({run!r}), {final!r})
 
 def long_run(checkpoint: str | None) -> nn.Module:
     model = small()
-    train(model, pairs(600, 1), pairs(50, 2), replace(HARD, epochs=10), checkpoint=checkpoint, save_every=0)
+    train(model, pairs(600, 1), pairs(50, 2), replace(HARD, epochs=10), checkpoint=checkpoint)
     return model
 
 

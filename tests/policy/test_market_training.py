@@ -53,7 +53,7 @@ def test_realised_targets_lie_ahead():
 
 def test_the_loss_teaches_what_the_covariance_is_made_of(pool):
     policy, rng = MarketPolicy(), np.random.default_rng(0)
-    risk_loss(policy, draw_days(pool, 8, 5, rng), SMOKE).backward()
+    risk_loss(policy, draw_days(pool, 8, 5, rng), SMOKE.turnover_weight).backward()
     for head in (policy.to_market[-1], policy.to_volatility):
         assert float(head.bias.grad.abs().sum()) > 0
 

@@ -9,9 +9,8 @@ import torch
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.training import STATE
 from time2decide.core.validation import InputError
-from time2decide.policy.fine_tuning import split_rows
+from time2decide.policy.fine_tuning import MarketTuning, fine_tune_to, split_rows, tune_market_policy
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.market_tuning import MarketTuning, tune_market_policy, tune_market_policy_to
 from time2decide.policy.model import Time2Decide
 
 QUICK = MarketTuning(steps=8, lr=0.1, portfolios=8, check_every=4)
@@ -75,11 +74,11 @@ def test_an_interrupted_run_goes_on_and_the_folder_is_a_model_and_a_strategy(ret
             raise KeyboardInterrupt
 
     poor_start().save_pretrained(tmp_path / "start")
-    whole = tune_market_policy_to(tmp_path / "whole", returns, tmp_path / "start", QUICK)
+    whole = fine_tune_to(tmp_path / "whole", returns, tmp_path / "start", QUICK)
     with pytest.raises(KeyboardInterrupt):
-        tune_market_policy_to(tmp_path / "parts", returns, tmp_path / "start", QUICK, report=stop)
+        fine_tune_to(tmp_path / "parts", returns, tmp_path / "start", QUICK, report=stop)
     assert (tmp_path / "parts" / STATE).is_file()
-    parts = tune_market_policy_to(tmp_path / "parts", returns, tmp_path / "start", QUICK)
+    parts = fine_tune_to(tmp_path / "parts", returns, tmp_path / "start", QUICK)
     one, other = (Time2Decide.from_pretrained(folder) for folder in (whole, parts))
     assert torch.equal(weights_of(one.policy), weights_of(other.policy))
     assert other.decide(returns, turnover_l1=0.5).sum() == pytest.approx(1)

@@ -194,9 +194,8 @@ def fine_tune(
     validate_source(file)
     stated = values_flag(prices, returns)
     from time2decide.markets.tables import load_market
-    from time2decide.policy.fine_tuning import FineTuning, fine_tune_to
+    from time2decide.policy.fine_tuning import FineTuning, MarketTuning, fine_tune_to
     from time2decide.policy.market_policy import MarketPolicy
-    from time2decide.policy.market_tuning import MarketTuning, tune_market_policy_to
     from time2decide.policy.model import Time2Decide
 
     table, values = load_market(file, stated, gaps="keep")
@@ -205,9 +204,8 @@ def fine_tune(
     expect(assets >= 2, file, "at least 2 assets without gaps", assets)
     real = isinstance(Time2Decide.from_pretrained(start).policy, MarketPolicy)
     expect(not real or cost_bps is None, "cost_bps", "none for a market policy: its covariance has no costs", cost_bps)
-    tune: Any = tune_market_policy_to if real else fine_tune_to
     config: Any = (MarketTuning if real else FineTuning)(**_chosen(steps=steps, seed=seed, cost_bps=cost_bps))
-    work = partial(tune, out, complete.to_numpy(copy=True), start, config, prepared=_prepared())
+    work = partial(fine_tune_to, out, complete.to_numpy(copy=True), start, config, prepared=_prepared())
     _train(work, out, threads, data=Path(file).name, values=values, assets=assets)
     _print_facts(out, as_json, _market_gain if real else _network_gain)
     if not as_json:

@@ -28,6 +28,7 @@ from time2decide.core.validation import InputError, expect
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 STATE = "state.safetensors"  # name of the resumable state in an output folder
+SAVE_EVERY = 60.0  # seconds between two saves of a run
 _DROPOUT = 17  # random stream of the dropout masks
 
 
@@ -132,7 +133,7 @@ class TrainingRun:
         self.best = _copy(model) if evaluate else {}
         self.progress = Progress(config.evaluate_every or config.steps)
 
-    def run(self, save_every: float = 60.0, report: Report | None = None) -> Progress:
+    def run(self, save_every: float | None = None, report: Report | None = None) -> Progress:
         """Resume, take all steps that are left, leave the model with the weights to keep, in evaluation mode.
 
         `report` is called after every step. SIGINT, SIGTERM and a KeyboardInterrupt of `report` end the run after the
@@ -140,13 +141,13 @@ class TrainingRun:
         """
         self.resume()
         device = next(self.model.parameters()).device
-        saved = time.monotonic()
+        saved, pause = time.monotonic(), SAVE_EVERY if save_every is None else save_every
         with torch.random.fork_rng([device] if device.type == "cuda" else []), _deferred_signals() as pending:
             if self.config.evaluate_first and not self.progress.history:
                 self._measure()
             while not self.progress.finished:
                 loss = self.one_step()
-                if time.monotonic() - saved >= save_every or self.progress.finished:
+                if time.monotonic() - saved >= pause or self.progress.finished:
                     self.save()
                     saved = time.monotonic()
                 try:
@@ -251,16 +252,10 @@ class TrainingRun:
 
 
 def fit(
-    model: nn.Module,
-    loss: Callable[[int], Tensor],
-    config: LoopConfig,
-    *,
-    save_every: float = 60.0,
-    report: Report | None = None,
-    **options: Any,
+    model: nn.Module, loss: Callable[[int], Tensor], config: LoopConfig, report: Report | None = None, **options: Any
 ) -> Progress:
-    """Train `model` in place; `options` are those of `TrainingRun`, `save_every` and `report` those of its `run`."""
-    return TrainingRun(model, loss, config, **options).run(save_every, report)
+    """Train `model` in place; `options` are those of `TrainingRun`, `report` is that of its `run`."""
+    return TrainingRun(model, loss, config, **options).run(report=report)
 
 
 def make_optimiser(weights: Iterable[nn.Parameter], config: LoopConfig) -> torch.optim.Optimizer:

@@ -91,7 +91,6 @@ def pretrain(
     config: PretrainingConfig,
     out_dir: str | Path,
     *,
-    save_every: float = 60.0,
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> TimePFN:
@@ -104,18 +103,13 @@ def pretrain(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream(config.seed, _WEIGHTS))
         model = TimePFN(config.model)
-    pool = Pool(config)
+    pool, recipe = Pool(config), asdict(config)
     loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle")
-    recipe = asdict(config)
-    done = fit(
-        model,
-        lambda step: forecast_loss(model, pool.batch(step), config),
-        loop,
-        state=folder / STATE,
-        settings=recipe,
-        save_every=save_every,
-        report=report,
-    )
+
+    def loss(step: int) -> Tensor:
+        return forecast_loss(model, pool.batch(step), config)
+
+    done = fit(model, loss, loop, report, state=folder / STATE, settings=recipe)
     model.save_pretrained(folder, {"recipe": recipe, "seconds": round(done.seconds), **(notes or {})})
     return model
 

@@ -53,7 +53,6 @@ def train_equivariant(
     out_dir: str | Path,
     *,
     device: str | torch.device = "cpu",
-    save_every: float = 120.0,
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> EquivariantSolver:
@@ -64,8 +63,6 @@ def train_equivariant(
     out_dir : folder
         Gets ``model.safetensors`` and ``config.json``, for `EquivariantSolver.from_pretrained`, and
         ``state.safetensors``, from which a run resumes. Belongs to one recipe.
-    save_every : float
-        Seconds between checkpoints.
     report : callable, optional
         Called after every step with the steps done, the steps in all and the loss; may raise KeyboardInterrupt.
     notes : dict, optional
@@ -86,7 +83,7 @@ def train_equivariant(
     loop = LoopConfig.of(config, averaging=config.decay)
     recipe = asdict(config)
     state = Path(out_dir) / STATE
-    done = fit(model, loss, loop, state=state, settings=recipe, save_every=save_every, report=report)
+    done = fit(model, loss, loop, report, state=state, settings=recipe)
     made = {"recipe": recipe, "skipped_steps": done.skipped, "seconds": round(done.seconds)}
     model.cpu().save_pretrained(out_dir, made | (notes or {}))
     return model

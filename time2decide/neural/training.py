@@ -51,7 +51,6 @@ def train(
     *,
     device: str | torch.device = "cpu",
     checkpoint: str | Path | None = None,
-    save_every: float = 60.0,
     progress: bool | None = None,
 ) -> Progress:
     """Train `model` in place by mean squared error and leave it with its best weights on the validation set.
@@ -62,8 +61,6 @@ def train(
         Shapes (count, tokens, entries) and (count, n).
     checkpoint : path, optional
         File to save to and, where it exists, to resume from. A finished one is loaded and nothing is trained.
-    save_every : float
-        Seconds between two saves.
     progress : bool, optional
         Show a bar with the time left; by default when standard error is a terminal.
     """
@@ -80,7 +77,6 @@ def train(
             evaluate=lambda: functional.mse_loss(predict(model, tokens), answers).item(),
             state=checkpoint,
             settings=settings,
-            save_every=save_every,
             report=report,
         )
 

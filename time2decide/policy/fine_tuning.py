@@ -1,15 +1,21 @@
-"""Fine-tuning the decision network on one's own universe, without a look at what comes later.
+"""Fine-tuning a policy on one's own universe, without a look at what comes later.
 
 The rows are split in time:
 
     | training | embargo | validation | embargo | never touched |
       ........   1 window   ..........   1 window   last 30 %
 
-What is learned is what to do with a forecast, not the forecast: the read-out alone, some hundred weights, goes on
-from the bundled ones, for the utility that its decisions earn net of costs, on its own past allocations. Real returns
-carry too little to fit more. Every few steps it is rolled out over the validation rows, from equal weights; the weights
-that earn the most there are kept, those it started from included. If even they do not earn more than holding still, by
-one standard error, the network that is kept is one that does not trade.
+Every few steps the validation rows are measured, and the weights that do best there are kept, those it started from
+included.
+
+- Of a decision network (`fine_tune`) the read-out alone, some hundred weights, is tuned for the utility that its
+  decisions earn net of costs, on its own past allocations: what to do with a forecast, not the forecast. Real returns
+  carry too little to fit more. If even the best weights do not earn more than holding still, by one standard error, the
+  network that is kept is one that does not trade.
+- Of the market policy (`tune_market_policy`) all weights, some thousand, are tuned for the loss of
+  `market_training.py`: realised variance of minimum-variance portfolios, and their turnover. If that is not below the
+  start's by one standard error, the start is kept. Only then the last rows are read, once: the tuned policy walks over
+  them beside the start.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +31,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import PretrainedModel, checksum
 from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, features_of, oracle_paths
 from time2decide.policy.losses import Group, Place, draw_inertia, rollout_utility, utility_loss
-from time2decide.policy.model import load_policy
+from time2decide.policy.market_policy import MarketPolicy
+from time2decide.policy.market_training import AHEAD, APART, TrainingMarket, policy_path, risk_loss, trace
+from time2decide.policy.model import Time2Decide
 from time2decide.policy.network import HISTORY, Policy
+from time2decide.simulation.metrics import PairedBootstrap
 
 Prepared = Callable[[int, int], None]  # windows or days read, all of them
 _VALIDATION = 0.25  # of the rows that may be used
 _TUNED = ("head.", "skip")  # the read-out
+_FIRST = 60  # rows before the first day that the market policy learns from
+_MOST = 64  # assets of a portfolio; larger universes are cut into random parts of this size
+_PARTS = 2
+_BLOCK = 63  # rows whose losses are taken as one when a standard error is estimated: they overlap
+_RISKS = (5.0, 25.0)  # λ of the walks over the last rows
+_LEAST = 1e-3  # of the loss: a smaller gain is none
+_YEAR = 252.0
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """The recipe."""
+    """The recipe for a decision network."""
 
     share: float = 0.7  # of the rows that may be used at all; a window less
     steps: int = 200
@@ -76,12 +92,36 @@ class FineTuning:
 
 
 @dataclass(frozen=True)
+class MarketTuning:
+    """The recipe for the market policy."""
+
+    share: float = 0.7  # of the rows that may be used at all; a window less
+    steps: int = 400
+    lr: float = 5e-4  # highest learning rate, a cosine down to 0
+    portfolios: int = 40  # per step
+    turnover_weight: float = 0.03  # of the turnover between two minimum-variance portfolios, in units of variance
+    check_every: int = 25  # steps between two measurements on the validation rows
+    patience: int = 6  # measurements without progress before it stops
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate_fields(self, count="steps portfolios check_every patience", natural="seed", positive="lr")
+        validate_fields(self, non_negative="turnover_weight")
+        validate_interval("share", self.share, "(0, 1]")
+
+
+@dataclass(frozen=True)
 class Split:
     """Rows by position, ends excluded."""
 
     training: slice
     validation: slice
     untouched: slice
+
+    def notes(self) -> dict[str, Any]:
+        """For the notes of a checkpoint."""
+        rows = {"training": [0, self.training.stop], "validation": [self.validation.start, self.validation.stop]}
+        return {"rows": rows, "untouched_from_row": self.untouched.start}
 
 
 def split_rows(rows: int, share: float, shortest: int) -> Split:
@@ -93,6 +133,44 @@ def split_rows(rows: int, share: float, shortest: int) -> Split:
     return Split(slice(0, begin - WINDOW), slice(begin, last), slice(last + WINDOW, rows))
 
 
+def fine_tune_to(
+    folder: str | Path,
+    returns: np.ndarray,
+    start: str | Path = "market",
+    config: FineTuning | MarketTuning | None = None,
+    *,
+    report: Report | None = None,
+    prepared: Prepared | None = None,
+    notes: dict[str, Any] | None = None,
+) -> Path:
+    """Fine-tune a bundled policy or one of a folder and write it for `Time2Decide.from_pretrained`.
+
+    `config` is a `MarketTuning` for a market policy and a `FineTuning` for a decision network. The folder also gets
+    ``state.safetensors``, from which an interrupted run resumes.
+    """
+    policy = Time2Decide.from_pretrained(start).policy
+    tune: Any = fine_tune if isinstance(policy, Policy) else tune_market_policy
+    tuned, made = tune(returns, policy, config, report, state=Path(folder) / STATE, prepared=prepared)
+    saved: Path = tuned.save_pretrained(folder, {"start": str(start), **made, **(notes or {})})
+    return saved
+
+
+def _settings(config: FineTuning | MarketTuning, returns: np.ndarray, split: Split, start: PretrainedModel) -> Any:
+    """What a run belongs to: the recipe, the rows that it reads and the weights that it starts from."""
+    rows = torch.from_numpy(np.ascontiguousarray(returns[: split.validation.stop]))
+    return {"fine_tuning": asdict(config), "data": checksum({"returns": rows} | start.state_dict())}
+
+
+def _loop(config: FineTuning | MarketTuning, **others: Any) -> LoopConfig:
+    every = config.check_every
+    return LoopConfig.of(config, weight_decay=1e-3, clip_norm=1.0, evaluate_every=every, evaluate_first=True, **others)
+
+
+def _part(prepared: Prepared | None, before: int, total: int) -> Callable[[int], None]:
+    """`prepared` for a part of the reading, before which so much was read."""
+    return lambda done: prepared(before + done, total) if prepared else None
+
+
 def fine_tune(
     returns: np.ndarray,
     start: Policy,
@@ -100,13 +178,12 @@ def fine_tune(
     report: Report | None = None,
     *,
     state: str | Path | None = None,
-    save_every: float = 60.0,
     prepared: Prepared | None = None,
 ) -> tuple[Policy, dict[str, Any]]:
     """The network fine-tuned on returns (time, m), and notes on how.
 
-    Only the rows before `share` of them are looked at. `state` is a file to save to every `save_every` seconds and to
-    resume from. Before the first step the windows of all episodes are read; `prepared` is told how many are.
+    Only the rows before `share` of them are looked at. `state` is a file to save to and to resume from. Before the
+    first step the windows of all episodes are read; `prepared` is told how many are.
     """
     config = config or FineTuning()
     objective = start.config.objective
@@ -122,19 +199,16 @@ def fine_tune(
             training.gather(model, torch.arange(config.episodes))
         return utility_loss(model, training, *draws[step], config.unroll, config.cost_bps / 1e4)
 
-    rows = torch.from_numpy(np.ascontiguousarray(returns[: split.validation.stop]))
-    settings = {"fine_tuning": asdict(config), "data": checksum({"returns": rows} | start.state_dict())}
     done = fit(
         model,
         loss,
         _loop(config),
+        report,
         evaluate=lambda: -float(_validate(model, validation, config).mean()),
         state=state,
-        settings=settings,
+        settings=_settings(config, returns, split, start),
         kept={"own": training.own},
         tuned=_TUNED,
-        save_every=save_every,
-        report=report,
     )
     still = holding(start)
     gain = _validate(model, validation, config) - _validate(still, validation, config)
@@ -150,51 +224,19 @@ def _groups(
     """Episodes of the training rows, and the walk over the validation rows."""
     walk = split.validation.stop - split.validation.start - WINDOW - config.burn_in
     total = walk + min(config.episodes * config.decisions, split.training.stop)  # at most: windows are shared
-
-    def told(before: int) -> Callable[[int], None]:
-        return lambda done: prepared(before + done, total) if prepared else None
-
-    training = Group(_random_episodes(returns[split.training], config, rng, told(0)))
-    return training, Group(_one_episode(returns[split.validation], config, told(total - walk)))
-
-
-def _loop(config: FineTuning) -> LoopConfig:
-    return LoopConfig.of(
-        config, weight_decay=1e-3, clip_norm=1.0, evaluate_every=config.check_every, evaluate_first=True
-    )
+    training = Group(_random_episodes(returns[split.training], config, rng, _part(prepared, 0, total)))
+    return training, Group(_one_episode(returns[split.validation], config, _part(prepared, total - walk, total)))
 
 
 def _notes(config: FineTuning, split: Split, done: Progress, holds: bool) -> dict[str, Any]:
     return {
         "fine_tuning": asdict(config),
         "history": "own",
-        "rows": {"training": [0, split.training.stop], "validation": [split.validation.start, split.validation.stop]},
-        "untouched_from_row": split.untouched.start,
+        **split.notes(),
         "steps_kept": 0 if holds else done.best_step,
         "holds": holds,
         "validation_utility": [round(-entry["validation"], 6) for entry in done.history],
     }
-
-
-def fine_tune_to(
-    folder: str | Path,
-    returns: np.ndarray,
-    start: str = "decide",
-    config: FineTuning | None = None,
-    *,
-    save_every: float = 60.0,
-    report: Report | None = None,
-    prepared: Prepared | None = None,
-    notes: dict[str, Any] | None = None,
-) -> Path:
-    """Fine-tune a bundled network or one of a folder and write it for `Time2Decide.from_pretrained`.
-
-    The folder also gets ``state.safetensors``, from which an interrupted run resumes.
-    """
-    state = Path(folder) / STATE
-    options: dict[str, Any] = {"state": state, "save_every": save_every, "prepared": prepared}
-    policy, made = fine_tune(returns, load_policy(start)[0], config, report, **options)
-    return policy.save_pretrained(folder, {"start": start, **made, **(notes or {})})
 
 
 def _random_episodes(
@@ -270,3 +312,113 @@ def holding(policy: Policy) -> Policy:
     still.head.bias[1] = -40.0  # of the logit of the share that is sold
     still.skip[1] = 0.0
     return still
+
+
+def tune_market_policy(
+    returns: np.ndarray,
+    start: MarketPolicy,
+    config: MarketTuning | None = None,
+    report: Report | None = None,
+    *,
+    state: str | Path | None = None,
+    prepared: Prepared | None = None,
+) -> tuple[MarketPolicy, dict[str, Any]]:
+    """The policy fine-tuned on returns (time, m) without gaps, and notes on how.
+
+    `state` is a file to save to and to resume from. Before the first step the days are read; `prepared` is told how
+    many are.
+    """
+    config = config or MarketTuning()
+    split = split_rows(len(returns), config.share, 2 * _BLOCK + AHEAD)
+    markets = _markets(returns[: split.validation.stop], config.seed, prepared)
+    training, validation = (_days(markets, rows) for rows in (split.training, split.validation))
+    policy = copy.deepcopy(start)
+
+    def loss(step: int) -> Tensor:
+        rng = np.random.default_rng([config.seed, step])
+        market = training[int(rng.integers(len(training)))]
+        days = rng.integers(0, len(market) - APART, config.portfolios)
+        return risk_loss(policy, [(market, int(day)) for day in days], config.turnover_weight)
+
+    progress = fit(
+        policy,
+        loss,
+        _loop(config, warmup=10.0),
+        report,
+        evaluate=lambda: float(_losses(policy, validation, config).mean()),
+        state=state,
+        settings=_settings(config, returns, split, start),
+    )
+    before = _losses(start, validation, config)  # (blocks,)
+    gain = before - _losses(policy, validation, config)
+    needed = max(gain.std(ddof=1) / math.sqrt(len(gain)), _LEAST * before.mean())
+    kept = bool(gain.mean() > needed)
+    if not kept:
+        policy.load_state_dict(start.state_dict())
+    notes = {
+        "fine_tuning": asdict(config),
+        "history": "years",
+        **split.notes(),
+        "steps_kept": progress.best_step if kept else 0,
+        "kept": kept,
+        "seconds": round(progress.seconds),
+        "validation_loss": [round(entry["validation"], 6) for entry in progress.history],
+        "held_out": _held_out(start, policy, returns, split, config) if kept else [],
+    }
+    return policy.eval(), notes
+
+
+def _markets(returns: np.ndarray, seed: int, prepared: Prepared | None) -> list[TrainingMarket]:
+    """The universe, or random parts of one that is larger than `_MOST`, with the tokens of every day."""
+    m, days = returns.shape[1], len(returns) - _FIRST
+    size = m // -(-m // _MOST)  # of equal parts
+    order = np.random.default_rng([seed, m]).permutation(m)
+    parts = [np.sort(order[i * size : (i + 1) * size]) for i in range(min(m // size, _PARTS))]
+    told = [_part(prepared, i * days, len(parts) * days) for i in range(len(parts))]
+    return [trace("universe", returns[:, part], _FIRST, done=tell) for part, tell in zip(parts, told, strict=True)]
+
+
+def _days(markets: list[TrainingMarket], rows: slice) -> list[TrainingMarket]:
+    """The days of these rows whose realised covariances end within them."""
+    days = slice(max(rows.start - _FIRST, 0), rows.stop - _FIRST - AHEAD)
+    return [
+        replace(
+            market,
+            tokens={name: token[days] for name, token in market.tokens.items()},
+            returns=market.returns[days],
+            covariance=market.covariance[days],
+        )
+        for market in markets
+    ]
+
+
+@torch.no_grad()
+def _losses(policy: MarketPolicy, markets: list[TrainingMarket], config: MarketTuning) -> np.ndarray:
+    """The loss by blocks of days, mean over the parts of the universe, (blocks,)."""
+    last, found = len(markets[0]) - APART, []
+    for first in range(0, last, _BLOCK):
+        days = range(first, min(first + _BLOCK, last), APART)
+        pairs = [(market, day) for market in markets for day in days]
+        found.append(float(risk_loss(policy, pairs, config.turnover_weight)))
+    return np.asarray(found)
+
+
+def _held_out(
+    start: MarketPolicy, tuned: MarketPolicy, returns: np.ndarray, split: Split, config: MarketTuning
+) -> list[dict[str, float]]:
+    """Volatility a year of daily decisions on the last rows, of both, at γ = 0.1 and 10 basis points.
+
+    `low` and `high` are the 95 % interval of the difference by block bootstrap.
+    """
+    m = returns.shape[1]
+    part = np.sort(np.random.default_rng([config.seed, m]).permutation(m)[:_MOST])
+    market = trace("held out", returns[:, part], split.untouched.start)
+    bootstrap, rows = PairedBootstrap(len(market), seed=config.seed), []
+    for risk in _RISKS:
+        nets = np.stack([policy_path(policy, market, risk)[0] for policy in (start, tuned)])  # (2, days)
+        before, after = math.sqrt(_YEAR) * nets.std(axis=-1)
+        drawn = np.sqrt(_YEAR * bootstrap.moments(nets)[1])
+        low, high = bootstrap.interval(drawn[1] - drawn[0])
+        row = {"risk_aversion": risk, "volatility_start": before, "volatility": after, "low": low, "high": high}
+        rows.append({name: round(float(value), 6) for name, value in row.items()})
+    return rows

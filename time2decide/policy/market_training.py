@@ -174,13 +174,13 @@ def train_market_policy(
     def loss(step: int) -> Tensor:
         rng = np.random.default_rng([config.seed, 3, step])
         pool = pools[int(rng.choice(len(pools), p=shares))]
-        return risk_loss(policy, draw_days(pool, config.portfolios, APART, rng), config)
+        return risk_loss(policy, draw_days(pool, config.portfolios, APART, rng), config.turnover_weight)
 
     loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
     tables = {name: given for name, given in (universes or {}).items() if isinstance(given, np.ndarray)}
     settings["data"] = {name: digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
-    progress = fit(policy, loss, loop, state=Path(out) / STATE, settings=settings, report=report)
+    progress = fit(policy, loss, loop, report, state=Path(out) / STATE, settings=settings)
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
     policy.save_pretrained(out, facts)
     return policy
@@ -200,7 +200,7 @@ def policy_path(
         days = np.arange(first, min(first + _TOGETHER, len(market)))
         one = torch.ones(1)
         with torch.no_grad():
-            answer = pose(policy, [(market, days)], risk_aversion * one, cost * one)
+            answer = pose_days(policy, [(market, days)], risk_aversion * one, cost * one)
         mean, sigma, last = (part.double().numpy() for part in (answer.mean, answer.covariance, answer.days))
         for k, day in enumerate(days):
             given = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
@@ -239,7 +239,7 @@ def draw_days(
     return drawn
 
 
-def pose(
+def pose_days(
     policy: MarketPolicy, days: Sequence[tuple[TrainingMarket, np.ndarray]], risk: Tensor, cost: Tensor
 ) -> MarketOutput:
     """The network's answer for days of markets of one size; λ and cost belong to markets."""
@@ -250,28 +250,22 @@ def pose(
     return answer
 
 
-def risk_loss(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]], config: MarketTraining) -> Tensor:
-    """Realised variance of minimum-variance portfolios relative to 1/N, and their turnover."""
-    variance, turnover = risk_parts(policy, days)
-    return variance.mean() + config.turnover_weight * turnover.mean()
+def risk_loss(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]], turnover_weight: float) -> Tensor:
+    """Mean realised variance of minimum-variance portfolios on each day and `APART` later, relative to 1/N.
 
-
-def risk_parts(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]]) -> tuple[Tensor, Tensor]:
-    """Of minimum-variance portfolios on each day and `APART` later: realised variances (2B,), turnover between (B,)."""
+    Plus `turnover_weight` times the mean turnover between the two.
+    """
     pairs = [(market, np.array([day, day + APART])) for market, day in days]
     one = torch.ones(len(days))  # Σ does not depend on λ and costs
-    answer = pose(policy, pairs, one, one)
+    answer = pose_days(policy, pairs, one, one)
     sigma = answer.covariance.double()
     realised = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
     level = torch.tensor([market.level for market, _ in pairs]).double().repeat_interleave(2)
     m = sigma.shape[-1]
     flat = torch.full((len(sigma), m), 1.0 / m, dtype=torch.float64)
     scaled = sigma / sigma.detach().mean((1, 2), keepdim=True)
-    weights = portfolio_layer(torch.zeros_like(flat), scaled, flat, 1.0)
+    weights = portfolio_layer(torch.zeros_like(flat), scaled, flat, 1.0)  # (2B, m)
+    variance = torch.einsum("bi,bij,bj->b", weights, realised, weights) / level
     both = weights.view(-1, 2, m)
-    return _quadratic(weights, realised) / level, (both[:, 1] - both[:, 0]).abs().sum(-1)
-
-
-def _quadratic(weights: Tensor, matrix: Tensor) -> Tensor:
-    """sᵀMs, (B,)"""
-    return torch.einsum("bi,bij,bj->b", weights, matrix, weights)
+    turnover = (both[:, 1] - both[:, 0]).abs().sum(-1)
+    return variance.mean() + turnover_weight * turnover.mean()

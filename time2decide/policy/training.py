@@ -83,7 +83,6 @@ def train_policy(
     out_dir: str | Path,
     *,
     start: Policy | None = None,
-    save_every: float = 120.0,
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> Policy:
@@ -96,13 +95,11 @@ def train_policy(
         Belongs to one recipe.
     start : Policy, optional
         Weights to start from, of the same shape.
-    save_every : float
-        Seconds between checkpoints.
     report : callable, optional
         Called after every step with the steps done, the steps in all and the loss; may raise KeyboardInterrupt.
     """
     run = prepare(config, Path(out_dir), start)
-    done = run.run(save_every, report)
+    done = run.run(report=report)
     model = run.model
     assert isinstance(model, Policy)
     made = {"recipe": run.settings["recipe"], "skipped_steps": done.skipped, "seconds": round(done.seconds)}
@@ -174,5 +171,4 @@ def _examples(config: EpisodeConfig, utility: bool) -> Episodes:
 
 def episode_configs(config: PolicyTraining) -> list[EpisodeConfig]:
     """One configuration per group."""
-    base = asdict(config.episode)
-    return [EpisodeConfig(**(base | {"assets": assets, "count": count})) for assets, count, _ in config.groups]
+    return [replace(config.episode, assets=assets, count=count) for assets, count, _ in config.groups]
