@@ -86,41 +86,42 @@ def solve(
     """
     expect(isinstance(qp, QP), "qp", "a QP", type(qp).__name__)
     validate_choice("method", method, METHODS)
-    exact = method in ("exact", "neural+polish")
+    differentiable = method in ("exact", "neural+polish")
     where = "data that requires no gradient (methods 'exact' and 'neural+polish' are differentiable)"
-    expect(exact or not needs_gradient(qp), "qp", where, f"gradients asked for with method {method!r}")
+    expect(differentiable or not needs_gradient(qp), "qp", where, f"gradients asked for with method {method!r}")
     default = 1e-4 if method == "neural" else _TOLERANCE[qp.A.dtype]
     tol = default if tol is None else validate_positive("tol", tol)
     history = validate_flag("history", history)
     validate_choice("form", form, FORMS)
     validate_count("max_steps", max_steps)
     validate_count("check_every", check_every)
-    if method == "exact" or method.startswith("neural"):
-        given = {"steps": steps is not None, "history": history, "initial": initial is not None and method == "neural"}
-        extra = [*options, *(name for name, is_given in given.items() if is_given)]
+    iterative = method in CONSTRUCTIONS
+    if iterative and steps is not None:
+        validate_count("steps", steps, least=0)
+    if not iterative:
+        chosen = {"steps": steps is not None, "history": history, "initial": initial is not None and method == "neural"}
+        extra = [*options, *(name for name, is_set in chosen.items() if is_set)]
         extra = [name for name in extra if method == "exact" or name not in ("steps", "checkpoint")]
         refuse(f"{name}: expected no such option for method {method!r}" for name in extra)
     start = None if initial is None else _starting_point(qp, initial)
-    if method == "exact" or method.startswith("neural"):
-        if method == "exact":
-            answer = solve_exact(qp, tol=tol, initial=start)
-            return with_gradient(qp, answer) if needs_gradient(qp) else answer
+    if iterative:
+        limits = {"steps": steps, "tol": tol, "max_steps": max_steps, "check_every": check_every, "history": history}
+        return _split_duals(qp, _iterate(qp.as_inequalities(), method, form, start, limits, options))
+    if method == "exact":
+        answer = solve_exact(qp, tol=tol, initial=start)
+    else:
         from time2decide.neural.solver import solve_neural  # only now: the constructions do not need it
 
-        polish = method == "neural+polish"
-        rows = qp.as_inequalities()
-        answer = as_given(qp, solve_neural(rows, tol=tol, polish=polish, depth=steps, initial=start, **options))
-        return with_gradient(qp, answer) if needs_gradient(qp) else answer
-    limits = {"steps": steps, "tol": tol, "max_steps": max_steps, "check_every": check_every, "history": history}
-    return as_given(qp, _iterate(qp.as_inequalities(), method, form, start, limits, options))
+        options |= {"polish": method == "neural+polish", "depth": steps, "initial": start}
+        answer = _split_duals(qp, solve_neural(qp.as_inequalities(), tol=tol, **options))
+    return with_gradient(qp, answer) if needs_gradient(qp) else answer
 
 
-def as_given(qp: QP, solution: Solution) -> Solution:
+def _split_duals(qp: QP, solution: Solution) -> Solution:
     """The solution of `qp` from that of ``qp.as_inequalities()``."""
     if solution.qp is qp:
         return solution
-    dual = torch.as_tensor(solution.dual).reshape(len(qp), -1)
-    rows, equal, box = qp.split_dual(dual)
+    rows, equal, box = qp.split_dual(torch.as_tensor(solution.dual).reshape(len(qp), -1))
     parts = Solution.build(qp, qp.b, rows, equal, box, np.zeros(len(qp)), "")
     return replace(solution, qp=qp, dual=parts.dual, dual_eq=parts.dual_eq, dual_box=parts.dual_box)
 
@@ -130,26 +131,22 @@ def _iterate(
 ) -> Solution:
     """A construction on the problems with definite A; the others of a batch are not converged, x is NaN there."""
     usable = is_definite(qp)
-    if bool(usable.all()) or not bool(usable.any()):  # none: the method says why
-        ended = run(build(qp, method, form, **options), qp, initial=start, **limits)
-        return Solution.build(
-            qp, ended.x, ended.dual, None, None, ended.status, method, steps=ended.steps.numpy(), history=ended.history
-        )
-    part = qp[usable]
-    some = None if start is None else (start[0][usable], start[1][usable])
-    ended = run(build(part, method, form, **options), part, initial=some, **limits)
-    index = usable.cpu()
-    x, dual = torch.full_like(qp.b, torch.nan), torch.full_like(qp.d, torch.nan)
-    x[usable], dual[usable] = ended.x, ended.dual
-    status = np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
-    status[index.numpy()] = ended.status
-    layers = np.zeros(len(qp), dtype=int)
-    layers[index.numpy()] = ended.steps.numpy()
-    history = None
-    if ended.history is not None:
-        history = torch.full((len(ended.history), len(qp)), torch.nan).to(ended.history)
-        history[:, usable] = ended.history
-    return Solution.build(qp, x, dual, None, None, status, method, steps=layers, history=history)
+    whole = bool(usable.all()) or not bool(usable.any())  # none: the method says why
+    part = qp if whole else qp[usable]
+    first = start if whole or start is None else (start[0][usable], start[1][usable])
+    x, dual, steps, status, history = run(build(part, method, form, **options), part, initial=first, **limits)
+    if not whole:
+
+        def among(values: Tensor, rest: float) -> Tensor:
+            every = values.new_full((len(qp), *values.shape[1:]), rest)
+            every[usable.to(values.device)] = values
+            return every
+
+        x, dual, steps = among(x, torch.nan), among(dual, torch.nan), among(steps, 0)
+        history = None if history is None else among(history.mT, torch.nan).mT
+        solved, status = status, np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
+        status[usable.cpu().numpy()] = solved
+    return Solution.build(qp, x, dual, None, None, status, method, steps=steps.numpy(), history=history)
 
 
 def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[Tensor, Tensor]:
@@ -163,9 +160,9 @@ def _starting_point(qp: QP, initial: tuple[ArrayLike, ArrayLike]) -> tuple[Tenso
         parts.append(tensor.unsqueeze(0) if qp.single and tensor.dim() == 1 else tensor)
     x, dual = parts
     rows = qp.as_inequalities().m
-    for name, found, shape in (("x", x, (len(qp), qp.n)), ("dual", dual, (len(qp), qp.m))):
-        allowed = (shape, (len(qp), rows) if name == "dual" else shape)
-        expect(tuple(found.shape) in allowed, f"initial {name}", f"shape {shape}", tuple(found.shape))
+    for name, found, lengths in (("x", x, (qp.n,)), ("dual", dual, (qp.m, rows))):
+        fits = found.shape in [(len(qp), length) for length in lengths]
+        expect(fits, f"initial {name}", f"shape {(len(qp), lengths[0])}", tuple(found.shape))
     if dual.shape[1] < rows:
         dual = torch.cat([dual, dual.new_zeros(len(qp), rows - dual.shape[1])], dim=1)
     return x, dual

@@ -31,13 +31,12 @@ from time2decide.qp.projections import soft_threshold
 
 @dataclass(frozen=True)
 class Splitting:
-    """What a layer needs: K (batch, k, n), W (batch, n, n), ρ (batch, 1, 1), α, and the layers spent on W."""
+    """What a layer needs: K (batch, k, n), W (batch, n, n), ρ (batch, 1, 1) and α."""
 
     K: Tensor
     W: Tensor
     rho: Tensor
     alpha: float
-    inverse_layers: int
 
 
 def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "cholesky") -> Splitting:
@@ -63,10 +62,10 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
     H = qp.A + rho3 * K.mT @ K
     if inverse_by == "newton_schulz":
         values = torch.linalg.eigvalsh(H)
-        W, layers = inverse(H, 2 / (values[:, 0] + values[:, -1]))
+        W = inverse(H, 2 / (values[:, 0] + values[:, -1]))
     else:
-        W, layers = torch.cholesky_inverse(torch.linalg.cholesky(H)), 0
-    return Splitting(K, W, rho3, alpha, layers)
+        W = torch.cholesky_inverse(torch.linalg.cholesky(H))
+    return Splitting(K, W, rho3, alpha)
 
 
 class ADMM(nn.Module):

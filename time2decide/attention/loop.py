@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import expect, validate_count, validate_positive
 from time2decide.qp.certificate import Arrays, OptimalityRule, Point
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Status, kkt
@@ -54,8 +54,7 @@ def primal_dual_algorithm(step: Callable[[State], State]) -> Algorithm:
     )
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Where a loop ended: x (batch, n), dual (batch, m), layers used and status per instance.
 
     Infeasible are instances whose duals proved that no point satisfies the constraints; x and dual are NaN there.
@@ -84,13 +83,13 @@ def run(
 
     With a stopping rule the answer is looked at every `check_every` layers. An instance keeps the answer it had
     when it first met the tolerance, so that an answer does not depend on the rest of its batch, and is given up when
-    its duals prove it infeasible.
+    its duals prove it infeasible. `initial` is (x, dual), zeros unless given, which are feasible for the paper's
+    problems.
     """
-    tol = validate_positive("tol", tol)
-    validate_count("check_every", check_every)
-    limit = validate_count("max_steps", max_steps) if steps is None else validate_count("steps", steps, least=0)
+    limit = max_steps if steps is None else steps
     judge = Judge(qp, tol)
-    state = algorithm.start(*_initial_point(qp, initial))
+    x, dual = (torch.zeros_like(qp.b), torch.zeros_like(qp.d)) if initial is None else initial
+    state = algorithm.start(x.to(qp.A), dual.to(qp.A).clamp_min(0))
     x, dual, solved = judge(*algorithm.read(state))
     trace = [kkt(qp, x, dual).worst] if history else []
     reached = torch.full((len(qp),), limit, dtype=torch.int64)
@@ -178,13 +177,3 @@ def proves_infeasible(qp: QP, change: Tensor) -> Tensor:
     pull = torch.einsum("bij,bi->bj", qp.C, y).abs().amax(-1)
     rounding = torch.finfo(y.dtype).eps * torch.einsum("bij,bi->bj", qp.C.abs(), y).amax(-1)
     return -(qp.d * y).sum(-1) > _FARTHEST * distance * (pull + rounding)
-
-
-def _initial_point(qp: QP, initial: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """The given point, or zeros, which are feasible for the paper's problems."""
-    zeros = qp.A.new_zeros(len(qp), qp.n), qp.A.new_zeros(len(qp), qp.m)
-    if initial is None:
-        return zeros
-    for name, given, expected in zip(("x", "dual"), initial, zeros, strict=True):
-        expect(given.shape == expected.shape, f"initial {name}", f"shape {tuple(expected.shape)}", tuple(given.shape))
-    return initial[0].to(qp.A), initial[1].to(qp.A).clamp_min(0)

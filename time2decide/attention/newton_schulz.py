@@ -13,6 +13,8 @@ from time2decide.attention.layers import LinearAttentionHead, selector
 from time2decide.attention.loop import Algorithm, State
 from time2decide.qp.problem import QP
 
+_MOST_LAYERS = 100  # of `inverse`
+
 
 class NewtonSchulz(nn.Module):
     """Two attention blocks over 2n tokens of width 3n, in slots (content, identity, residual).
@@ -47,22 +49,22 @@ class NewtonSchulz(nn.Module):
         return torch.cat([updated[..., : 2 * self.n], torch.zeros_like(X[..., : self.n])], dim=-1)
 
 
-def inverse(H: Tensor, scale: Tensor, *, tol: float = 1e-13, max_layers: int = 100) -> tuple[Tensor, int]:
-    """H⁻¹ (batch, n, n) by attention layers from X = scale·I, and the number of layers used.
+def inverse(H: Tensor, scale: Tensor) -> Tensor:
+    """H⁻¹ (batch, n, n) by attention layers from X = scale·I.
 
     The state form: queries, keys and values are the rows themselves, so a layer is two products. It stops when
-    I − XH no longer shrinks or is below `tol`.
+    I − XH no longer shrinks or is at the level of rounding.
     """
     eye = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
     X = scale.view(-1, 1, 1) * eye
     last = torch.inf
-    for layer in range(max_layers):
+    for _ in range(_MOST_LAYERS):
         R = eye - X @ H
         size = R.abs().amax().item()
-        if size <= tol or (size < 1e-6 and size >= last / 2):
-            return X, layer
+        if size <= 1e-13 or (size < 1e-6 and size >= last / 2):
+            break
         X, last = torch.baddbmm(X, R, X), size
-    return X, max_layers
+    return X
 
 
 def literal(qp: QP, scale: Tensor) -> Algorithm:

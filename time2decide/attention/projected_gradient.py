@@ -10,6 +10,8 @@ loop from the threshold of the layer before, and needs one or two turns once the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,12 +58,7 @@ def state_form(qp: QP, step: Tensor) -> Algorithm:
         theta = threshold_loop(y.abs(), radius, state[1])
         return soft_threshold(y, theta), theta
 
-    algorithm = primal_algorithm(layer)
-    return Algorithm(
-        start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)),
-        step=layer,
-        read=algorithm.read,
-    )
+    return replace(primal_algorithm(layer), start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)))
 
 
 def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:

@@ -64,10 +64,7 @@ def describe(model: PretrainedModel, architecture: str, notes: Mapping[str, Any]
 
 
 def load_checkpoint(
-    name_or_path: str | Path,
-    models: Mapping[str, type[PretrainedModel]],
-    bundled: Mapping[str, Path] | None = None,
-    device: str | torch.device = "cpu",
+    name_or_path: str | Path, models: Mapping[str, type[PretrainedModel]], bundled: Mapping[str, Path] | None = None
 ) -> tuple[PretrainedModel, dict[str, Any]]:
     """A model in evaluation mode, and the notes on how it was made.
 
@@ -79,7 +76,7 @@ def load_checkpoint(
         What is accepted.
     """
     path = _find(name_or_path, bundled or {})
-    tensors, facts = load_tensors(path, device)
+    tensors, facts = load_tensors(path)
     _match_config_file(path, facts)
     architecture, notes = str(facts.get("architecture")), facts.get("notes", {})
     known = f"a {' or '.join(models)}"
@@ -94,7 +91,7 @@ def load_checkpoint(
             with torch.device("meta"):  # sizes first; the first use of this device takes seconds to import
                 kind(config).load_state_dict(tensors, assign=True)
         with torch.random.fork_rng(devices=[]):  # the first weights are drawn in vain
-            model = kind(config).to(device)
+            model = kind(config)
         model.load_state_dict(tensors)
     except InputError:
         raise

@@ -64,14 +64,7 @@ def paper_counts(n: int) -> dict[str, int]:
 
 
 def labelled_qps(
-    count: int,
-    n: int,
-    m: int,
-    *,
-    seed: int,
-    kappa: tuple[float, float] | None = None,
-    cache: bool = True,
-    workers: int | None = None,
+    count: int, n: int, m: int, *, seed: int, kappa: tuple[float, float] | None = None, cache: bool = True
 ) -> LabelledQPs:
     """`count` problems of the paper's distribution with exact answers, from the disk where they are there already.
 
@@ -83,29 +76,22 @@ def labelled_qps(
         Shift of the condition number, as in `random_qp`.
     cache : bool
         Keep the set on disk under a hash of all parameters.
-    workers : int, optional
-        Processes of the exact solver.
     """
     validate_count("count", count)
     validate_count("seed", seed, least=0)
     key = {"kind": f"qps-n{n}-m{m}", "count": count, "n": n, "m": m, "seed": seed, "kappa": kappa, "format": _FORMAT}
-    return _assemble(cached_tensors(key, lambda: _draw(count, n, m, seed, kappa, workers), enabled=cache))
+    tensors = cached_tensors(key, lambda: _draw(count, n, m, seed, kappa), enabled=cache)
+    qp = QP(**{name: tensors[name] for name in ("A", "b", "C", "d")}, check=False)
+    return LabelledQPs(qp, tensors["x"], tensors["dual"], tensors["x_init"])
 
 
-def _draw(
-    count: int, n: int, m: int, seed: int, kappa: tuple[float, float] | None, workers: int | None
-) -> dict[str, Tensor]:
+def _draw(count: int, n: int, m: int, seed: int, kappa: tuple[float, float] | None) -> dict[str, Tensor]:
     qp = random_qp(count, n, m, kappa=kappa, seed=seed).to(torch.float32)
-    answer = solve_exact(qp, workers=workers)
+    answer = solve_exact(qp)
     unsolved = int((answer.status != "optimal").sum())
     expect(not unsolved, "seed", "problems that all have an answer", f"{unsolved} without one")
     start = feasible_start(qp, torch.Generator().manual_seed(seed))
     return {"A": qp.A, "b": qp.b, "C": qp.C, "d": qp.d, "x": answer.x, "dual": answer.dual, "x_init": start}
-
-
-def _assemble(tensors: dict[str, Tensor]) -> LabelledQPs:
-    fields = {name: tensors[name] for name in ("A", "b", "C", "d")}
-    return LabelledQPs(QP(**fields, check=False), tensors["x"], tensors["dual"], tensors["x_init"])
 
 
 def token_shape(n: int, m: int) -> tuple[int, int]:

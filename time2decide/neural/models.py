@@ -37,7 +37,7 @@ class TransformerConfig:
     position_std: float = 0.02  # of the learned positions at the start; 1 tells tokens apart from the first step on
 
     def __post_init__(self) -> None:
-        _validate_shape(self, "d_model", "layers", "heads", "ff_multiple")
+        validate_fields(self, count="n d_model layers heads ff_multiple", natural="m", share="dropout")
         validate_choice("attention", self.attention, ATTENTIONS)
         expect(not self.d_model % self.heads, "heads", f"a divisor of d_model = {self.d_model}", self.heads)
         validate_positive("position_std", self.position_std)
@@ -179,11 +179,6 @@ def initialise(model: nn.Module, generator: torch.Generator, *, position_std: fl
                 parameter.zero_()
 
 
-def _validate_shape(config: Any, *counts: str) -> None:
-    """Raise unless sizes are whole numbers and dropout is a probability below one."""
-    validate_fields(config, count=" ".join(("n", *counts)), natural="m", share="dropout")
-
-
 @dataclass(frozen=True)
 class MLPConfig:
     """Shape of the MLP; six blocks of widths 6, 6, 5, 5, 4 and 4 times d_model."""
@@ -194,7 +189,7 @@ class MLPConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        _validate_shape(self, "d_model")
+        validate_fields(self, count="n d_model", natural="m", share="dropout")
 
 
 class MLP(PretrainedModel):
@@ -247,7 +242,7 @@ class LSTMConfig:
     dropout: float = 0.1  # between the layers
 
     def __post_init__(self) -> None:
-        _validate_shape(self, "d_model", "layers")
+        validate_fields(self, count="n d_model layers", natural="m", share="dropout")
 
 
 class LSTM(PretrainedModel):
@@ -304,9 +299,9 @@ def save_model(model: nn.Module, path: str | Path, notes: Mapping[str, Any] | No
     raise InputError(f"model: expected one of {', '.join(ARCHITECTURES)}, found {type(model).__name__}")
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
+def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model of `save_model` in evaluation mode, and its notes."""
-    return load_checkpoint(path, {name: model for name, (model, _) in ARCHITECTURES.items()}, device=device)
+    return load_checkpoint(path, {name: model for name, (model, _) in ARCHITECTURES.items()})
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -67,13 +66,13 @@ def solve_neural(
     status = np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
     how, index = np.full(len(qp), EXACT, dtype="<U9"), usable.cpu().numpy()
     if index.any():
-        scaled, units = _scale(qp[usable])
+        scaled, x_unit, dual_unit = _scale(qp[usable])
         if polish and initial is not None:
             answer = _polished(scaled, _active_at(qp[usable], *(part[usable] for part in initial)), tol)
         else:
             found = _predict(scaled, model, depth)
             answer = _polished(scaled, found[1] > 0, tol) if polish else _judged(scaled, *found, tol)
-        x[usable], dual[usable] = (units.x * answer.x).to(qp.A), (units.dual * answer.dual).to(qp.A)
+        x[usable], dual[usable] = (x_unit * answer.x).to(qp.A), (dual_unit * answer.dual).to(qp.A)
         status[index], how[index] = answer.status, answer.how
     if polish and not index.all():
         exact = solve_exact(qp[~usable], tol=tol)
@@ -100,16 +99,16 @@ def _active_at(qp: QP, x: Tensor, dual: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predict(qp: QP, *, depth: int | None = None, checkpoint: Checkpoint = None) -> tuple[Tensor, Tensor]:
+def predict(qp: QP, *, checkpoint: Checkpoint = None) -> tuple[Tensor, Tensor]:
     """The network's x (batch, n) and dual (batch, m) in the precision of `qp`, as for a warm start.
 
     The problem is scaled in float64 before it is rounded to float32, so that its units do not matter.
     """
     _validate_class(qp)
     _refuse_unusable(qp, _definite(qp))
-    scaled, units = _scale(qp)
-    x, dual = _predict(scaled, load_solver(checkpoint, qp.A.device), depth)
-    return (units.x * x).to(qp.A), (units.dual * dual).to(qp.A)
+    scaled, x_unit, dual_unit = _scale(qp)
+    x, dual = _predict(scaled, load_solver(checkpoint, qp.A.device), None)
+    return (x_unit * x).to(qp.A), (dual_unit * dual).to(qp.A)
 
 
 @torch.no_grad()
@@ -123,15 +122,10 @@ def _predict(scaled: QP, model: EquivariantSolver, depth: int | None) -> tuple[T
     return x, dual
 
 
-class _Units(NamedTuple):
-    """x = units.x · x̂ and dual = units.dual · dual̂, from the scaled problem back to the given one."""
-
-    x: Tensor  # (batch, n)
-    dual: Tensor  # (batch, m)
-
-
-def _scale(qp: QP) -> tuple[QP, _Units]:
+def _scale(qp: QP) -> tuple[QP, Tensor, Tensor]:
     """The same problem in float64 with unit diagonal of A, unit rows of C, and b and d of order one.
+
+    Also the units t/r (batch, n) and t/w (batch, m) by which its answers are multiplied:
 
         Â = A/(rrᵀ),   Ĉ = C/(w rᵀ),   b̂ = b/(rt),   d̂ = d/(wt),   x = t·x̂/r,   dual = t·dual̂/w
 
@@ -147,7 +141,7 @@ def _scale(qp: QP) -> tuple[QP, _Units]:
     t = torch.cat([b, d], dim=-1).abs().amax(-1, keepdim=True)  # (batch, 1)
     t = torch.where(t > 0, t, 1.0)
     scaled = QP(qp.A / (r.unsqueeze(2) * r.unsqueeze(1)), b / t, C / w.unsqueeze(-1), d / t, check=False)
-    return scaled, _Units(t / r, t / w)
+    return scaled, t / r, t / w
 
 
 def _validate_class(qp: QP) -> None:

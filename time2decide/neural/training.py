@@ -128,13 +128,14 @@ class _Examples:
         return model(tokens), answers
 
 
-def predict(model: nn.Module, tokens: Tensor, *, batch: int = _EVALUATION_BATCH) -> Tensor:
+def predict(model: nn.Module, tokens: Tensor) -> Tensor:
     """x̂ (count, n) for tokens (count, tokens, entries), in evaluation mode, on the device of the model."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
     with torch.inference_mode():
-        answers = torch.cat([model(part.to(device)).to(tokens.device) for part in torch.split(tokens, batch)])
+        parts = torch.split(tokens, _EVALUATION_BATCH)
+        answers = torch.cat([model(part.to(device)).to(tokens.device) for part in parts])
     model.train(was_training)
     return answers
 
