@@ -244,19 +244,20 @@ def _dense(name: str, value: ArrayLike) -> np.ndarray:
 
 def _vector(name: str, value: ArrayLike) -> np.ndarray:
     """(k,) from (k,), or from a column or row of a matrix."""
-    array = _dense(name, value)
-    if array.ndim == 2 and 1 in array.shape:
-        array = array.ravel()
+    array = _flat(_dense(name, value))
     if array.ndim != 1:
         raise ProblemError(f"{name}: expected 1 dimension, found shape {array.shape}")
     return array
 
 
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.ravel() if array.ndim == 2 and 1 in array.shape else array
+
+
 def _limit(name: str, value: ArrayLike, n: int) -> np.ndarray | None:
     if value is None:
         return None
-    side = _dense(name, value)
-    side = side.ravel() if side.ndim == 2 and 1 in side.shape else side
+    side = _flat(_dense(name, value))
     if side.shape not in ((), (1,), (n,)):
         raise ProblemError(f"{name}: expected a number or shape ({n},), found {side.shape}")
     return np.broadcast_to(side, (n,))
@@ -272,10 +273,7 @@ def _pair(
         missing = matrix_name if matrix is None else vector_name
         raise ProblemError(f"{missing}: expected together with its other half ({matrix_name} and {vector_name})")
     rows = np.atleast_2d(_dense(matrix_name, matrix))
-    values = np.atleast_1d(_dense(vector_name, vector))
-    values = values.ravel() if values.ndim == 2 and 1 in values.shape else values
-    if values.ndim != 1:
-        raise ProblemError(f"{vector_name}: expected 1 dimension, found shape {values.shape}")
+    values = _vector(vector_name, np.atleast_1d(_dense(vector_name, vector)))
     if rows.shape != (len(values), n):
         raise ProblemError(f"{matrix_name}: expected shape ({len(values)}, {n}), found {rows.shape}")
     return rows, values

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from time2decide import InputError, Time2Decide, verify_decision
-from time2decide.markets.availability import Availability
 from time2decide.markets.constraints import Constraints, Limit
+from time2decide.markets.universe import Availability
 
 M = 8
 LATE, GONE, HALTED = 5, 6, 7

@@ -149,11 +149,11 @@ def spectrum(qp: QP) -> Spectrum:
     return Spectrum(largest, smallest, norm)
 
 
-def primal_step(qp: QP, given: ArrayLike, spec: Spectrum, *, limit: float) -> Tensor:
-    """γ (batch,): 1/L by default; given values must satisfy 0 < γ < 2/L (limit 2) or 0 < γ ≤ 1/L (limit 1)."""
-    if given is None:
+def primal_step(qp: QP, chosen: ArrayLike, spec: Spectrum, *, limit: float) -> Tensor:
+    """γ (batch,): 1/L by default; chosen ones must satisfy 0 < γ < 2/L (limit 2) or 0 < γ ≤ 1/L (limit 1)."""
+    if chosen is None:
         return 1 / spec.largest
-    step = per_instance("step_size", given, qp.b, (len(qp),), allow_negative=True).expand(len(qp))
+    step = per_instance("step_size", chosen, qp.b, (len(qp),), allow_negative=True).expand(len(qp))
     bound = limit / spec.largest
     slack = 1 + 1e-12 if limit == 1 else 1 - 1e-12
     wrong = (step <= 0) | (step > bound * slack)
@@ -167,13 +167,13 @@ def primal_step(qp: QP, given: ArrayLike, spec: Spectrum, *, limit: float) -> Te
     return step
 
 
-def dual_step(qp: QP, given: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor:
-    """η (batch,): 0.9 of the largest safe value by default; given values must satisfy both conditions."""
+def dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor:
+    """η (batch,): 0.9 of the largest safe value by default; chosen ones must satisfy both conditions."""
     gap = step * spec.constraint_norm.square()
     bound = torch.clamp(4 - 2 * step * spec.largest, max=1.0)  # on ηγ‖C‖²
-    if given is None:
+    if chosen is None:
         return torch.where(gap > 0, 0.9 * bound / gap.clamp_min(torch.finfo(gap.dtype).tiny), torch.ones_like(gap))
-    eta = per_instance("dual_step", given, qp.b, (len(qp),), allow_negative=True).expand(len(qp))
+    eta = per_instance("dual_step", chosen, qp.b, (len(qp),), allow_negative=True).expand(len(qp))
     product = eta * gap
     for limit, text in ((torch.ones_like(bound), "1"), (bound, "4 - 2*step_size*L")):
         wrong = (eta <= 0) | (product >= limit)

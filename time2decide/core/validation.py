@@ -73,20 +73,6 @@ def validate_finite(name: str, tensor: Tensor) -> None:
         raise InputError(f"{name}: expected finite numbers, found {tensor[where].item()} at index {where}")
 
 
-def validate_shape(name: str, tensor: Tensor, expected: tuple[int | None, ...], meaning: str) -> None:
-    """Raise unless the trailing dimensions of `tensor` are `expected` (None matches any size)."""
-    found = tuple(tensor.shape)
-    fits = len(found) == len(expected) and all(e is None or e == f for e, f in zip(expected, found, strict=True))
-    if not fits:
-        raise InputError(f"{name}: expected shape {meaning}, found {found}")
-
-
-def validate_vectors(name: str, tensor: Tensor) -> None:
-    """Raise unless `tensor` is (..., n) with n ≥ 1 and not an empty batch."""
-    if not tensor.dim() or not tensor.numel():
-        raise InputError(f"{name}: expected shape (..., n) with at least one entry, found {tuple(tensor.shape)}")
-
-
 def per_instance(
     name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...], *, allow_negative: bool = False
 ) -> Tensor:

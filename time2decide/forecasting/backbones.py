@@ -17,15 +17,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.validation import expect
+from time2decide.core.checkpoints import one_line
+from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.features import EXPERTS, window_features
-from time2decide.forecasting.timepfn import TimePFN, normalise
+from time2decide.forecasting.timepfn import TimePFN
+
+DECILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # levels of the quantiles of Chronos-Bolt and TimesFM
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,7 @@ class TimePFNBackbone(nn.Module):
 
     def encode(self, window: Tensor) -> Encoded:
         """The joint encoder over the patches of all channels."""
-        normal, mean, scale = normalise(self.scale * window, self.model.config.eps)
-        tokens = self.model.tokens(normal)  # (batch, N, patches, embed)
-        encoded = self.model.encode(tokens.flatten(1, 2)).view_as(tokens)
-        forecast = self.model.head(encoded.flatten(2)).mT * scale + mean  # (batch, horizon, N)
+        encoded, forecast = self.model.encoded_forecast(self.scale * window)
         return Encoded(encoded, forecast / self.scale)
 
 
@@ -120,6 +121,15 @@ def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
         yield seen
     finally:
         handle.remove()
+
+
+def load_weights(place: str, model: str, example: str, load: Callable[[str], Any]) -> Any:
+    """What another package loads from a folder or a name on the hub, or an `InputError`."""
+    expect(Path(place).is_dir() or place.count("/") == 1, "backbone", f"a folder or {example}", place)
+    try:
+        return load(place)
+    except Exception as error:  # whatever the library, the network or the server has to say
+        raise InputError(f"backbone: expected {model} at {place}, found {one_line(error)}") from None
 
 
 def load_backbone(name: str) -> Backbone:

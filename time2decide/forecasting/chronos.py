@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import one_line, save_foreign
+from time2decide.core.checkpoints import save_foreign
 from time2decide.core.files import write_text
 from time2decide.core.training import STATE, LoopConfig, Report, fit
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
-from time2decide.forecasting.backbones import Encoded, outputs_of
+from time2decide.forecasting.backbones import DECILES, Encoded, load_weights, outputs_of
 from time2decide.forecasting.pretraining import Pool, PretrainingConfig
 from time2decide.forecasting.timepfn import TimePFNConfig
 from time2decide.markets.oracle import WINDOW
-
-_LEVELS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 
 
 class ChronosBackbone(nn.Module):
@@ -47,10 +45,9 @@ class ChronosBackbone(nn.Module):
 
     def encode(self, window: Tensor) -> Encoded:
         """Tokens of the context (and of the future, for Chronos-2), median and quantiles."""
-        batch, time, count = window.shape
-        rows = window.mT.reshape(batch * count, time)  # (batch · N, time)
+        batch, _, count = window.shape
         with outputs_of(self.model.encoder) as seen:
-            predicted = self.model(rows, **self._groups(batch, count, window)).quantile_preds
+            predicted = self._run(window).quantile_preds
         hidden = seen[0][0]  # (batch · N, tokens, width)
         quantiles = predicted.reshape(batch, count, len(self.levels), self.horizon).permute(0, 2, 3, 1)
         middle = min(range(len(self.levels)), key=lambda k: abs(self.levels[k] - 0.5))
@@ -58,29 +55,22 @@ class ChronosBackbone(nn.Module):
 
     def loss(self, window: Tensor, target: Tensor) -> Tensor:
         """The model's own quantile loss on windows (batch, window, N) with what follows, (batch, horizon, N)."""
-        batch, time, count = window.shape
-        rows = window.mT.reshape(batch * count, time)
-        future = target[:, : self.horizon].mT.reshape(batch * count, -1)
-        name = "future_target" if self.grouped else "target"
-        loss: Tensor = self.model(rows, **{name: future}, **self._groups(batch, count, window)).loss
+        future = target[:, : self.horizon].mT.flatten(0, 1)  # (batch · N, horizon)
+        loss: Tensor = self._run(window, **{"future_target" if self.grouped else "target": future}).loss
         return loss
 
-    def _groups(self, batch: int, count: int, window: Tensor) -> dict[str, Tensor]:
-        """Chronos-2: the channels of one window form a group."""
-        if not self.grouped:
-            return {}
-        return {"group_ids": torch.arange(batch, device=window.device).repeat_interleave(count)}
+    def _run(self, window: Tensor, **options: Tensor) -> Any:
+        """The model on every channel; with Chronos-2 the channels of one window form a group."""
+        if self.grouped:
+            batch, _, count = window.shape
+            options["group_ids"] = torch.arange(batch, device=window.device).repeat_interleave(count)
+        return self.model(window.mT.flatten(0, 1), **options)  # of (batch · N, time)
 
 
 def load_chronos(place: str) -> ChronosBackbone:
     """The backbone of a folder or of a name on the hub, in evaluation mode."""
-    package = _package()
-    found = Path(place).is_dir() or place.count("/") == 1
-    expect(found, "backbone", "a folder or a name such as amazon/chronos-2", place)
-    try:
-        pipeline = package.BaseChronosPipeline.from_pretrained(place)
-    except Exception as error:  # whatever the library, the network or the server has to say
-        raise InputError(f"backbone: expected a Chronos model at {place}, found {one_line(error)}") from None
+    load = _package().BaseChronosPipeline.from_pretrained
+    pipeline = load_weights(place, "a Chronos model", "a name such as amazon/chronos-2", load)
     known = hasattr(pipeline.model, "chronos_config")
     expect(known, "backbone", "Chronos-Bolt or Chronos-2", f"{type(pipeline).__name__} at {place}")
     return ChronosBackbone(pipeline.model.float(), name=f"chronos:{place}").eval()
@@ -119,7 +109,7 @@ def tiny_chronos(config: TinyChronos | None = None) -> ChronosBackbone:
         "context_length": config.window,
         "input_patch_size": config.patch,
         "input_patch_stride": config.patch,
-        "quantiles": list(_LEVELS),
+        "quantiles": list(DECILES),
         "use_reg_token": True,
     }
     make = {"bolt": _tiny_bolt, "2": _tiny_two}[config.kind]
@@ -165,7 +155,7 @@ def train_chronos(
 
     loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle", clip_norm=1.0)
     settings = {"training": asdict(config), "model": backbone.name}
-    done = fit(backbone, loss, loop, state=folder / STATE, settings=settings, report=report)
+    done = fit(backbone, loss, loop, report, state=folder / STATE, settings=settings)
     save_foreign(folder, backbone.model.save_pretrained)
     notes = {"training": asdict(config), "start": backbone.name, "seconds": round(done.seconds)}
     write_text(folder / "training.json", json.dumps(notes, indent=2) + "\n")

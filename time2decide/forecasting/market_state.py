@@ -35,7 +35,6 @@ READS = ("own past",) * 4 + ("all assets", "kernel bank")  # what each forecast 
 LAGS = ((1, 0), (2, 1), (3, 2), (5, 0))  # residuals: means over the days t − a … t − b − 1
 TRENDS = ((21, 0), (63, 0), (252, 21))  # the same of standardised returns
 YOUNG = 10  # rows before the returns of an asset are standardised
-_MEMORY = max(first for first, _ in LAGS + TRENDS) + 1
 _STANDARDISE = (0.3, 0.4, 0.3)  # weights of the three fastest variances in the unit of z
 _CLIP = 6.0  # standard deviations: a crash counts, but not for all days that follow
 _RESIDUAL = 2  # index of the correlation half-life that residuals are made with

@@ -145,8 +145,7 @@ class Pool:
             drawn[b] = series[start : start + length]
         window, target, deviation = corrupt(drawn, model.window, config, rng)
         channels = rng.permutation(config.positions)[: config.channels]
-        parts = (torch.from_numpy(array).float() for array in (window, target, deviation))
-        inputs, targets, deviations = parts
+        inputs, targets, deviations = (torch.from_numpy(array).float() for array in (window, target, deviation))
         return Batch(inputs, targets, torch.from_numpy(channels), deviations)
 
     def _refresh(self, step: int) -> int:

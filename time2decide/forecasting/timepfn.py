@@ -133,7 +133,7 @@ class TimePFN(PretrainedModel):
         super().__init__()
         self.config = config = config or TimePFNConfig()
         self.filters = CausalFilters(config)
-        self.patch = _mlp(config.features * config.patch, config.patch_hidden, config.embed)
+        self.patch = mlp(config.features * config.patch, config.patch_hidden, config.embed)
         self.layers = nn.ModuleList([EncoderLayer(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.embed)
         self.head = make_head(config)
@@ -146,10 +146,14 @@ class TimePFN(PretrainedModel):
         if window.dim() != 3 or window.shape[1] != self.config.window:
             expected = f"(batch, {self.config.window}, channels)"
             raise InputError(f"window: expected shape {expected}, found {tuple(window.shape)}")
+        return self.encoded_forecast(window, channels)[1]
+
+    def encoded_forecast(self, window: Tensor, channels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The tokens after the encoder, (batch, N, patches, embed), and the forecast that is read from them."""
         normal, mean, scale = normalise(window, self.config.eps)
-        tokens = self.tokens(normal, channels)  # (batch, N, patches, embed)
+        tokens = self.tokens(normal, channels)
         encoded = self.encode(tokens.flatten(1, 2)).view_as(tokens)
-        return self.head(encoded.flatten(2)).mT * scale + mean  # (batch, horizon, N)
+        return encoded, self.head(encoded.flatten(2)).mT * scale + mean
 
     def tokens(self, normal: Tensor, channels: Tensor | None = None) -> Tensor:
         """Patch tokens with their positions, (batch, N, patches, embed), of a normalised window."""
@@ -199,7 +203,7 @@ class TimePFNForecaster:
 
 def make_head(config: TimePFNConfig) -> nn.Sequential:
     """The read-out of one channel: its patches' tokens, side by side -> its next `horizon` steps, normalised."""
-    return _mlp(config.patches * config.embed, config.head_hidden, config.horizon)
+    return mlp(config.patches * config.embed, config.head_hidden, config.horizon)
 
 
 def normalise(window: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,5 +228,6 @@ def _sinusoids(index: Tensor, width: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
-def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two linear layers with GELU between them."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))

@@ -147,11 +147,11 @@ def greedy_allocations(gradient: np.ndarray, p: np.ndarray, half: np.ndarray) ->
     """
     order = np.argsort(gradient, axis=-1, kind="stable")  # worst first
     sorted_gradient = np.take_along_axis(gradient, order, axis=-1)
-    held = np.take_along_axis(p, order, axis=-1)
-    for_sale = np.where(sorted_gradient < sorted_gradient[..., -1:], held, 0.0)
+    weights = np.take_along_axis(p, order, axis=-1)
+    for_sale = np.where(sorted_gradient < sorted_gradient[..., -1:], weights, 0.0)
     sold_before = np.cumsum(for_sale, axis=-1) - for_sale
     sold = np.clip(half[..., None] - sold_before, 0.0, for_sale)
-    kept = held - sold
+    kept = weights - sold
     kept[..., -1] += sold.sum(-1)
     answer: np.ndarray = np.empty_like(kept)
     np.put_along_axis(answer, order, kept, axis=-1)

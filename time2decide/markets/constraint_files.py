@@ -113,17 +113,16 @@ class _Reader:
             i = self.place[asset]  # an empty cell leaves what [weights] says
             lower[i], upper[i] = (lower[i] if low is None else low), (upper[i] if high is None else high)
         for asset, part in self.content.get("assets", {}).items():
-            i, where = self._index(asset, f"[assets.{asset}]"), f"[assets.{asset}]"
-            lower[i], upper[i] = (
-                self._number(part, "lower", where, lower[i]),
-                self._number(part, "upper", where, upper[i]),
-            )
+            where = f"[assets.{asset}]"
+            i = self._index(asset, where)
+            for bound, name in ((lower, "lower"), (upper, "upper")):
+                bound[i] = self._number(part, name, where, bound[i])
         for i, asset in enumerate(self.assets):
             found = f"lower {float(lower[i])!r} above upper {float(upper[i])!r}"
-            expect(lower[i] <= upper[i], f"{self.path.name}: bounds of {asset!r}", "lower ≤ upper", found)
+            self._expect(lower[i] <= upper[i], f"bounds of {asset!r}", "lower ≤ upper", found)
         least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)
         most = max(most, least) if "most" not in cash else most
-        expect(0 <= least <= most, f"{self.path.name}: [cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
+        self._expect(0 <= least <= most, "[cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
         exposure = self._number(weights, "exposure", "[weights]", 1.0)
         rate = self._number(cash, "return", "[cash]", 0.0)
         return Constraints(
@@ -135,50 +134,44 @@ class _Reader:
         for label, part in self.content.get("groups", {}).items():
             where = f"[groups.{label}]"
             marked = [asset for asset, row in self.table.items() if row[2] == label]
-            once = not (marked and "assets" in part)
-            expect(once, f"{self.path.name}: {where}", "its assets here or in the table", "both")
+            self._expect(not (marked and "assets" in part), where, "its assets here or in the table", "both")
             chosen = part.get("assets", marked)
             named = isinstance(chosen, list) and chosen and all(isinstance(one, str) for one in chosen)
             good = named and len(set(chosen)) == len(chosen)
-            expect(good, f"{self.path.name}: {where}", "a list of distinct assets", describe_value(chosen))
+            self._expect(good, where, "a list of distinct assets", describe_value(chosen))
             coefficients = np.zeros(len(self.assets))
             coefficients[[self._index(asset, where) for asset in chosen]] = 1.0
             found.append(self._limit(f"group {label}", coefficients, part, where))
         for label, part in self.content.get("exposures", {}).items():
-            where, given = f"[exposures.{label}]", part.get("coefficients")
-            expect(
-                isinstance(given, dict) and given,
-                f"{self.path.name}: {where}",
-                "coefficients by asset",
-                describe_value(given),
-            )
+            where, stated = f"[exposures.{label}]", part.get("coefficients")
+            named = isinstance(stated, dict) and stated
+            self._expect(named, where, "coefficients by asset", describe_value(stated))
             coefficients = np.zeros(len(self.assets))
-            for asset in given:
-                coefficients[self._index(asset, where)] = self._number(given, asset, where, 0.0)
+            for asset in stated:
+                coefficients[self._index(asset, where)] = self._number(stated, asset, where, 0.0)
             found.append(self._limit(f"exposure {label}", coefficients, part, where))
         return found
 
     def _limit(self, name: str, coefficients: np.ndarray, part: dict[str, Any], where: str) -> Limit:
         low, high = self._number(part, "lower", where, -np.inf), self._number(part, "upper", where, np.inf)
-        expect(np.isfinite([low, high]).any(), f"{self.path.name}: {where}", "a lower or an upper limit", "neither")
-        expect(low <= high, f"{self.path.name}: {where}", "lower ≤ upper", f"{low:g} and {high:g}")
+        self._expect(np.isfinite([low, high]).any(), where, "a lower or an upper limit", "neither")
+        self._expect(low <= high, where, "lower ≤ upper", f"{low:g} and {high:g}")
         return Limit(name, coefficients, low, high)
+
+    def _expect(self, fits: object, where: str, expected: str, found: object) -> None:
+        expect(fits, f"{self.path.name}: {where}", expected, found)
 
     def _index(self, asset: object, where: str) -> int:
         known = isinstance(asset, str) and asset in self.place
-        expect(known, f"{self.path.name}: {where}", "assets of the table of returns", describe_value(asset))
+        self._expect(known, where, "assets of the table of returns", describe_value(asset))
         return self.place[str(asset)]
 
     def _number(self, part: dict[str, Any], key: str, where: str, default: float) -> float:
         value = part.get(key, default)
         real = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
-        expect(real, f"{self.path.name}: {where} {key}", "a number", describe_value(value))
-        expect(
-            abs(value) <= sys.float_info.max or key not in part,
-            f"{self.path.name}: {where} {key}",
-            "a finite number",
-            describe_value(value),
-        )
+        self._expect(real, f"{where} {key}", "a number", describe_value(value))
+        finite = abs(value) <= sys.float_info.max or key not in part
+        self._expect(finite, f"{where} {key}", "a finite number", describe_value(value))
         return float(value)
 
     def _table(self, path: Path) -> dict[str, tuple[float | None, float | None, str]]:
@@ -187,13 +180,8 @@ class _Reader:
 
         validate_input_file(path)
         header, *rows = [[cell.strip() for cell in row] for row in read_cells(path)]
-        expected = "the columns asset,lower,upper and perhaps group"
-        expect(
-            header in (["asset", "lower", "upper"], ["asset", "lower", "upper", "group"]),
-            path.name,
-            expected,
-            ",".join(header)[:60],
-        )
+        known = header in (["asset", "lower", "upper"], ["asset", "lower", "upper", "group"])
+        expect(known, path.name, "the columns asset,lower,upper and perhaps group", ",".join(header)[:60])
         table: dict[str, tuple[float | None, float | None, str]] = {}
         for number, row in enumerate(rows, start=1):
             where = f"{path.name}: row {number}"
@@ -205,8 +193,8 @@ class _Reader:
         limited = self.content.get("groups", {})
         for asset, (*_, group) in table.items():  # a group without limits would silently mean nothing
             where, name = f"{path.name}: group of {asset!r}", self.path.name
-            known = f"one with limits in [groups.{group}] of a .toml file whose table is this file"
-            expect(not group or group in limited, where, known, f"{group!r} without any in {name}")
+            expected = f"one with limits in [groups.{group}] of a .toml file whose table is this file"
+            expect(not group or group in limited, where, expected, f"{group!r} without any in {name}")
         return table
 
     @staticmethod

@@ -105,32 +105,32 @@ class Constraints:
         """
         limits = [limit.scaled() for limit in self.limits]
         lower, upper = self.bounds(len(weights))
-        cash, held = self.exposure - weights.sum(), [limit.coefficients @ weights for limit in limits]
+        cash, values = self.exposure - weights.sum(), [limit.coefficients @ weights for limit in limits]
         off = [(lower - weights).max(), (weights - upper).max(), self.cash[0] - cash, cash - self.cash[1]]
-        off += [limit.low - value for limit, value in zip(limits, held, strict=True)]
-        off += [value - limit.high for limit, value in zip(limits, held, strict=True)]
+        off += [limit.low - value for limit, value in zip(limits, values, strict=True)]
+        off += [value - limit.high for limit, value in zip(limits, values, strict=True)]
         return float(max(*off, np.abs(weights - previous).sum() - turnover_l1))
 
-    def fix(self, held: np.ndarray, fixed: np.ndarray) -> Constraints:
-        """The same constraints with the weights of some assets, (m,) bool, fixed at those of `held`.
+    def fix(self, weights: np.ndarray, fixed: np.ndarray) -> Constraints:
+        """The same constraints with the weights of some assets, (m,) bool, fixed at those of `weights`.
 
-        Bounds of fixed assets wait, and so do limits on none but these if `held` breaks them.
+        Bounds of fixed assets wait, and so do limits on none but these if `weights` breaks them.
         """
-        lower, upper = self.bounds(len(held))
+        lower, upper = self.bounds(len(weights))
         limits = []
-        for one in self.limits_for(len(held)):
-            value, rounding = float(one.coefficients @ held), _BROKEN * one.size
+        for one in self.limits_for(len(weights)):
+            value, rounding = float(one.coefficients @ weights), _BROKEN * one.size
             met = one.low - rounding <= value <= one.high + rounding
             limits += [one] if met or one.coefficients[~fixed].any() else []
-        lower, upper = np.where(fixed, held, lower), np.where(fixed, held, upper)
+        lower, upper = np.where(fixed, weights, lower), np.where(fixed, weights, upper)
         return replace(self, lower=lower, upper=upper, limits=tuple(limits))
 
-    def among(self, held: np.ndarray, chosen: np.ndarray) -> Constraints:
-        """What is left of the constraints for some assets, (m,) bool, if the others keep the weights of `held`."""
-        lower, upper = self.bounds(len(held))
-        rest = np.where(chosen, 0.0, held)
+    def among(self, weights: np.ndarray, chosen: np.ndarray) -> Constraints:
+        """What is left of the constraints for some assets, (m,) bool, if the others keep the weights of `weights`."""
+        lower, upper = self.bounds(len(weights))
+        rest = np.where(chosen, 0.0, weights)
         limits = []
-        for one in self.limits_for(len(held)):
+        for one in self.limits_for(len(weights)):
             used = float(one.coefficients @ rest)
             limits.append(Limit(one.name, one.coefficients[chosen], one.low - used, one.high - used))
         names = tuple(name for name, kept in zip(self.assets, chosen, strict=True) if kept) if self.assets else ()

@@ -19,9 +19,9 @@ import pandas as pd
 from time2decide.core.digests import array_digest, digest, text_digest
 from time2decide.core.files import validate_input_file, write_text
 from time2decide.core.validation import InputError, describe_value, expect
-from time2decide.markets.availability import Availability
 from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem
 from time2decide.markets.tables import load_market
+from time2decide.markets.universe import Availability
 
 SCHEMA = "time2decide/decision/1"
 _ROUNDING = 1e-12  # of sums

@@ -75,22 +75,22 @@ class TurnoverFrontier:
     def utility_at(self, turnover_l1: ArrayLike) -> np.ndarray:
         """u of budgets (...): between two points the price is linear, so its integral is the trapezoid."""
         budgets = np.minimum(self._budgets(turnover_l1), self.turnover[-1])
-        last = np.searchsorted(self.turnover, budgets, side="right") - 1
-        after = np.clip(last + 1, 0, len(self.turnover) - 1)
-        t0, t1 = self.turnover[last], self.turnover[after]
-        share = np.where(t1 > t0, (budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0)
-        price = (1 - share) * self.price[last] + share * self.price[after]
-        return np.asarray(self.utility[last] + (budgets - t0) * (self.price[last] + price) / 2)
+        last, price = self._interpolated_price(budgets)
+        further = budgets - self.turnover[last]
+        return np.asarray(self.utility[last] + further * (self.price[last] + price) / 2)
 
     def price_at(self, turnover_l1: ArrayLike) -> np.ndarray:
         """θ of budgets (...): 0 beyond the last point; at a kink the price of the next unit."""
         budgets = self._budgets(turnover_l1)
+        return np.where(budgets >= self.turnover[-1], 0.0, self._interpolated_price(budgets)[1])
+
+    def _interpolated_price(self, budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The last point at or before each budget, and the price there, linear up to the next point."""
         last = np.searchsorted(self.turnover, budgets, side="right") - 1
         after = np.clip(last + 1, 0, len(self.turnover) - 1)
         t0, t1 = self.turnover[last], self.turnover[after]
         share = np.where(t1 > t0, (budgets - t0) / np.where(t1 > t0, t1 - t0, 1.0), 0.0)
-        inside = (1 - share) * self.price[last] + share * self.price[after]
-        return np.where(budgets >= self.turnover[-1], 0.0, inside)
+        return last, (1 - share) * self.price[last] + share * self.price[after]
 
     def _budgets(self, turnover_l1: ArrayLike) -> np.ndarray:
         """Budgets as an array; below the least turnover that is possible there is no portfolio."""
@@ -127,11 +127,8 @@ def turnover_frontier(
     if path is not None:  # it has a ridge: its points are solved anew
         solved = _refined(solve, np.unique(_measure(problem, path).turnover))
     else:
-        least = solve_portfolio(  # the fewest trades that meet the constraints
-            np.zeros(problem.mean.shape[1]), np.zeros(problem.mean.shape[1:] * 2), previous, risk_aversion=0.0,
-            turnover_l1=most, cost=1.0, constraints=constraints,
-        )  # fmt: skip
-        solved = solve(turnover_l1=np.linspace(float(least.turnover) * (1 + 1e-12) + 1e-13, most, _GRID))
+        fewest = fewest_trades(previous, constraints, most)
+        solved = solve(turnover_l1=np.linspace(fewest * (1 + 1e-12) + 1e-13, most, _GRID))
     free = solved.turnover_price <= 1e-15
     kept = slice(0, int(np.argmax(free)) + 1 if free.any() else len(free))
     risk = _risk(problem, solved.weights[kept])
@@ -142,6 +139,13 @@ def turnover_frontier(
     )  # fmt: skip
 
 
+def fewest_trades(previous: ArrayLike, constraints: Constraints | None, most: float) -> float:
+    """The turnover that the constraints force."""
+    m = np.shape(previous)[-1]
+    zero: dict[str, Any] = {"risk_aversion": 0.0, "turnover_l1": most, "cost": 1.0, "constraints": constraints}
+    return float(solve_portfolio(np.zeros(m), np.zeros((m, m)), previous, **zero).turnover)
+
+
 def _repaired(frontier: TurnoverFrontier, solve: Callable[..., PortfolioSolution]) -> TurnoverFrontier:
     """The frontier with points whose rounding shows solved afresh."""
     bad = np.flatnonzero(~(frontier.gap <= CERTIFIED))
@@ -149,13 +153,8 @@ def _repaired(frontier: TurnoverFrontier, solve: Callable[..., PortfolioSolution
         return frontier
     solved = solve(turnover_l1=frontier.turnover[bad])
     problem = replace(solved.problem, mean=solved.problem.mean[:1])
-    changed = {
-        "turnover": solved.turnover,
-        "price": solved.turnover_price,
-        "utility": solved.utility,
-        "gap": solved.gap,
-    }
-    changed |= {"weights": solved.weights, "risk": _risk(problem, solved.weights)}
+    changed = {"turnover": solved.turnover, "price": solved.turnover_price, "utility": solved.utility}
+    changed |= {"gap": solved.gap, "weights": solved.weights, "risk": _risk(problem, solved.weights)}
     changed["expected_return"] = solved.weights @ problem.mean[0]
     whole = {name: getattr(frontier, name).copy() for name in changed}
     for name, values in changed.items():

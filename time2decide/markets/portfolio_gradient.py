@@ -46,17 +46,17 @@ def portfolio_layer(
     like = mean
     tensors = [torch.as_tensor(value, dtype=like.dtype) for value in (mean, previous, risk_aversion, turnover_l1, cost)]
     factors = (covariance.loadings, covariance.specific) if isinstance(covariance, FactorCovariance) else (covariance,)
-    given: tuple[Any, ...] = tuple(torch.as_tensor(one, dtype=like.dtype) for one in factors)
-    rows = [one.shape[:-1] for one in (tensors[0], tensors[1], tensors[4])] + [given[0].shape[:-2]]
+    sigma: tuple[Any, ...] = tuple(torch.as_tensor(one, dtype=like.dtype) for one in factors)
+    rows = [one.shape[:-1] for one in (tensors[0], tensors[1], tensors[4])] + [sigma[0].shape[:-2]]
     try:
         lead = torch.broadcast_shapes(*rows, tensors[2].shape, tensors[3].shape)  # type: ignore[no-untyped-call]
         shapes = [(*lead, mean.shape[-1]), (*lead, mean.shape[-1]), lead, lead, (*lead, mean.shape[-1])]
         tensors = [one.expand(shape) for one, shape in zip(tensors, shapes, strict=True)]
     except RuntimeError:
-        found = ", ".join(str(tuple(one.shape)) for one in (*tensors, *given))
+        found = ", ".join(str(tuple(one.shape)) for one in (*tensors, *sigma))
         raise InputError(f"mean: expected shapes that fit those of the other arguments, found {found}") from None
     options = {"benchmark": benchmark, "constraints": constraints}
-    weights: Tensor = _Layer.apply(options, *tensors, *given)  # type: ignore[no-untyped-call]
+    weights: Tensor = _Layer.apply(options, *tensors, *sigma)  # type: ignore[no-untyped-call]
     return weights
 
 

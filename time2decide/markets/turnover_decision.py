@@ -231,18 +231,9 @@ def solve_rows(
     for row in range(len(q)):
         Q = Curvature(S[which[row]], B[which[row]], D[which[row]], factor[row])
         s, theta, nu, gap, count = solve_one(
-            Q,
-            q[row],
-            p[row],
-            lower[row],
-            upper[row],
-            cost[row],
-            budget[row],
-            cash[row],
-            exposure[row],
-            classes[row],
-            warm,
-        )
+            Q, q[row], p[row], lower[row], upper[row], cost[row], budget[row], cash[row], exposure[row],
+            classes[row], warm,
+        )  # fmt: skip
         weights[row], report[row, 0], report[row, 1], report[row, 2], report[row, 3] = s, theta, nu, gap, count
 
 

@@ -1,6 +1,7 @@
-"""A market whose assets come and go: who can be held at each step, and what it earns, when some returns are missing.
+"""A market whose assets come and go: who can be held and traded when some returns are missing, and what it earns.
 
-The rules, for a table of returns with NaN where an asset has none:
+`Availability` says it for one decision after the last row, `Universe` for every step of a backtest. The rules of the
+latter, for a table of returns with NaN where an asset has none:
 
 - **Listed late.** An asset enters once `window` rows have passed since its first return and 95 % of them were observed;
   before that it cannot be bought. Every strategy has the same rule, so all choose from the same assets.
@@ -14,22 +15,106 @@ The rules, for a table of returns with NaN where an asset has none:
   Where halted weights leave no portfolio that meets the rest, nothing is traded.
 
 Nothing else is filled in. A strategy sees the assets of the moment with complete windows.
+
+For one decision constraints and a benchmark are stated for all assets. An asset that cannot be traded keeps its weight:
+its bounds wait, and so do groups and exposures of such assets only. Other groups and exposures and the net exposure
+count it; what is left of them binds the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from time2decide.core.validation import InputError, expect, validate_count, validate_interval
-from time2decide.markets.availability import DELISTED, Availability
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.validation import looks_like_prices
 
-ENOUGH = 0.95  # share of the window that must have been observed before an asset is bought
+ENOUGH = 0.95  # share of the window that must have been observed before a backtest buys an asset
+DELISTED = 21  # rows without a return that mean delisted
+_BOUGHT = 63  # returns that an asset must have before one decision buys it
+_WHOLE = 0.8  # share of a shorter table that is enough
+_TOLERANCE = 1e-9  # of a bound
+
+
+@dataclass(frozen=True)
+class Availability:
+    """What can be done with each asset of a table with gaps, (m,) bool each.
+
+    delisted : no return in the last 21 rows; it is sold, and the proceeds go to the others in proportion
+    halted : no return on the last row; its weight stays
+    young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and its weight stays
+    """
+
+    delisted: np.ndarray
+    halted: np.ndarray
+    young: np.ndarray
+
+    @classmethod
+    def of(cls, returns: np.ndarray) -> Availability:
+        """From returns (time, m) with NaN where there are none."""
+        seen = np.isfinite(returns)
+        delisted = ~seen[-DELISTED:].any(axis=0)
+        enough = min(_BOUGHT, _WHOLE * len(seen))
+        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted)
+
+    @property
+    def known(self) -> np.ndarray:
+        """Assets that a decision is about."""
+        return ~(self.delisted | self.young)
+
+    def after_sales(self, previous: np.ndarray) -> np.ndarray:
+        """Current weights (..., m) after delisted assets are sold.
+
+        The proceeds go to those that can be traded, in proportion to their weights; to all known ones where
+        none can.
+        """
+        open_ = self.known & ~self.halted
+        open_ = open_ if open_.any() else self.known
+        weights = np.where(open_, np.maximum(previous, 0.0), 0.0)
+        total, even = weights.sum(-1, keepdims=True), np.broadcast_to(open_ / open_.sum(), weights.shape)
+        share = np.divide(weights, total, out=even.copy(), where=total > 0)
+        proceeds = previous[..., self.delisted].sum(-1, keepdims=True)
+        return np.asarray(np.where(self.delisted, 0.0, previous) + share * proceeds)
+
+    @property
+    def fixed(self) -> np.ndarray:
+        """Assets whose weight the decision does not change."""
+        return ~self.known | self.halted
+
+    def constraints(self, stated: Constraints | None, start: np.ndarray) -> Constraints:
+        """The constraints of all assets with those fixed that cannot be traded, from the weights after sales."""
+        return (LONG_ONLY if stated is None else stated).fix(start, self.fixed)
+
+    def outside(self, stated: Constraints | None, start: np.ndarray, names: Sequence[str]) -> list[str]:
+        """What waits until assets can be traded: those outside their bounds, and groups and exposures of them only."""
+        rules = LONG_ONLY if stated is None else stated
+        lower, upper = rules.bounds(len(start))
+        off = self.fixed & ((start < lower - _TOLERANCE) | (start > upper + _TOLERANCE))
+        kept = {one.name for one in self.constraints(stated, start).limits}
+        return [names[int(i)] for i in np.flatnonzero(off)] + [one.name for one in rules.limits if one.name not in kept]
+
+    def benchmark(self, stated: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
+        """The benchmark over all assets: what it has in unknown ones beyond `start` goes to the known in proportion."""
+        if stated is None:
+            return None
+        inside = np.where(self.known, stated, 0.0)
+        rest = float((stated - start)[~self.known].sum())
+        factor = 1.0 + rest / inside.sum() if (inside >= 0).all() and inside.sum() > _TOLERANCE else 1.0
+        return np.where(self.known, factor * stated, start)
+
+    def describe(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """Names by kind."""
+        kinds = {"delisted": self.delisted, "halted": self.halted, "young": self.young}
+        return {kind: [names[int(i)] for i in np.flatnonzero(mask)] for kind, mask in kinds.items()}
+
+
+def enough_assets(can: Availability) -> None:
+    """Raise unless a decision has a choice."""
+    expect((can.known & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
 
 
 @dataclass(frozen=True)

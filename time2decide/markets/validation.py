@@ -34,11 +34,11 @@ def validate_returns(
         returns = load_returns(returns, gaps=gaps).to_numpy()
     missing, filled = None, returns
     if gaps != "refuse":
-        given = as_tensor("returns", returns).detach().cpu().numpy()
-        missing = np.isnan(given)
-        found = f"what look like prices (median {np.median(given[~missing]):g})" if (~missing).any() else "no number"
-        expect((~missing).any() and not looks_like_prices(given[~missing]), "returns", "returns", found)
-        filled = np.where(missing, given.dtype.type(0), given)
+        numbers = as_tensor("returns", returns).detach().cpu().numpy()
+        missing = np.isnan(numbers)
+        found = f"what look like prices (median {np.median(numbers[~missing]):g})" if (~missing).any() else "no number"
+        expect((~missing).any() and not looks_like_prices(numbers[~missing]), "returns", "returns", found)
+        filled = np.where(missing, numbers.dtype.type(0), numbers)
     array = validate_real_returns(filled)
     expect(array.ndim == 2, "returns", "shape (time, assets)", array.shape)
     rows, assets = array.shape

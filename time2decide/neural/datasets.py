@@ -53,7 +53,7 @@ class LabelledQPs:
 
     @property
     def constrained(self) -> Tensor:
-        """Where at least one constraint holds the solution, (batch,) of bool: a multiplier is positive."""
+        """Where at least one constraint is active, (batch,) of bool: a multiplier is positive."""
         return (self.dual > 1e-6).any(-1)
 
 

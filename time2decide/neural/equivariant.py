@@ -107,7 +107,7 @@ class EquivariantSolver(PretrainedModel):
         x (batch, n) and dual (batch, m) ≥ 0; the predicted active set is dual > 0.
         """
         problem = self.dual_problem(A, b, C, d)
-        if torch.is_grad_enabled() and any(given.requires_grad for given in (A, b, C, d)):
+        if torch.is_grad_enabled() and any(data.requires_grad for data in (A, b, C, d)):
             _refuse_wrong_gradients(A, problem.X)
         dual = torch.zeros_like(d).unsqueeze(-1)  # (batch, m, 1)
         if C.shape[1]:

@@ -68,16 +68,16 @@ def evaluate(data: LabelledQPs, x: Tensor, dual: Tensor | None = None) -> dict[s
     """All measures of predictions x (batch, n), computed in float64.
 
     Multipliers that the model does not give are those of `estimated_dual`. Keys that end in ``_active`` are for
-    the instances whose solution is held by a constraint, those in ``_inactive`` for the others; their R² is taken
+    the instances with an active constraint, those in ``_inactive`` for the others; their R² is taken
     around the mean of that part.
     """
     qp, truth, x = data.qp.to(torch.float64), data.x.double(), x.double().cpu()
     _same_shape(x, truth)
-    held = data.constrained
+    active = data.constrained
     errors, excess, gap = nmse(x, truth), violation(qp, x), objective_gap(qp, x, truth)
     residual = kkt(qp, x, estimated_dual(qp, x) if dual is None else dual.double().cpu()).worst
-    row = {"r2": r2_score(x, truth), "mse": (x - truth).square().mean().item(), "active_share": _mean(held.double())}
-    for part, chosen in (("", torch.ones_like(held)), ("_active", held), ("_inactive", ~held)):
+    row = {"r2": r2_score(x, truth), "mse": (x - truth).square().mean().item(), "active_share": _mean(active.double())}
+    for part, chosen in (("", torch.ones_like(active)), ("_active", active), ("_inactive", ~active)):
         if part and bool(chosen.any()):
             row["r2" + part] = r2_score(x[chosen], truth[chosen])
         if bool(chosen.any()):

@@ -11,19 +11,17 @@ import pandas as pd
 
 from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
-from time2decide.markets.frontier import turnover_frontier
+from time2decide.markets.frontier import fewest_trades, turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.decision_record import by_asset, stated_problem
 from time2decide.policy.episodes import SEEN_RISKS
-from time2decide.policy.explanation import explain, noise_curve, uncertainty
+from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
-from time2decide.simulation.metrics import stationary_bootstrap
 
 _TOLERANCE = 1e-9  # of the constraints
 _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are shown, and drawn
 _MOST_TURNOVER = 2.0  # everything sold and bought anew
-_MEMBERS, _RESAMPLED, _BLOCK = 24, 1000, 63.0  # of the ensemble of the market policy: size, rows, mean block
 _SHOWN = 5  # names in a list before it is cut short
 _GAPS = {
     "delisted": "Sold, no return in the last 21 rows",
@@ -124,13 +122,14 @@ def describe_decision(
             facts["gap_notes"] = [f"{_GAPS[kind]}: {listed(found)}." for kind, found in facts["gaps"].items() if found]
         facts["input"] |= {"window": len(table), "history": "years"}
         if with_uncertainty:
-            facts["uncertainty"] = _market_uncertainty(network, table.to_numpy(), decision, names, seed, constraints)
+            found = market_uncertainty(network, decision, table.to_numpy(), constraints, seed=seed)
+            facts["uncertainty"] = _deviations(found, names, seed)
         return facts
     alone = not (decision.solution is not None and (with_uncertainty or with_explanation))
     expect(alone, "explain", "neither reasons nor uncertainty with constraints, costs or a benchmark", "both")
     facts |= {"target": by_asset(names, decision.target), "forecast_error": by_asset(names, decision.forecast_error)}
     if with_uncertainty:
-        facts["uncertainty"] = _uncertainty(network, decision, names, seed)
+        facts["uncertainty"] = _deviations(uncertainty(network, decision, seed=seed), names, seed)
     if with_explanation:
         facts["explanation"] = _explanation(network, decision, names, seed)
     strategy = network.strategy()
@@ -161,7 +160,8 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
 def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
     """What is traded, what it promises, and whether it is allowed."""
     weights, before = decision.weights, decision.previous
-    excess = np.abs(weights - decision.start).sum() - decision.turnover_l1
+    within = np.abs(weights - decision.start).sum() <= decision.turnover_l1 + _TOLERANCE
+    excess = decision.constraints.excess(weights, decision.start, decision.turnover_l1)
     return {
         "weights": by_asset(names, weights),
         "previous": by_asset(names, before),
@@ -178,33 +178,25 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
-            "turnover_within_budget": bool(excess <= _TOLERANCE),
-            "satisfied": bool(abs(weights.sum() - 1) < _TOLERANCE and weights.min() >= 0 and excess <= _TOLERANCE),
+            "turnover_within_budget": bool(within),
+            "satisfied": bool(excess <= _TOLERANCE),
         },
     }
 
 
 def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
-    """What certifies an exact portfolio, and whether it meets its constraints."""
+    """What certifies an exact portfolio, and where it stands in its constraints."""
     solution, weights, constraints = decision.solution, decision.weights, decision.constraints
     assert solution is not None
     active = {}
     if decision.benchmark is not None:
-        for name, held in (("active_risk", weights), ("active_risk_previous", decision.previous)):
-            distance = held - decision.benchmark
+        for name, portfolio in (("active_risk", weights), ("active_risk_previous", decision.previous)):
+            distance = portfolio - decision.benchmark
             active[name] = float(max(distance @ decision.covariance @ distance, 0.0) ** 0.5)
-    excess = constraints.excess(weights, decision.start, decision.turnover_l1)
-    within = np.abs(weights - decision.start).sum() <= decision.turnover_l1 + _TOLERANCE
     return {
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
         "active": _active(decision),
-        "constraints": {
-            "sum": float(weights.sum()),
-            "smallest_weight": float(weights.min()),
-            "turnover_within_budget": bool(within),
-            "satisfied": bool(excess <= _TOLERANCE),
-        },
         "exact": {
             "utility": float(solution.utility),
             "gap": float(solution.gap),
@@ -243,7 +235,7 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
     options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": decision.cost_bps / 1e4 / days}
     options["benchmark"] = None if decision.benchmark is None else decision.benchmark[known]
     options["constraints"] = constraints
-    fewest = _fewest_trades(previous, constraints)
+    fewest = 0.0 if constraints is None else fewest_trades(previous, constraints, _MOST_TURNOVER)
     if constraints is None or not (constraints.limits or fewest > _TOLERANCE):
         path = turnover_frontier(*data, most=_MOST_TURNOVER, **options)
         stop, gap = path.stops_paying_at, float(path.gap.max())
@@ -263,43 +255,7 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
     return {"stops_paying_at": stop, "largest_gap": gap, "points": points, "curve": curve}
 
 
-def _fewest_trades(previous: np.ndarray, constraints: Constraints | None) -> float:
-    """The turnover that the constraints force."""
-    if constraints is None:
-        return 0.0
-    m = len(previous)
-    options: dict[str, Any] = {"risk_aversion": 0.0, "turnover_l1": _MOST_TURNOVER, "cost": 1.0}
-    solved = solve_portfolio(np.zeros(m), np.zeros((m, m)), previous, constraints=constraints, **options)
-    return float(solved.turnover)
-
-
-def _market_uncertainty(
-    network: Time2Decide,
-    returns: np.ndarray,
-    decision: MarketDecision,
-    names: list[str],
-    seed: int,
-    constraints: Constraints | None,
-) -> dict[str, Any]:
-    """Standard deviations over histories of blocks drawn from the last years."""
-    recent = returns[-_RESAMPLED:]
-    places = stationary_bootstrap(len(recent), _MEMBERS, min(_BLOCK, float(len(recent))), np.random.default_rng(seed))
-    given: dict[str, Any] = {"cost": decision.cost_bps / 1e4, "constraints": constraints}
-    given["benchmark"] = decision.benchmark
-    weights, means = network.decide_batch(
-        recent[places], decision.previous, decision.turnover_l1, decision.risk_aversion, **given
-    )
-    return {
-        "weights": by_asset(names, weights.std(axis=0, ddof=1)),
-        "forecast": by_asset(names, means.std(axis=0, ddof=1)),
-        "forecast_return": float((means @ decision.weights).std(ddof=1)),
-        "members": _MEMBERS,
-        "seed": seed,
-    }
-
-
-def _uncertainty(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
-    found = uncertainty(network, decision, seed=seed)
+def _deviations(found: Uncertainty, names: list[str], seed: int) -> dict[str, Any]:
     return {
         "weights": by_asset(names, found.weights),
         "forecast": by_asset(names, found.forecast),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from torch import Tensor
 
 from time2decide.core.validation import validate_count
 from time2decide.forecasting.features import LAGS, WindowFeatures, lag_forecast, window_features
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import WINDOW
+from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import MEMORY, Decision, Time2Decide
 from time2decide.policy.network import Policy, PolicyInput
 from time2decide.qp.projections import project_portfolio
@@ -26,6 +29,7 @@ from time2decide.simulation.metrics import stationary_bootstrap
 
 NOISE_LEVELS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # standard deviations of the added noise, in those of each asset
 _BLOCK = 8.0  # mean length of the blocks of resampled residuals
+_MARKET_MEMBERS, _MARKET_ROWS, _MARKET_BLOCK = 24, 1000, 63.0  # of `market_uncertainty`: ensemble, rows, mean block
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,8 @@ class Explanation:
     covariance : Σ_j |∂φ/∂C_ij · C_ij| + |∂φ/∂ log σ_i|
         How much rests on row i of the covariance: its correlations, those of its forecast errors, and its scale.
     hindsight : float
-        ℓ1 change of the decision if the network did not see what would have been best before, and read the weights
-        held instead; 0 for a network that reads those anyway.
+        ℓ1 change of the decision if the network did not see what would have been best before, and read its own
+        weights instead; 0 for a network that reads those anyway.
     """
 
     pull: np.ndarray
@@ -134,13 +138,23 @@ def uncertainty(model: Time2Decide, decision: Decision, *, members: int = 48, se
     """
     validate_count("members", members, least=2)
     histories = resample(decision.returns, members, np.random.default_rng(seed))
-    weights, forecast = _decide(model, decision, histories)
-    return Uncertainty(
-        weights.std(axis=0, ddof=1),
-        forecast.std(axis=0, ddof=1),
-        float((forecast @ decision.weights).std(ddof=1)),
-        members,
-    )
+    return _deviations(*_decide(model, decision, histories), decision)
+
+
+def market_uncertainty(
+    model: Time2Decide, decision: MarketDecision, returns: np.ndarray, constraints: Constraints | None, *, seed: int = 0
+) -> Uncertainty:
+    """The uncertainty of a decision of the market policy, over histories of blocks drawn from its last years."""
+    recent = returns[-_MARKET_ROWS:]
+    block = min(_MARKET_BLOCK, float(len(recent)))
+    places = stationary_bootstrap(len(recent), _MARKET_MEMBERS, block, np.random.default_rng(seed))
+    terms: dict[str, Any] = {"cost": decision.cost_bps / 1e4, "benchmark": decision.benchmark}
+    return _deviations(*_decide(model, decision, recent[places], constraints=constraints, **terms), decision)
+
+
+def _deviations(weights: np.ndarray, forecast: np.ndarray, decision: Decision | MarketDecision) -> Uncertainty:
+    portfolio = float((forecast @ decision.weights).std(ddof=1))
+    return Uncertainty(weights.std(axis=0, ddof=1), forecast.std(axis=0, ddof=1), portfolio, len(weights))
 
 
 def noise_curve(
@@ -177,11 +191,13 @@ def noise_curve(
     return rows
 
 
-def _decide(model: Time2Decide, decision: Decision, histories: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return model.decide_batch(histories, decision.previous, decision.turnover_l1, decision.risk_aversion)
+def _decide(
+    model: Time2Decide, decision: Decision | MarketDecision, histories: np.ndarray, **terms: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    return model.decide_batch(histories, decision.previous, decision.turnover_l1, decision.risk_aversion, **terms)
 
 
-def resample(returns: np.ndarray, members: int, rng: np.random.Generator, block: float = _BLOCK) -> np.ndarray:
+def resample(returns: np.ndarray, members: int, rng: np.random.Generator) -> np.ndarray:
     """Perturbed histories (members, time, m): what a regression on the past explains stays, residuals are redrawn.
 
     Residuals are drawn for all assets together, so that their correlations stay, in blocks of geometric length
@@ -195,7 +211,7 @@ def resample(returns: np.ndarray, members: int, rng: np.random.Generator, block:
     standard = torch.from_numpy(((recent - level) / scale).T.copy())  # (m, time)
     residuals = lag_forecast(standard, lags).residuals.numpy().T * scale  # (time − lags, m)
     fitted = recent[lags:] - residuals
-    places = stationary_bootstrap(time - lags, members, block, rng)  # (members, time − lags)
+    places = stationary_bootstrap(time - lags, members, _BLOCK, rng)  # (members, time − lags)
     drawn = fitted + (residuals - residuals.mean(axis=0))[places]
     kept = np.broadcast_to(recent[:lags], (members, lags, m))
     return np.maximum(np.concatenate([kept, drawn], axis=1), -1.0)

@@ -9,8 +9,8 @@ import numpy as np
 
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.availability import Availability, enough_assets
 from time2decide.markets.constraints import Constraints
+from time2decide.markets.universe import Availability, enough_assets
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, market_decision
 from time2decide.policy.market_policy import MarketPolicy
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
-from time2decide.markets.availability import Availability
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.universe import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, continues
@@ -236,13 +236,13 @@ def market_decision(
     mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
     sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
     days = float(answer.days[0])
-    given: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
-    given |= {"constraints": constraints, "benchmark": benchmark}
-    solution = solve_portfolio(mean, sigma, previous, **given)
+    terms: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
+    terms |= {"constraints": constraints, "benchmark": benchmark}
+    solution = solve_portfolio(mean, sigma, previous, **terms)
     return MarketDecision(
         weights=solution.weights,
         previous=previous,
-        without_forecasts=solve_portfolio(prior, sigma, previous, **given).weights,
+        without_forecasts=solve_portfolio(prior, sigma, previous, **terms).weights,
         mean=mean,
         prior=prior,
         signal=mean - prior,

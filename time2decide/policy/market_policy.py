@@ -35,6 +35,7 @@ from time2decide.forecasting.market_state import (
     effective_rows,
     record_rows,
 )
+from time2decide.forecasting.timepfn import mlp
 
 SEES = ("all", "correlations", "variances", "none")
 _YEAR = 252.0
@@ -136,10 +137,10 @@ class MarketPolicy(PretrainedModel):
         w, h = config.width, config.hidden
         vols, corrs = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES)
         asset, context = vols + corrs + 1, 2 + corrs + vols + corrs
-        self.enter = _mlp(asset + context, h, w)
-        self.layers = nn.ModuleList(_mlp(4 * w, h, w) for _ in range(config.layers))
+        self.enter = mlp(asset + context, h, w)
+        self.layers = nn.ModuleList(mlp(4 * w, h, w) for _ in range(config.layers))
         self.to_volatility = nn.Linear(w, vols)
-        self.to_market = _mlp(w + context, h, corrs + 2)
+        self.to_market = mlp(w + context, h, corrs + 2)
         with torch.no_grad():  # the untrained network is the rule
             last = self.to_market[-1]
             assert isinstance(last, nn.Linear)
@@ -244,10 +245,6 @@ def holding_days(batch: MarketBatch, followed: Tensor) -> Tensor:
     days = (_DAYS / relative_risk).clamp_max(_MOST_DAYS).log() + (1 - varying) * math.log(_CONSTANT_RISK)
     days = days + followed * (math.log(_LASTS) - days).clamp_max(0.0)
     return days.clamp(0.0, math.log(_YEAR)).exp()
-
-
-def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
 
 
 def _repeat(context: Tensor, volatility: Tensor) -> Tensor:

@@ -161,10 +161,10 @@ def train_market_policy(
         Real universes to train on, without gaps; the prior alone unless given.
     """
     real: list[TrainingMarket] = []
-    for name, given in (universes or {}).items():
-        if isinstance(given, np.ndarray) and (given.ndim != 2 or len(given) < 400 or not np.isfinite(given).all()):
-            raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {given.shape}")
-        real += real_markets(name, given, config) if isinstance(given, np.ndarray) else given
+    for name, table in (universes or {}).items():
+        if isinstance(table, np.ndarray) and (table.ndim != 2 or len(table) < 400 or not np.isfinite(table).all()):
+            raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {table.shape}")
+        real += real_markets(name, table, config) if isinstance(table, np.ndarray) else table
     pools = [pool for pool in (prior_markets(config), real) if pool]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -178,7 +178,7 @@ def train_market_policy(
 
     loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
-    tables = {name: given for name, given in (universes or {}).items() if isinstance(given, np.ndarray)}
+    tables = {name: table for name, table in (universes or {}).items() if isinstance(table, np.ndarray)}
     settings["data"] = {name: digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
     progress = fit(policy, loss, loop, report, state=Path(out) / STATE, settings=settings)
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
@@ -203,8 +203,8 @@ def policy_path(
             answer = pose_days(policy, [(market, days)], risk_aversion * one, cost * one)
         mean, sigma, last = (part.double().numpy() for part in (answer.mean, answer.covariance, answer.days))
         for k, day in enumerate(days):
-            given = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
-            solution = solve_portfolio(mean[k], sigma[k], current, **given, start=solution)
+            terms = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
+            solution = solve_portfolio(mean[k], sigma[k], current, **terms, start=solution)
             traded[day] = np.abs(solution.weights - current).sum()
             net[day] = (1 - cost * traded[day]) * (1 + solution.weights @ returns[day]) - 1
             current = solution.weights * (1 + returns[day])

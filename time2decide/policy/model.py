@@ -71,7 +71,7 @@ class PolicyStrategy:
         return self.target(self.output(self.inputs(observation)), observation)
 
     def inputs(self, observation: Observation) -> PolicyInput:
-        """What the network is given, (series · budgets) decisions."""
+        """What the network sees, (series · budgets) decisions."""
         history = observation.oracle_history() if self.wants_hindsight else observation.allocations
         n, k = history.shape[:2]
         return PolicyInput(
@@ -136,7 +136,7 @@ class Decision:
     forecast, forecast_error : of the next returns, and its standard error
     covariance : (m, m) empirical, of the window
     returns : (time, m) the history
-    observation, inputs : what the strategy saw, and what the network was given
+    observation, inputs : what the strategy saw, and what the network read
     solution : with constraints, costs or a benchmark, the exact portfolio for the forecasts, its prices and its gap
     constraints, benchmark, cost_bps : that it was solved with
     """
@@ -305,8 +305,8 @@ class Time2Decide:
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
-        state, held = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
-        return replace(decide_market(self.policy, state, array, held, gamma, risk, cost, **terms), origin=origin)
+        state, current = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
+        return replace(decide_market(self.policy, state, array, current, gamma, risk, cost, **terms), origin=origin)
 
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]

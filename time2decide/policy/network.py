@@ -25,6 +25,7 @@ from torch.nn import functional
 from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import validate_choice
 from time2decide.forecasting.features import EXPERTS, WindowFeatures
+from time2decide.forecasting.timepfn import mlp
 
 #: What the model sees beside standardised windows: nothing (then it is SFT), correlations, standard deviations and
 #: means, standard deviations and correlations, all three.
@@ -103,9 +104,9 @@ class Policy(PretrainedModel):
         self.config = config = config or PolicyConfig()
         d, k = config.width, config.comparisons
         inputs = (5 + EXPERTS) + 3 + HISTORY + 5 + 2 * EXPERTS + 2 * 3 * k
-        self.gate = _mlp(2 * EXPERTS + 2, 16, EXPERTS + 1)
+        self.gate = mlp(2 * EXPERTS + 2, 16, EXPERTS + 1)
         self.sharpness = nn.Parameter(torch.linspace(-1.0, 2.0, k).exp())
-        self.embed = _mlp(inputs, 2 * d, d)
+        self.embed = mlp(inputs, 2 * d, d)
         self.relation = nn.Linear(k + 4, config.layers * config.heads, bias=False)
         self.blocks = nn.ModuleList(_Block(d, config.heads) for _ in range(config.layers))
         self.norm = nn.LayerNorm(d)
@@ -159,7 +160,7 @@ class Policy(PretrainedModel):
         """Weights of the experts, (n, m, experts), and a factor for the standard error, (n, m)."""
         disagreement = view.forecasts[..., :1] - view.forecasts[..., 1:]
         features = torch.cat(
-            [view.deviations.log(), view.raw_deviations.log(), _squash(disagreement), view.dispersion], dim=-1
+            [view.deviations.log(), view.raw_deviations.log(), torch.asinh(disagreement), view.dispersion], dim=-1
         )
         out = self.gate(features)
         shares = torch.softmax(out[..., :EXPERTS] - 2 * view.deviations.log(), dim=-1)
@@ -176,9 +177,10 @@ class Policy(PretrainedModel):
         return wins, torch.cat([worse, rank, best.clamp_min(-4.0)], dim=-1)
 
     def _inputs(self, view: _View, observation: PolicyInput, forecast: Tensor, deviation: Tensor) -> Tensor:
+        """What an asset's token is made of, (n, m, features); asinh keeps sign and order of large values."""
         own = torch.stack([forecast, view.recent[..., 0], view.recent[..., 1], view.ahead, view.risk], dim=-1)
         both = torch.cat([own, view.forecasts], dim=-1)
-        relative = _squash(both - both.mean(1, keepdim=True))
+        relative = torch.asinh(both - both.mean(1, keepdim=True))
         scale = torch.stack([view.log_scale, view.level, deviation.log()], dim=-1)
         gamma = observation.turnover_l1
         common = torch.stack(
@@ -193,7 +195,9 @@ class Policy(PretrainedModel):
         )
         shared = common[:, None].expand(*forecast.shape, -1)  # (n, m, 5)
         experts = torch.cat([view.deviations.log(), view.raw_deviations.log()], dim=-1)
-        return torch.cat([relative, _squash(scale), 4 * observation.allocations, shared, _squash(experts)], dim=-1)
+        return torch.cat(
+            [relative, torch.asinh(scale), 4 * observation.allocations, shared, torch.asinh(experts)], dim=-1
+        )
 
     def _bias(self, wins: Tensor, seen: Tensor, view: _View, current: Tensor) -> Tensor:
         """Attention biases of every layer and head, (layers, n, heads, m, m)."""
@@ -244,7 +248,7 @@ class _Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.mlp = _mlp(width, 2 * width, width)
+        self.mlp = mlp(width, 2 * width, width)
 
     def forward(self, h: Tensor, bias: Tensor) -> Tensor:
         n, m, d = h.shape
@@ -287,15 +291,6 @@ def _comparisons(gradient: Tensor, deviation: Tensor, innovation: Tensor) -> Ten
     variance = squares[:, :, None] + squares[:, None] - 2 * innovation * pair
     difference = gradient[:, :, None] - gradient[:, None]
     return (difference / variance.clamp_min(1e-4).sqrt()).clamp(-30.0, 30.0)
-
-
-def _squash(x: Tensor) -> Tensor:
-    """Large values keep their sign and order without blowing up the network."""
-    return torch.asinh(x)
-
-
-def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
 
 
 def _initialise(model: nn.Module, generator: torch.Generator | None) -> None:

@@ -335,28 +335,9 @@ def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved, begi
     for t in range(begin, end):
         point, s = x[t], t if boxed else 0
         q = _solve(
-            A[t],
-            b[t],
-            C[t],
-            d[t],
-            E[t],
-            f[t],
-            lb[s],
-            ub[s],
-            boxed,
-            J,
-            L,
-            R,
-            point,
-            size,
-            y,
-            r,
-            z,
-            dv,
-            normal,
-            active,
-            used,
-        )
+            A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], boxed,
+            J, L, R, point, size, y, r, z, dv, normal, active, used,
+        )  # fmt: skip
         solved[t] = False
         if q < 0:
             continue

@@ -53,19 +53,10 @@ class Arrays(NamedTuple):
             exact = tensor.dtype is torch.float64 and tensor.device.type == "cpu"
             return np.asarray((tensor if exact else tensor.cpu().double()).numpy())
 
-        A, b, C, d = (array(name, ()) for name in ("A", "b", "C", "d"))
-        return cls(
-            A,
-            b,
-            C,
-            d,
-            array("E", (0, n)),
-            array("f", (0,)),
-            array("lb", (n,), -np.inf),
-            array("ub", (n,), np.inf),
-            array("l1_penalty", ()),
-            array("l1_radius", (), np.inf),
-        )
+        data = [array(name, ()) for name in ("A", "b", "C", "d")]
+        bounds = array("lb", (n,), -np.inf), array("ub", (n,), np.inf)
+        sparse = array("l1_penalty", ()), array("l1_radius", (), np.inf)
+        return cls(*data, array("E", (0, n)), array("f", (0,)), *bounds, *sparse)
 
     def at(self, index: np.ndarray | slice) -> Arrays:
         """The problems at `index`."""
@@ -144,11 +135,11 @@ class OptimalityRule:
         gradient, terms = product + p.b, times(self.A, size) + self.b
         worth = size * (np.abs(product) + self.b)  # what the objective is summed from
         excuse = terms  # what the gradient is compared with
-        worst, gap, held = np.zeros(len(x)), np.zeros(len(x)), np.ones(len(x), dtype=bool)
+        worst, gap, tight = np.zeros(len(x)), np.zeros(len(x)), np.ones(len(x), dtype=bool)
         if self.bounded:
             worst = np.maximum(_share(p.lb - x, self.lb + size), _share(x - p.ub, self.ub + size))
             slack = np.where(box > 0, p.ub - x, np.where(box < 0, x - p.lb, 0.0))
-            held, gap = _pulled(box, slack, rounding * size)
+            tight, gap = _pulled(box, slack, rounding * size)
             gradient, excuse = gradient + box, excuse + np.abs(box)
         misses: list[tuple[np.ndarray, np.ndarray] | None] = [None, None]
         for i, (matrix, sizes, bound, dual) in enumerate(((p.C, self.C, p.d, rows), (p.E, self.E, p.f, equal))):
@@ -159,7 +150,7 @@ class OptimalityRule:
             slack, reach = bound - times(matrix, x), np.abs(bound) + times(sizes, size)
             misses[i] = (np.abs(slack) if i else -slack), reach
             at, more = _pulled(dual, slack, rounding * reach)
-            held, gap = held & at, gap + more
+            tight, gap = tight & at, gap + more
         if p.sparse:
             level, total = _l1_level(p, x, gradient), size.sum(-1)
             gradient = _l1_residual(x, gradient, level)
@@ -168,7 +159,7 @@ class OptimalityRule:
             worst = np.maximum(worst, _share((total - p.radius)[:, None], reach[:, None]))
             gap = gap + np.where(level > p.penalty, (level - p.penalty) * np.abs(p.radius - total), 0.0)
         left = np.abs(gradient)
-        exact = held & (left <= rounding * terms).all(-1)
+        exact = tight & (left <= rounding * terms).all(-1)
         gap = _share((gap + (size * left).sum(-1))[:, None], worth.sum(-1)[:, None])
         worst = np.where(exact, worst, np.maximum(worst, gap))
         worst = np.where((rows >= 0).all(-1) & np.isfinite(x).all(-1), worst, np.inf)

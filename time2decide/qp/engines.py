@@ -362,13 +362,13 @@ def inexactness(
     does not touch the others.
     """
 
-    def spread(values: np.ndarray) -> np.ndarray:
+    def rounding_in_part(values: np.ndarray) -> np.ndarray:
         top = np.zeros(len(parts))
         np.maximum.at(top, parts, values)
         return _ROUNDING * top[parts]
 
     size = np.abs(x)
-    return spread(size / unit) * unit, spread((np.abs(A) @ size + np.abs(b)) * unit) / unit
+    return rounding_in_part(size / unit) * unit, rounding_in_part((np.abs(A) @ size + np.abs(b)) * unit) / unit
 
 
 def rounding_floor(rule: OptimalityRule, point: Point, unit: np.ndarray, parts: np.ndarray) -> Floor:
@@ -453,9 +453,9 @@ def _active_set(p: Arrays, point: Point, units: Units) -> _Active:
     low = (lb == ub) | (x - lb < -box * pull[:n]) | ((x <= lb) & (box <= 0))
     high = ~low & ((ub - x < box * pull[:n]) | ((x >= ub) & (box >= 0)))
     fixed, value = low | high, np.where(low, lb, np.where(high, ub, 0.0))
-    held = d - C @ x < rows * pull[k : k + len(d)]
+    tight = d - C @ x < rows * pull[k : k + len(d)]
     if not penalty and radius == np.inf:
-        return _Active(fixed, value, held, np.zeros(n), False)
+        return _Active(fixed, value, tight, np.zeros(n), False)
     size = np.abs(x)
     gradient = A @ x + b + C.T @ rows + E.T @ equal + box
     ball = bool(size.sum() >= radius * (1 - 1e-5))
@@ -463,7 +463,7 @@ def _active_set(p: Arrays, point: Point, units: Units) -> _Active:
     zero = (tau - np.abs(gradient)) * pull[:n] > size  # the multipliers of x ≤ t and −x ≤ t are both there
     zero |= size == 0
     fixed, value = fixed | zero, np.where(zero & ~fixed, 0.0, value)
-    return _Active(fixed, value, held, np.where(fixed, np.sign(value), np.sign(x)), ball)
+    return _Active(fixed, value, tight, np.where(fixed, np.sign(value), np.sign(x)), ball)
 
 
 def _equality_solve(

@@ -151,12 +151,9 @@ def _quickly(
         else:
             sharp = min(tol, _SHARP)
             return (*(solve_l1(p, sharp, workers) if p.sparse else solve_bulk(p, tol, workers)), False)
-    point = _empty(p)
-    if p.sparse:
-        return point, np.zeros(batch, dtype=bool), False
-    if initial is None and n > _SMALL:
-        return point, np.zeros(batch, dtype=bool), False
-    solved, m = np.zeros(batch, dtype=bool), p.d.shape[1]
+    point, solved, m = _filled(p, np.nan), np.zeros(batch, dtype=bool), p.d.shape[1]
+    if p.sparse or (initial is None and n > _SMALL):
+        return point, solved, False
     for i in range(batch):
         start = None if initial is None else engines.Answer(initial[0][i].numpy(), initial[1][i].numpy())
         one = _One(None, engines.lift(p, i))
@@ -168,8 +165,8 @@ def _quickly(
     return point, solved, True
 
 
-def _empty(p: Arrays) -> Point:
-    return Point(*(np.full(part.shape, np.nan) for part in (p.b, p.d, p.f, p.b)))
+def _filled(p: Arrays, value: float) -> Point:
+    return Point(*(np.full(part.shape, value) for part in (p.b, p.d, p.f, p.b)))
 
 
 @np.errstate(all="ignore")  # of numbers at the ends of what floats hold; the certificate judges what comes of them
@@ -184,9 +181,8 @@ def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point,
 @np.errstate(all="ignore")
 def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point, str]:
     """Attempts until the certificate holds, or a proof that there is no answer."""
-    p = one.p
-    none = Point(*(np.full_like(np.asarray(part, dtype=float), np.nan) for part in (p.b, p.d, p.f, p.b)))
-    form = one.form
+    p, form = one.p, one.form
+    none = _filled(p, np.nan)
     if (form.low > form.high).any() or (form.low == np.inf).any() or (form.high == -np.inf).any():
         return none, Status.INFEASIBLE
     best, reached, sharp = none, np.inf, min(tol, _SHARP)
@@ -299,8 +295,7 @@ def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
     p, form = one.p, one.form
     attempts: list[tuple[Callable[..., engines.Answer | None], bool]]
     active_set, interior = (
-        [(engines.by_daqp, scale) for scale in (False, True)],
-        [(engines.by_piqp, scale) for scale in (False, True)],
+        [(engine, scale) for scale in (False, True)] for engine in (engines.by_daqp, engines.by_piqp)
     )
     if not form.H.any():
         attempts = [(engines.by_highs, True), *active_set, *interior]
@@ -312,7 +307,7 @@ def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
         attempts = [active_set[0], interior[0], active_set[1], interior[1]]
     else:
         attempts = [*active_set, *interior]
-    zero = _at_zero(p)
+    zero = _filled(p, 0.0)
     if (p.sparse or not form.g.any()) and one.rule.residual(zero)[0] <= _SHARP:
         yield iter([zero])
     doubtful = []
@@ -346,10 +341,6 @@ def _from_interior(one: _One, point: Point, x: np.ndarray) -> Candidates:
         corner = _inside(one.p, engines.unlift(one.p, *units.back(nearest)[:2]))
         yield from _polished(one, corner)
         yield corner
-
-
-def _at_zero(p: Arrays) -> Point:
-    return Point(*(np.zeros_like(np.asarray(part, dtype=float)) for part in (p.b, p.d, p.f, p.b)))
 
 
 def _refined(one: _One, point: Point) -> Candidates:

@@ -30,7 +30,7 @@ class DegenerateWarning(UserWarning):
 
 
 def needs_gradient(qp: QP) -> bool:
-    """Whether somebody will ask for derivatives of the answer."""
+    """Whether the answer must carry derivatives."""
     return (
         not qp.numpy
         and torch.is_grad_enabled()
@@ -64,10 +64,10 @@ class _Answer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
         saved = [tensor.detach().cpu().double() for tensor in ctx.saved_tensors]
-        given = iter(saved[4:])
+        data = iter(saved[4:])
         qp = object.__new__(QP)
         for name, there in zip(FIELDS, ctx.present, strict=True):
-            setattr(qp, name, next(given) if there else None)
+            setattr(qp, name, next(data) if there else None)
         point = Point(*(tensor.numpy() for tensor in saved[:4]))
         wanted = [np.ascontiguousarray(g.detach().cpu().double().numpy()) for g in upstream]
         found = _backward(Arrays.of(qp), point, ctx.solved, wanted)

@@ -26,7 +26,7 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect, validate_finite, validate_shape
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect, validate_finite
 
 
 class QP:
@@ -88,22 +88,22 @@ class QP:
                 self._take_arrays(*values[:8])
                 self.factor = factor
                 return
-        given_fields = {name: value for name, value in zip(_DIMS, values, strict=True) if value is not None}
+        fields = {name: value for name, value in zip(_DIMS, values, strict=True) if value is not None}
         for name in ("A", "b"):
-            if name not in given_fields:
+            if name not in fields:
                 raise InputError(f"{name}: expected an array, found None")
         for pair, meaning in ((("C", "d"), "the constraints Cx <= d"), (("E", "f"), "the equations Ex = f")):
-            missing = [name for name in pair if name not in given_fields]
+            missing = [name for name in pair if name not in fields]
             if len(missing) == 1:
                 other = pair[1 - pair.index(missing[0])]
                 raise InputError(f"{missing[0]}: expected together with {other} ({meaning}), found nothing")
-        tensors = {name: as_tensor(name, value) for name, value in given_fields.items()}
+        tensors = {name: as_tensor(name, value) for name, value in fields.items()}
         n = tensors["A"].shape[-1] if tensors["A"].dim() else 0
         for name in ("lb", "ub"):
             if name in tensors and not tensors[name].dim():
                 tensors[name] = tensors[name].expand(n)  # one number for all variables
-        self.numpy = not any(isinstance(value, Tensor) for value in given_fields.values())
-        tensors = _one_dtype_and_device(tensors, given_fields)
+        self.numpy = not any(isinstance(value, Tensor) for value in fields.values())
+        tensors = _one_dtype_and_device(tensors, fields)
         self._check_shapes(tensors)
         batches = {name: len(t) for name, t in tensors.items() if t.dim() == _DIMS[name] + 1}
         self.single = not batches
@@ -176,25 +176,21 @@ class QP:
 
     @staticmethod
     def _check_shapes(tensors: dict[str, Tensor]) -> None:
-        for name, dims in _DIMS.items():
-            if name in tensors and tensors[name].dim() not in (dims, dims + 1):
-                meaning = f"{_SHAPES[name]} or (batch, {_SHAPES[name].strip('(),')})".replace("(batch, )", "(batch,)")
-                raise InputError(f"{name}: expected shape {meaning}, found {tuple(tensors[name].shape)}")
-        n = tensors["A"].shape[-1]
-        expect(n != 0, "A", "at least one variable", f"shape {tuple(tensors['A'].shape)}")
-        _check_trailing("A", tensors["A"], (n, n), "square (n, n)")
-        _check_trailing("b", tensors["b"], (n,), f"({n},) to match A")
-        if "C" in tensors:
-            m = tensors["C"].shape[-2]
-            _check_trailing("C", tensors["C"], (m, n), f"(m, {n}) to match A")
-            _check_trailing("d", tensors["d"], (m,), f"({m},) to match C")
-        if "E" in tensors:
-            p = tensors["E"].shape[-2]
-            _check_trailing("E", tensors["E"], (p, n), f"(p, {n}) to match A")
-            _check_trailing("f", tensors["f"], (p,), f"({p},) to match E")
-        for name in ("lb", "ub"):
-            if name in tensors:
-                _check_trailing(name, tensors[name], (n,), f"({n},) to match A")
+        """Raise unless all shapes fit those of A, C and E; a leading batch dimension may be there."""
+        shapes = {name: tuple(tensors[name].shape) for name in _AXES if name in tensors}
+        for name, shape in shapes.items():
+            meaning = f"shape {_shape_text(*_AXES[name])} or {_shape_text('batch', *_AXES[name])}"
+            expect(len(shape) - _DIMS[name] in (0, 1), name, meaning, shape)
+        sizes = {"n": shapes["A"][-1]}
+        expect(sizes["n"] != 0, "A", "at least one variable", f"shape {shapes['A']}")
+        for name, shape in shapes.items():
+            axes, own = _AXES[name], shape[len(shape) - _DIMS[name] :]
+            like = {"d": "C", "f": "E"}.get(name, "A")
+            fitting = f"{_shape_text(*(str(sizes.get(axis, axis)) for axis in axes))} to match {like}"
+            if axes[:1] in ("m", "p"):
+                sizes.setdefault(axes[0], own[0])  # C and E come before d and f
+            fits = own == tuple(sizes[axis] for axis in axes)
+            expect(fits, name, f"shape {'square (n, n)' if name == 'A' else fitting}", shape)
 
     @property
     def n(self) -> int:
@@ -298,22 +294,17 @@ class QP:
 NO_BOUND = 1e20
 _LARGE = 48  # variables from which on it pays to see whether A is diagonal
 _FAR = 1e15  # a bound counts as none only where it is this much larger than the coefficients of its row
-_DIMS = {"A": 2, "b": 1, "C": 2, "d": 1, "E": 2, "f": 1, "lb": 1, "ub": 1, "l1_penalty": 0, "l1_radius": 0}
+_AXES = {"A": "nn", "b": "n", "C": "mn", "d": "m", "E": "pn", "f": "p", "lb": "n", "ub": "n"}
+_AXES |= {"l1_penalty": "", "l1_radius": ""}
+_DIMS = {name: len(axes) for name, axes in _AXES.items()}
 #: Names of everything that a problem is made of.
 FIELDS = tuple(_DIMS)
 _OPTIONAL = ("E", "f", "lb", "ub", "l1_penalty", "l1_radius")
-_SHAPES = {
-    "A": "(n, n)",
-    "b": "(n,)",
-    "C": "(m, n)",
-    "d": "(m,)",
-    "E": "(p, n)",
-    "f": "(p,)",
-    "lb": "(n,)",
-    "ub": "(n,)",
-    "l1_penalty": "()",
-    "l1_radius": "()",
-}
+
+
+def _shape_text(*axes: str) -> str:
+    """A shape as Python prints it."""
+    return f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
 
 
 def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
@@ -371,17 +362,11 @@ def _is_semidefinite(A: np.ndarray, factor: Factor) -> bool:
     return int(lapack.dpotrf(shifted, clean=0, overwrite_a=1)[1]) == 0
 
 
-def _check_trailing(name: str, tensor: Tensor, expected: tuple[int, ...], meaning: str) -> None:
-    """Check the trailing dimensions only; a leading batch dimension may be there."""
-    lead = (None,) * (tensor.dim() - len(expected))
-    validate_shape(name, tensor, (*lead, *expected), meaning)
-
-
-def _one_dtype_and_device(tensors: dict[str, Tensor], given: dict[str, ArrayLike]) -> dict[str, Tensor]:
+def _one_dtype_and_device(tensors: dict[str, Tensor], values: dict[str, ArrayLike]) -> dict[str, Tensor]:
     """Float32 only where every array is float32; Python numbers do not count. Torch inputs must share a device."""
-    arrays = [t for name, t in tensors.items() if hasattr(given[name], "dtype")] or list(tensors.values())
+    arrays = [t for name, t in tensors.items() if hasattr(values[name], "dtype")] or list(tensors.values())
     dtype = torch.float32 if all(t.dtype == torch.float32 for t in arrays) else torch.float64
-    devices = {tensors[name].device for name, value in given.items() if isinstance(value, Tensor)}
+    devices = {tensors[name].device for name, value in values.items() if isinstance(value, Tensor)}
     expect(len(devices) <= 1, "A", "all tensors on one device", sorted(map(str, devices)))
     device = devices.pop() if devices else torch.device("cpu")
     return {name: t.to(device=device, dtype=dtype) for name, t in tensors.items()}

@@ -20,7 +20,6 @@ from time2decide.core.validation import (
     validate_finite,
     validate_positive,
     validate_simplex,
-    validate_vectors,
 )
 
 
@@ -158,10 +157,10 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
     gamma = per_instance("turnover_l1", turnover_l1, y, tuple(y.shape[:-1]))
     if gamma.dim():
         gamma = gamma.unsqueeze(-1)
-    spread = (y.amax(-1) - y.amin(-1)).max().item()
+    distance = (y.amax(-1) - y.amin(-1)).max().item()
     limit = 1e9 if y.dtype == torch.float64 else 1e3
     # weights are at most 1: beyond this they drown in the rounding of y
-    expect(spread <= limit, "y", f"entries within {limit:g} of each other", f"a spread of {spread:.3g}")
+    expect(distance <= limit, "y", f"entries within {limit:g} of each other", f"a distance of {distance:.3g}")
     y = y - y.amax(-1, keepdim=True).detach()  # the projection does not see a common shift
     return y, p, gamma.clamp_max(2.0)
 
@@ -169,11 +168,12 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
 def _vectors(name: str, value: ArrayLike) -> Tensor:
     """Finite vectors (..., n), at least one and none of them empty."""
     tensor = as_tensor(name, value)
-    validate_vectors(name, tensor)
+    some = tensor.dim() and tensor.numel()
+    expect(some, name, "shape (..., n) with at least one entry", tuple(tensor.shape))
     validate_finite(name, tensor)
     return tensor
 
 
-def _like(given: ArrayLike, result: Tensor) -> ArrayLike:
+def _like(y: ArrayLike, result: Tensor) -> ArrayLike:
     """A tensor for a tensor, a numpy array for anything else."""
-    return result if isinstance(given, Tensor) else result.detach().numpy()
+    return result if isinstance(y, Tensor) else result.detach().numpy()

@@ -231,11 +231,8 @@ class _BodyLimit:
     """ASGI middleware: a body above the limit is refused, by its header or while it is read."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], megabytes: float) -> None:
-        self.app, self.most, self.text = (
-            app,
-            int(megabytes * 2**20),
-            f"body: expected at most {megabytes:g} MB, found more",
-        )
+        self.app, self.most = app, int(megabytes * 2**20)
+        self.text = f"body: expected at most {megabytes:g} MB, found more"
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["type"] != "http":
