@@ -53,10 +53,10 @@ class Arrays(NamedTuple):
             exact = tensor.dtype is torch.float64 and tensor.device.type == "cpu"
             return np.asarray((tensor if exact else tensor.cpu().double()).numpy())
 
-        data = [array(name, ()) for name in ("A", "b", "C", "d")]
-        bounds = array("lb", (n,), -np.inf), array("ub", (n,), np.inf)
-        sparse = array("l1_penalty", ()), array("l1_radius", (), np.inf)
-        return cls(*data, array("E", (0, n)), array("f", (0,)), *bounds, *sparse)
+        A, b, C, d = (array(name, ()) for name in ("A", "b", "C", "d"))
+        lb, ub = array("lb", (n,), -np.inf), array("ub", (n,), np.inf)
+        penalty, radius = array("l1_penalty", ()), array("l1_radius", (), np.inf)
+        return cls(A, b, C, d, array("E", (0, n)), array("f", (0,)), lb, ub, penalty, radius)
 
     def at(self, index: np.ndarray | slice) -> Arrays:
         """The problems at `index`."""
