@@ -104,9 +104,8 @@ def load_checkpoint(
 def config_from(kind: type[Config], values: object) -> Config:
     """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
     if not isinstance(values, Mapping):
-        raise InputError(
-            f"config: expected an object with the fields of {kind.__name__}, found {describe_value(values)}"
-        )
+        found = describe_value(values)
+        raise InputError(f"config: expected an object with the fields of {kind.__name__}, found {found}")
     hints = get_type_hints(kind)
     unknown = sorted(str(key) for key in set(values) - set(hints))
     refuse(f"config: expected keys among {', '.join(hints)}, found {key!r}" for key in unknown)
@@ -133,9 +132,8 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         accepted = (int, float) if hint is float else hint
         if isinstance(value, accepted) and (hint is bool or not isinstance(value, bool)):
             return value
-    raise InputError(
-        f"config: expected {name} of type {getattr(hint, '__name__', hint)}, found {describe_value(value)}"
-    )
+    expected = getattr(hint, "__name__", hint)
+    raise InputError(f"config: expected {name} of type {expected}, found {describe_value(value)}")
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from time2decide.core.digests import digest
 from time2decide.core.files import append_line
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 
 _CHAIN, _CHECKSUM = "after", "checksum"  # fields of every line: checksum of the line before, and of this one
 
@@ -63,8 +63,7 @@ class Journal:
     def append(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write one entry and wait until it is on the disk; the entry as it was written."""
         entries, good, size = self._read()
-        if good != size:
-            raise InputError(f"{self.path}: expected whole lines, found a torn last line (repair it first)")
+        expect(good == size, self.path, "whole lines", "a torn last line (repair it first)")
         after = entries[-1][_CHECKSUM] if entries else ""
         entry = {**content, _CHAIN: after}
         entry[_CHECKSUM] = digest(entry, 64)
@@ -97,14 +96,12 @@ def _entry(line: bytes, after: str, place: str) -> dict[str, Any]:
         found = json.loads(line)
     except (ValueError, RecursionError):
         raise InputError(f"{place}: expected a JSON object, found {line[:40]!r}") from None
-    if not isinstance(found, dict) or not isinstance(found.get(_CHECKSUM), str):
-        raise InputError(f"{place}: expected an entry of a journal, found {line[:40]!r}")
-    content = {key: value for key, value in found.items() if key != _CHECKSUM}
-    if digest(content, 64) != found[_CHECKSUM]:
-        raise InputError(f"{place}: expected the checksum of its content, found another: the line was changed")
-    if found.get(_CHAIN) != after:
-        raise InputError(f"{place}: expected to follow the line before it, found a line removed or put in")
-    return found
+    is_entry = isinstance(found, dict) and isinstance(found.get(_CHECKSUM), str)
+    expect(is_entry, place, "an entry of a journal", repr(line[:40]))
+    own = digest({key: value for key, value in found.items() if key != _CHECKSUM}, 64)
+    expect(own == found[_CHECKSUM], place, "the checksum of its content", "another: the line was changed")
+    expect(found.get(_CHAIN) == after, place, "to follow the line before it", "a line removed or put in")
+    return dict(found)
 
 
 def _synchronise(file: Any) -> None:

@@ -137,18 +137,14 @@ def load_backbone(name: str) -> Backbone:
     kind, _, place = name.partition(":")
     if kind == "kernel-bank" and not place:
         return KernelBankBackbone()
-    loaders = _loaders()
-    expected = ", ".join(f"{one}:FOLDER" for one in loaders)
-    expect(kind in loaders and place, "backbone", f"{expected} or a name in place of FOLDER", repr(name))
-    return loaders[kind](place)
+    expected = "timepfn:FOLDER, chronos:FOLDER, timesfm:FOLDER or a name in place of FOLDER"
+    expect(kind in ("timepfn", "chronos", "timesfm") and place, "backbone", expected, repr(name))
+    if kind == "timepfn":
+        return TimePFNBackbone(TimePFN.from_pretrained(place), name=name).eval()
+    if kind == "chronos":
+        from time2decide.forecasting.chronos import load_chronos
 
-
-def _loaders() -> dict[str, Callable[[str], Backbone]]:
-    from time2decide.forecasting.chronos import load_chronos
+        return load_chronos(place)
     from time2decide.forecasting.timesfm import load_timesfm
 
-    return {
-        "timepfn": lambda place: TimePFNBackbone(TimePFN.from_pretrained(place), name=f"timepfn:{place}").eval(),
-        "chronos": load_chronos,
-        "timesfm": load_timesfm,
-    }
+    return load_timesfm(place)

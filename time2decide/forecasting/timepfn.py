@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import InputError, expect, validate_fields
+from time2decide.core.validation import expect, validate_fields
 
 #: Bundled checkpoints.
 PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
@@ -143,9 +143,8 @@ class TimePFN(PretrainedModel):
 
         `channels` (N,) are the indices of the channels in the position encoding, 0 … N − 1 by default.
         """
-        if window.dim() != 3 or window.shape[1] != self.config.window:
-            expected = f"(batch, {self.config.window}, channels)"
-            raise InputError(f"window: expected shape {expected}, found {tuple(window.shape)}")
+        fits = window.dim() == 3 and window.shape[1] == self.config.window
+        expect(fits, "window", f"shape (batch, {self.config.window}, channels)", tuple(window.shape))
         return self.encoded_forecast(window, channels)[1]
 
     def encoded_forecast(self, window: Tensor, channels: Tensor | None = None) -> tuple[Tensor, Tensor]:

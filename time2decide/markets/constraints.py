@@ -62,9 +62,10 @@ class Constraints:
 
     def validate_assets(self, names: Sequence[str] | None) -> None:
         """Raise unless these are constraints for columns of these names, in this order."""
-        if self.assets and names is not None and tuple(map(str, names)) != tuple(map(str, self.assets)):
-            expected = f"constraints for {', '.join(map(str, list(names)[:5]))}, … in this order"
-            expect(False, "constraints", expected, f"those for {', '.join(map(str, self.assets[:5]))}, …")
+        if self.assets and names is not None:
+            theirs, own = list(map(str, names)), list(map(str, self.assets))
+            expected = f"constraints for {', '.join(theirs[:5])}, … in this order"
+            expect(theirs == own, "constraints", expected, f"those for {', '.join(own[:5])}, …")
 
     def __post_init__(self) -> None:
         for name in ("exposure", "cash_return"):
@@ -86,9 +87,9 @@ class Constraints:
         pair = []
         for name, value in (("lower", self.lower), ("upper", self.upper)):
             array = _floats(name, value)
-            if array.shape not in ((), (m,)) or np.isnan(array).any():
-                found = "NaN" if array.shape in ((), (m,)) else f"shape {array.shape}"
-                raise InputError(f"{name}: expected a number or {m} numbers, found {found}")
+            fits = array.shape in ((), (m,))
+            found = "NaN" if fits else f"shape {array.shape}"
+            expect(fits and not np.isnan(array).any(), name, f"a number or {m} numbers", found)
             absent = np.inf if name == "lower" else -np.inf
             expect((array != absent).all(), name, "bounds that some weight meets", absent)
             pair.append(np.broadcast_to(array, (m,)))
@@ -146,9 +147,8 @@ class Constraints:
     def limits_for(self, m: int) -> tuple[Limit, ...]:
         """The limits, whose coefficients must be (m,)."""
         for limit in self.limits:
-            if np.shape(limit.coefficients) != (m,):
-                found = np.shape(limit.coefficients)
-                raise InputError(f"limit {limit.name!r}: expected {m} coefficients, found shape {found}")
+            shape = np.shape(limit.coefficients)
+            expect(shape == (m,), f"limit {limit.name!r}", f"{m} coefficients", f"shape {shape}")
         return self.limits
 
     def inside(self, previous: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
@@ -161,12 +161,9 @@ class Constraints:
         near = np.where(np.abs(near - previous) <= _ROUNDING, near, previous)
         off = near.sum(-1, keepdims=True) - (self.exposure - self.cash[0])
         if self is LONG_ONLY:
-            if near.min(initial=0.0) < 0:
-                raise InputError(f"previous: expected non-negative weights, found {previous.min():.6g}")
-            if np.abs(off).max(initial=0.0) > _ROUNDING:
-                raise InputError(
-                    f"previous: expected weights that sum to 1, found a sum off by {np.abs(off).max():.3g}"
-                )
+            least, most = previous.min(initial=0.0), np.abs(off).max(initial=0.0)
+            expect(near.min(initial=0.0) >= 0, "previous", "non-negative weights", f"{least:.6g}")
+            expect(most <= _ROUNDING, "previous", "weights that sum to 1", f"a sum off by {most:.3g}")
         if self.cash[0] < self.cash[1] or not near.size:
             return near
         share = np.abs(near) / np.maximum(np.abs(near).sum(-1, keepdims=True), np.finfo(float).tiny)

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.signal import lfilter
 
-from time2decide.core.validation import InputError, validate_count, validate_interval, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_interval, validate_positive
 
 LEAST_OBSERVATIONS = 63  # of an asset before its covariances are given: a quarter of a year of days
 _WARM = 20  # observations of an asset before its returns are divided by its volatility
@@ -52,21 +52,19 @@ class OnlineCovariance(ABC):
     def update(self, returns: np.ndarray) -> OnlineCovariance:
         """Take the next returns, (m,) or (steps, m), oldest first; NaN where an asset has none."""
         rows = np.atleast_2d(np.asarray(returns, dtype=float))
-        if rows.ndim != 2 or np.isinf(rows).any():
-            raise InputError(f"returns: expected finite numbers (steps, m) or NaN, found shape {rows.shape}")
+        good = rows.ndim == 2 and not np.isinf(rows).any()
+        expect(good, "returns", "finite numbers (steps, m) or NaN", f"shape {rows.shape}")
         if not self.observations.size:
             self.observations = np.zeros(rows.shape[1], dtype=int)
             self._start(rows.shape[1])
-        if rows.shape[1] != self.observations.size:
-            raise InputError(f"returns: expected {self.observations.size} assets, found {rows.shape[1]}")
+        expect(rows.shape[1] == self.observations.size, "returns", f"{self.observations.size} assets", rows.shape[1])
         self._update(rows)
         self.observations += np.isfinite(rows).sum(axis=0)
         return self
 
     def covariance(self) -> np.ndarray:
         """The covariance of the next returns, (m, m); NaN for assets with fewer than `least` observations."""
-        if not self.observations.size:
-            raise InputError("covariance: expected returns before it (update), found none")
+        expect(self.observations.size, "covariance", "returns before it (update)", "none")
         known = self.observations >= self.least
         if known.all():
             return self._estimate(known)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, InputError, expect
+from time2decide.core.validation import ArrayLike, expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.portfolio import (
     CERTIFIED,
@@ -95,8 +95,8 @@ class TurnoverFrontier:
     def _budgets(self, turnover_l1: ArrayLike) -> np.ndarray:
         """Budgets as an array; below the least turnover that is possible there is no portfolio."""
         budgets, least = finite_array("turnover_l1", turnover_l1), float(self.turnover[0])
-        if (budgets < least - 1e-12).any():
-            raise InputError(f"turnover_l1: expected at least {least:g}, found {np.min(budgets):g}")
+        smallest = budgets.min(initial=least)
+        expect(smallest >= least - 1e-12, "turnover_l1", f"at least {least:g}", f"{smallest:g}")
         return np.maximum(budgets, least)
 
 
@@ -224,7 +224,7 @@ def _diagonal(problem: PortfolioProblem) -> np.ndarray:
 def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
     """Utilities and certificates of the points of a path."""
     theta, weights, risk_aversion = path.theta, path.weights, problem.risk_aversion[0]
-    gradient = problem.linear[0] - 2 * risk_aversion * _covariance_times(problem, weights)
+    gradient = problem.linear[0] - 2 * risk_aversion * problem.covariance_times(weights)
     p, spent = problem.start[0][0], np.abs(problem.previous[0] - problem.start[0][0]).sum()
     used = np.abs(weights - p).sum(-1)
     box = p, problem.lower[0], problem.upper[0], problem.cost[0]
@@ -238,13 +238,6 @@ def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
     return TurnoverFrontier(turnover, theta, utility, income, risk, weights, gap / path.scale)
 
 
-def _covariance_times(problem: PortfolioProblem, weights: np.ndarray) -> np.ndarray:
-    which = problem.which[0]
-    if problem.dense.size:
-        return np.asarray(weights @ problem.dense[which])
-    return FactorCovariance(problem.loadings[which], problem.specific[which]).times(weights)
-
-
 def _risk(problem: PortfolioProblem, weights: np.ndarray) -> np.ndarray:
     active = weights if problem.benchmark is None else weights - problem.benchmark[0]
-    return np.einsum("em,em->e", active, _covariance_times(problem, active))
+    return np.einsum("em,em->e", active, problem.covariance_times(active))

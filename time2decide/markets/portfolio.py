@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, InputError
+from time2decide.core.validation import ArrayLike, InputError, expect
 from time2decide.markets import turnover_decision
 from time2decide.markets.constraints import LONG_ONLY, Constraints, Limit
 
@@ -229,8 +229,8 @@ def solve_portfolio(
             return found
     problem, lead = build_problem(*arguments, benchmark, constraints or LONG_ONLY)
     rows, m = problem.mean.shape
-    if start is not None and start.classes.shape != (*lead, m):
-        raise InputError(f"start: expected a solution of shape {(*lead, m)}, found {start.classes.shape}")
+    if start is not None:
+        expect(start.classes.shape == (*lead, m), "start", f"a solution of shape {(*lead, m)}", start.classes.shape)
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
     weights, report, eta = solve_rows(problem, classes, start is not None, threads)
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
@@ -376,15 +376,14 @@ def build_problem(
     constraints: Constraints,
 ) -> tuple[PortfolioProblem, tuple[int, ...]]:
     """Validate everything and bring it to rows; also the batch shape."""
-    if not isinstance(constraints, Constraints):
-        raise InputError(f"constraints: expected Constraints, found {type(constraints).__name__}")
+    expect(isinstance(constraints, Constraints), "constraints", "Constraints", type(constraints).__name__)
     _validate_labels(
         {"mean": mean, "covariance": covariance, "previous": previous, "cost": cost, "benchmark": benchmark}
     )
     mu, p = finite_array("mean", mean), finite_array("previous", previous)
     m = mu.shape[-1] if mu.ndim else 0
-    if not m or p.shape[-1:] != (m,):
-        raise InputError(f"mean: expected shape (..., m) as in previous, found {mu.shape} and {p.shape}")
+    fits = m and p.shape[-1:] == (m,)
+    expect(fits, "mean", "shape (..., m) as in previous", f"{mu.shape} and {p.shape}")
     dense, loadings, specific, covariance_lead = _covariances(covariance, m)
     risk, gamma = _not_negative("risk_aversion", risk_aversion), _not_negative("turnover_l1", turnover_l1)
     c = _not_negative("cost", cost)
@@ -438,11 +437,9 @@ def _validate_labels(arguments: dict[str, Any]) -> None:
         return
     first, expected = next(iter(found.items()))
     for name, labels in found.items():
-        if labels != expected:
-            order = (
-                "their assets in another order" if sorted(map(str, labels)) == sorted(map(str, expected)) else "others"
-            )
-            raise InputError(f"{name}: expected the assets of {first} in the same order, found {order}")
+        same = sorted(map(str, labels)) == sorted(map(str, expected))
+        other = "their assets in another order" if same else "others"
+        expect(labels == expected, name, f"the assets of {first} in the same order", other)
 
 
 def _rows(array: np.ndarray, lead: tuple[int, ...], rows: int, m: int) -> np.ndarray:
@@ -487,15 +484,14 @@ def _covariances(
     """Dense matrices, loadings, specific variances (one kind is empty) and their batch shape."""
     if isinstance(covariance, FactorCovariance):
         B, D = finite_array("covariance", covariance.loadings), _not_negative("covariance", covariance.specific)
-        if B.ndim < 2 or B.shape[-2] != m or D.shape != B.shape[:-1]:
-            expected = f"loadings (..., {m}, factors) and specific variances (..., {m})"
-            raise InputError(f"covariance: expected {expected}, found {B.shape} and {D.shape}")
+        fits = B.ndim >= 2 and B.shape[-2] == m and D.shape == B.shape[:-1]
+        expected = f"loadings (..., {m}, factors) and specific variances (..., {m})"
+        expect(fits, "covariance", expected, f"{B.shape} and {D.shape}")
         count = int(np.prod(B.shape[:-2], dtype=int))
         flat = _own(B.reshape(count, m, -1)), _own(D.reshape(count, m))
         return np.zeros((count, 0, 0)), *flat, B.shape[:-2]
     S = finite_array("covariance", covariance)
-    if S.shape[-2:] != (m, m):
-        raise InputError(f"covariance: expected shape (..., {m}, {m}), found {S.shape}")
+    expect(S.shape[-2:] == (m, m), "covariance", f"shape (..., {m}, {m})", S.shape)
     count = int(np.prod(S.shape[:-2], dtype=int))
     matrices = _own(S.reshape(count, m, m))
     if not _valid_in_bulk(matrices):
@@ -528,8 +524,8 @@ def validate_semidefinite(covariance: np.ndarray) -> None:
     """
     size = np.abs(covariance).max((-2, -1), keepdims=True, initial=0.0)
     unit = covariance / np.where(size > 0, size, 1.0)
-    if (np.abs(unit - unit.swapaxes(-1, -2)) > 1e-6).any():
-        raise InputError("covariance: expected symmetric matrices, found one that is not")
+    skewed = (np.abs(unit - unit.swapaxes(-1, -2)) > 1e-6).any()
+    expect(not skewed, "covariance", "symmetric matrices", "one that is not")
     try:
         np.linalg.cholesky(unit + 1e-6 * np.eye(unit.shape[-1]))
     except np.linalg.LinAlgError:

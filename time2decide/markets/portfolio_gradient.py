@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError, describe_value
+from time2decide.core.validation import ArrayLike, InputError, describe_value, expect
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, kernels, solve_portfolio
 
@@ -37,16 +37,15 @@ def portfolio_layer(
 
     Linear limits are not differentiated: constraints may have bounds, cash and an exposure, no limits.
     """
-    if constraints is not None and constraints.limits:
-        raise InputError("constraints: expected none with limits (they have no derivatives), found limits")
-    if not (isinstance(mean, Tensor) and mean.is_floating_point() and mean.dim()):
-        raise InputError(f"mean: expected a tensor (..., m) of real numbers, found {describe_value(mean)}")
-    if isinstance(benchmark, Tensor) and benchmark.requires_grad:
-        raise InputError("benchmark: expected no required gradient (it has no derivatives), found one")
-    like = mean
-    tensors = [torch.as_tensor(value, dtype=like.dtype) for value in (mean, previous, risk_aversion, turnover_l1, cost)]
+    bounds_only = constraints is None or not constraints.limits
+    expect(bounds_only, "constraints", "none with limits (they have no derivatives)", "limits")
+    real = isinstance(mean, Tensor) and mean.is_floating_point() and mean.dim()
+    expect(real, "mean", "a tensor (..., m) of real numbers", describe_value(mean))
+    fixed = not (isinstance(benchmark, Tensor) and benchmark.requires_grad)
+    expect(fixed, "benchmark", "no required gradient (it has no derivatives)", "one")
+    tensors = [torch.as_tensor(value, dtype=mean.dtype) for value in (mean, previous, risk_aversion, turnover_l1, cost)]
     factors = (covariance.loadings, covariance.specific) if isinstance(covariance, FactorCovariance) else (covariance,)
-    sigma: tuple[Any, ...] = tuple(torch.as_tensor(one, dtype=like.dtype) for one in factors)
+    sigma: tuple[Any, ...] = tuple(torch.as_tensor(one, dtype=mean.dtype) for one in factors)
     rows = [one.shape[:-1] for one in (tensors[0], tensors[1], tensors[4])] + [sigma[0].shape[:-2]]
     try:
         lead = torch.broadcast_shapes(*rows, tensors[2].shape, tensors[3].shape)  # type: ignore[no-untyped-call]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from time2decide.attention.loop import Judge
-from time2decide.core.validation import validate_count, validate_positive
+from time2decide.core.validation import expect, validate_count, validate_positive
 from time2decide.neural.equivariant import EquivariantSolver
 from time2decide.neural.polish import EXACT, PREDICTED, Polished
 from time2decide.neural.polish import polish as polish_active_sets
-from time2decide.qp import QP, InputError, Solution, Status, kkt, solve_exact
+from time2decide.qp import QP, Solution, Status, kkt, solve_exact
 
 KINDS = ("U", "LC")
 #: Beyond this the network costs seconds a problem and its float32 inverses lose the active set.
@@ -145,8 +145,7 @@ def _scale(qp: QP) -> tuple[QP, Tensor, Tensor]:
 
 
 def _validate_class(qp: QP) -> None:
-    if qp.kind not in KINDS:
-        raise InputError(f"qp: expected a problem of class LC or U for a learned solver, found class {qp.kind}")
+    expect(qp.kind in KINDS, "qp", "a problem of class LC or U for a learned solver", f"class {qp.kind}")
 
 
 def _definite(qp: QP) -> Tensor:
@@ -164,16 +163,10 @@ def _definite(qp: QP) -> Tensor:
 
 def _refuse_unusable(qp: QP, usable: Tensor) -> None:
     """Raise if there is nothing that the network can do."""
-    if qp.m > MOST_CONSTRAINTS:
-        raise InputError(
-            f"qp: expected at most {MOST_CONSTRAINTS} constraints for a learned solver, found {qp.m}; "
-            "methods 'exact' and 'neural+polish' take more"
-        )
-    if not bool(usable.any()):
-        raise InputError(
-            "A: expected positive definite for a learned solver, found a singular matrix in problem 0; "
-            "methods 'exact' and 'neural+polish' take semidefinite A"
-        )
+    few, others = f"at most {MOST_CONSTRAINTS} constraints for a learned solver", "methods 'exact' and 'neural+polish'"
+    expect(qp.m <= MOST_CONSTRAINTS, "qp", few, f"{qp.m}; {others} take more")
+    found = f"a singular matrix in problem 0; {others} take semidefinite A"
+    expect(usable.any(), "A", "positive definite for a learned solver", found)
 
 
 def _polished(qp: QP, active: Tensor, tol: float) -> Polished:
