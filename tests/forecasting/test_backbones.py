@@ -91,7 +91,7 @@ def test_a_tiny_chronos_learns():
 
 def test_timesfm_keeps_the_protocol():
     package = pytest.importorskip("timesfm.timesfm_2p5.timesfm_2p5_torch")
-    from time2decide.forecasting.timesfm import TimesFMBackbone
+    from time2decide.forecasting.backbones import TimesFMBackbone
 
     full = package.TimesFM_2p5_200M_torch_module.config
     layer = replace(full.stacked_transformers.transformer, model_dims=16, hidden_dims=16, num_heads=2)

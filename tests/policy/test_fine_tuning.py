@@ -10,9 +10,9 @@ import torch
 from time2decide.core.validation import InputError
 from time2decide.markets.oracle import WINDOW
 from time2decide.policy.fine_tuning import FineTuning, _one_episode, fine_tune, fine_tune_to, split_rows
-from time2decide.policy.losses import Group, rollout_utility
 from time2decide.policy.model import PolicyStrategy, Time2Decide, load_policy
 from time2decide.policy.network import HISTORY, Policy
+from time2decide.policy.training import Group, rollout_utility
 from time2decide.simulation.engine import rollout
 
 QUICK = FineTuning(

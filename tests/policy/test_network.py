@@ -11,10 +11,19 @@ from time2decide.core.validation import InputError
 from time2decide.forecasting.features import window_features
 from time2decide.markets.oracle import oracle_path
 from time2decide.policy.episodes import EpisodeConfig, episodes, episodes_of, signals
-from time2decide.policy.losses import Group, draw_inertia, policy_loss, utility_loss
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
-from time2decide.policy.training import PRESETS, _examples, episode_configs, prepare, train_policy
+from time2decide.policy.training import (
+    PRESETS,
+    Group,
+    _examples,
+    draw_inertia,
+    episode_configs,
+    policy_loss,
+    prepare,
+    train_policy,
+    utility_loss,
+)
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
 

@@ -189,7 +189,7 @@ def load_tensors(
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """32 hexadecimal digits that stand for names, types, shapes and every bit of the numbers."""
+    """Digest (32 hexadecimal digits) of names, types, shapes and every bit of the numbers."""
     content = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):
         content.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())

@@ -1,4 +1,4 @@
-"""Digests of values, files, arrays and texts: what stands for a content, without torch."""
+"""Digests of JSON values, files, arrays and texts; without torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 
 def digest(value: object, length: int = 16) -> str:
-    """Hexadecimal digits that stand for a JSON-able value, whatever the order of its keys."""
+    """Hexadecimal SHA-256 of a JSON-able value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
 
 
 def fingerprint(path: str | Path, length: int = 16) -> str:
-    """Hexadecimal digits that stand for the content of a file."""
+    """Hexadecimal SHA-256 of the content of a file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:length]
 
 

@@ -1,4 +1,4 @@
-"""Where results go: checked before the work, written whole or not at all."""
+"""Files: places for output validated before the work, atomic writing."""
 
 from __future__ import annotations
 

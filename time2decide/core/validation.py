@@ -73,6 +73,13 @@ def validate_finite(name: str, tensor: Tensor) -> None:
         raise InputError(f"{name}: expected finite numbers, found {tensor[where].item()} at index {where}")
 
 
+def as_array(name: str, value: ArrayLike) -> np.ndarray:
+    """Finite real numbers as a float64 array, or an `InputError` that names the argument."""
+    tensor = as_tensor(name, value)
+    validate_finite(name, tensor)
+    return np.asarray(tensor.detach().cpu().double().numpy())
+
+
 def per_instance(
     name: str, value: ArrayLike, like: Tensor, lead: tuple[int, ...], *, allow_negative: bool = False
 ) -> Tensor:

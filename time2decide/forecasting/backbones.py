@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,7 @@ from time2decide.core.checkpoints import one_line
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.features import EXPERTS, window_features
 from time2decide.forecasting.timepfn import TimePFN
+from time2decide.markets.oracle import WINDOW
 
 DECILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # levels of the quantiles of Chronos-Bolt and TimesFM
 
@@ -80,7 +83,7 @@ class TimePFNBackbone(nn.Module):
 class KernelBankBackbone(nn.Module):
     """The kernel bank: a token holds the forecasts of bank and lag regression for a channel, in the channel's units."""
 
-    def __init__(self, window: int = 96) -> None:
+    def __init__(self, window: int = WINDOW) -> None:
         super().__init__()
         self.name, self.window, self.horizon, self.tokens = "kernel-bank", window, 1, 1
         self.width = 2 * EXPERTS + 3
@@ -92,6 +95,36 @@ class KernelBankBackbone(nn.Module):
         token = torch.cat([seen.forecasts, seen.deviations, seen.ahead[..., None], seen.recent], dim=-1)
         forecast = seen.level + seen.scale * seen.forecasts[..., 0]  # (batch, N)
         return Encoded(token[:, :, None], forecast[:, None])
+
+
+class TimesFMBackbone(nn.Module):
+    """The torch module of TimesFM 2.5 (`pip install time2decide[timesfm]`).
+
+    It cuts every channel into patches of 32, standardises them by running statistics and forecasts 128 steps with
+    deciles, channel by channel. Its own decoder runs without gradients, so it can be read but not fine-tuned through
+    this adapter. `scale` multiplies returns, whose variance it may take for none.
+    """
+
+    def __init__(self, model: Any, window: int = WINDOW, scale: float = 100.0, name: str = "timesfm") -> None:
+        super().__init__()
+        self.model, self.window, self.scale, self.name = model, window, scale, name
+        self.tokens, self.width, self.horizon = -(-window // model.p), int(model.md), int(model.o)
+        self.levels: tuple[float, ...] = DECILES
+
+    def encode(self, window: Tensor) -> Encoded:
+        """Output embeddings of the patches; the mean forecast of the last patch, and its deciles."""
+        batch, time, count = window.shape
+        rows = self.scale * window.mT.reshape(batch * count, time)
+        missing = -time % self.model.p  # steps that are masked in front
+        rows = nn.functional.pad(rows, (missing, 0))
+        mask = torch.zeros_like(rows, dtype=torch.bool)
+        mask[:, :missing] = True
+        with outputs_of(self.model) as seen:
+            decoded = self.model.decode(self.horizon, rows, mask)[0]
+        predicted = decoded[:, -1] / self.scale  # (batch · N, horizon, 1 + levels)
+        tokens = seen[0][0][1]  # (batch · N, patches, width)
+        paths = predicted.reshape(batch, count, self.horizon, 1 + len(self.levels)).permute(0, 3, 2, 1)
+        return Encoded(tokens.reshape(batch, count, *tokens.shape[1:]), paths[:, 0], paths[:, 1:])
 
 
 @dataclass(frozen=True)
@@ -145,6 +178,15 @@ def load_backbone(name: str) -> Backbone:
         from time2decide.forecasting.chronos import load_chronos
 
         return load_chronos(place)
-    from time2decide.forecasting.timesfm import load_timesfm
-
     return load_timesfm(place)
+
+
+def load_timesfm(place: str) -> TimesFMBackbone:
+    """The backbone of a folder with ``model.safetensors`` or of a name on the hub, in evaluation mode."""
+    try:
+        package = import_module("timesfm.timesfm_2p5.timesfm_2p5_torch")
+    except ImportError:
+        raise InputError("backbone: expected the package timesfm (time2decide[timesfm]), found none") from None
+    load = partial(package.TimesFM_2p5_200M_torch.from_pretrained, torch_compile=False)
+    loaded = load_weights(place, "TimesFM 2.5", "google/timesfm-2.5-200m-pytorch", load)
+    return TimesFMBackbone(loaded.model, name=f"timesfm:{place}").eval()

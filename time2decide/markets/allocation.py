@@ -18,9 +18,9 @@ from torch import Tensor
 from time2decide.core.validation import (
     ArrayLike,
     InputError,
+    as_array,
     as_tensor,
     expect,
-    validate_finite,
     validate_positive,
     validate_simplex,
 )
@@ -56,8 +56,8 @@ def mean_variance_step(
     -------
     (..., m), numpy unless `returns` is a tensor.
     """
-    r, S = _array("returns", returns), _array("covariance", covariance)
-    p, gamma = _array("previous", previous), _array("turnover_l1", turnover_l1)
+    r, S = as_array("returns", returns), as_array("covariance", covariance)
+    p, gamma = as_array("previous", previous), as_array("turnover_l1", turnover_l1)
     m = r.shape[-1] if r.ndim else 0
     fits = m and p.shape[-1:] == (m,) and S.shape[-2:] == (m, m)
     expect(fits, "returns", "(..., m) as in previous and covariance", f"{r.shape} and {S.shape}")
@@ -79,7 +79,7 @@ def mean_variance_step(
 
 def validate_budgets(turnover_l1: ArrayLike) -> np.ndarray:
     """One or several budgets γ as an array (k,), or an `InputError`."""
-    budgets = np.atleast_1d(_array("turnover_l1", turnover_l1))
+    budgets = np.atleast_1d(as_array("turnover_l1", turnover_l1))
     expect(budgets.ndim == 1 and budgets.size, "turnover_l1", "a number or a list of numbers", f"shape {budgets.shape}")
     half_turnover(budgets)
     return budgets
@@ -162,9 +162,3 @@ def _certify(gradient: np.ndarray, p: np.ndarray, half: np.ndarray, s: np.ndarra
     """gap = max_v gᵀ(v − s) over the feasible set, (...), and the v that attains it, (..., m)."""
     target = greedy_allocations(gradient, p, half)
     return np.einsum("...m,...m->...", gradient, target - s), target
-
-
-def _array(name: str, value: ArrayLike) -> np.ndarray:
-    tensor = as_tensor(name, value)
-    validate_finite(name, tensor)
-    return np.asarray(tensor.detach().cpu().double().numpy())

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from time2decide.core.validation import (
-    ArrayLike,
-    as_tensor,
-    expect,
-    validate_count,
-    validate_finite,
-    validate_positive,
-)
+from time2decide.core.validation import ArrayLike, as_array, as_tensor, expect, validate_count, validate_positive
 from time2decide.markets.allocation import best_allocations, half_turnover, validate_budgets
 from time2decide.markets.covariance import Covariance, empirical_covariance
 from time2decide.markets.portfolio import validate_semidefinite
@@ -93,10 +86,8 @@ def _covariance_at(t: int, covariance: Covariance, windows: np.ndarray) -> np.nd
 def validate_return_array(returns: ArrayLike, window: int) -> np.ndarray:
     """Returns as a float64 array (series, time, assets) with more than `window` finite steps, or an `InputError`."""
     validate_count("window", window, least=2)
-    tensor = as_tensor("returns", returns)
-    expect(tensor.dim() in (2, 3) and tensor.numel(), "returns", "shape (series, time, assets)", tuple(tensor.shape))
-    validate_finite("returns", tensor)
-    array = np.asarray(tensor.detach().cpu().double().numpy())
+    array = as_array("returns", returns)
+    expect(array.ndim in (2, 3) and array.size, "returns", "shape (series, time, assets)", array.shape)
     array = array if array.ndim == 3 else array[None]  # (series, time, assets)
     expect(array.shape[1] > window, "returns", f"more than {window} steps (the window)", array.shape[1])
     return array

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, as_tensor, expect, validate_finite, validate_positive
+from time2decide.core.validation import ArrayLike, as_array, as_tensor, expect, validate_positive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +54,7 @@ def validate_real_returns(returns: ArrayLike) -> np.ndarray:
     """Finite simple returns of at least −1 that do not look like prices, as a float64 array."""
     kind = str(getattr(returns, "dtype", ""))
     expect(kind not in ("bool", "torch.bool"), "returns", "real numbers", f"dtype {kind}")
-    tensor = as_tensor("returns", returns)
-    validate_finite("returns", tensor)
-    array = np.asarray(tensor.detach().cpu().double().numpy())
+    array = as_array("returns", returns)
     if array.size:
         found = f"what look like prices (median {np.median(array):g})"
         expect(not looks_like_prices(array), "returns", "returns", found)

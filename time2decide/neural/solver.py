@@ -84,7 +84,7 @@ def solve_neural(
 
 
 def _judged(scaled: QP, x: Tensor, dual: Tensor, tol: float) -> Polished:
-    """The network's answer as it is."""
+    """The network's own answer with its status, not polished."""
     x, dual, solved = Judge(scaled, tol)(x, dual)
     status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
     return Polished(x, dual, kkt(scaled, x, dual).worst, status, np.full(len(scaled), PREDICTED, dtype="<U9"))

@@ -58,7 +58,7 @@ def explain(model: Time2Decide, decision: Decision) -> Explanation:
     policy = model.policy
     assert isinstance(policy, Policy)
     window = decision.observation.returns
-    moving = torch.from_numpy(_stirred(window)).requires_grad_()  # (1, T, m)
+    moving = torch.from_numpy(_without_constants(window)).requires_grad_()  # (1, T, m)
     direction = torch.from_numpy(np.sign(decision.weights - decision.previous)) / 2
 
     def amount(seen: WindowFeatures) -> Tensor:
@@ -71,11 +71,11 @@ def explain(model: Time2Decide, decision: Decision) -> Explanation:
         pull=(slope * centred).sum(axis=0),
         sensitivity=centred.std(axis=0) * np.sqrt((slope**2).sum(axis=0)),
         covariance=_covariance_rows(decision.inputs.features, amount),
-        hindsight=_resting_on_hindsight(model, decision),
+        hindsight=_effect_of_hindsight(model, decision),
     )
 
 
-def _resting_on_hindsight(model: Time2Decide, decision: Decision) -> float:
+def _effect_of_hindsight(model: Time2Decide, decision: Decision) -> float:
     if not model.strategy().wants_hindsight:
         return 0.0
     target = model.strategy("own").decide(decision.observation)[0, 0]
@@ -83,8 +83,8 @@ def _resting_on_hindsight(model: Time2Decide, decision: Decision) -> float:
     return float(np.abs(weights - decision.weights).sum())
 
 
-def _stirred(returns: np.ndarray) -> np.ndarray:
-    """Returns (1, T, m) in which an asset that stands still moves imperceptibly: a standstill has no slopes."""
+def _without_constants(returns: np.ndarray) -> np.ndarray:
+    """Returns (1, T, m) with tiny noise on constant assets, which have no derivative."""
     deviation = returns.std(axis=1, keepdims=True)
     noise = 1e-8 * deviation.max() * np.random.default_rng(0).standard_normal(returns.shape)
     return np.where(deviation > 0, returns, returns + noise)

@@ -37,11 +37,11 @@ from time2decide.core.validation import expect, validate_count, validate_fields,
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, features_of, oracle_paths
-from time2decide.policy.losses import Group, Place, draw_inertia, rollout_utility, utility_loss
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.market_training import AHEAD, APART, TrainingMarket, policy_path, risk_loss, trace
 from time2decide.policy.model import Time2Decide
 from time2decide.policy.network import HISTORY, Policy
+from time2decide.policy.training import Group, Place, draw_inertia, rollout_utility, utility_loss
 from time2decide.simulation.metrics import PairedBootstrap
 
 Prepared = Callable[[int, int], None]  # windows or days read, all of them

@@ -152,7 +152,7 @@ class Policy(PretrainedModel):
 
     @torch.no_grad()
     def start_scores(self) -> None:
-        """Forget what the scores were corrected by: they are those that are written down."""
+        """Set the learned correction of the scores to zero."""
         self.head.weight[2] = 0.0
         self.head.bias[2] = 0.0
 

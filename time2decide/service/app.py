@@ -1,7 +1,8 @@
 """The service: POST returns and current weights, get a decision file.
 
 One process, one copy of each model. Decisions are made in threads, at most as many as `Limits.workers` at once. What is
-too large is refused before it is read, bad input is a 422 that names the field, and whoever waits too long gets a 503.
+too large is refused before it is read, bad input is a 422 that names the field, and a request that waits too long is
+answered by a 503.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
     app = FastAPI(title="time2decide", version=__version__, description="The next rebalancing, as a decision file.")
     app.add_middleware(_BodyLimit, megabytes=limits.megabytes)
     _answer_errors(app)
-    room = _Room(limits)
+    workers = _Workers(limits)
 
     @app.get("/health", summary="Whether the service answers")
     async def health() -> Health:
@@ -161,7 +162,7 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
 
     @app.post("/decide", summary="The next rebalancing", responses={200: {"model": DecisionFile}, **_PROBLEMS})
     async def decide(request: DecisionRequest) -> JSONResponse:
-        return JSONResponse(await room.run(lambda: decide_request(request, served, limits)))
+        return JSONResponse(await workers.run(lambda: decide_request(request, served, limits)))
 
     return app
 
@@ -209,8 +210,8 @@ def _series(weights: Weights | None) -> pd.Series | None:
     return None if weights is None else pd.Series(weights, dtype=float)
 
 
-class _Room:
-    """Threads for decisions. A request that is not answered in time is told so; its thread ends by itself."""
+class _Workers:
+    """Threads for decisions. A request that is not answered in time gets a 503; its thread ends by itself."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
