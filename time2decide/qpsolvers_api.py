@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,10 @@ def solve_problem(
         raise ProblemError("P, q: expected an objective with a lower bound, found an unbounded problem")
     if verbose:
         print(f"time2decide {solver}: {answer.status}, KKT residual {answer.kkt_residual:.2e}")
-    result = _same_library(problem)(problem)
+    kind: Any = ProblemSolution
+    if type(problem).__module__.split(".")[0] == "qpsolvers":
+        kind = import_module("qpsolvers").Solution  # their solution for their problem
+    result = kind(problem)
     _fill(result, mine, answer)
     result.build_time, result.solve_time = built - begun, solved - built
     return result
@@ -169,15 +173,6 @@ def _fill(result: Any, problem: Problem, answer: Solution) -> None:
     result.z = answer.dual if problem.G is not None else np.empty(0)
     result.y = answer.dual_eq if problem.A is not None else np.empty(0)
     result.z_box = answer.dual_box if answer.dual_box is not None else np.empty(0)
-
-
-def _same_library(problem: Any) -> Any:
-    """Their solution type for their problems, ours for ours."""
-    if type(problem).__module__.split(".")[0] != "qpsolvers":
-        return ProblemSolution
-    from qpsolvers import Solution as TheirSolution
-
-    return TheirSolution
 
 
 def solve_qp(

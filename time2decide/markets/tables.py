@@ -36,7 +36,6 @@ _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 _CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
 _LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
-_WEIGHTS_HEADER = ["asset", "weight"]
 _TELLING = 20  # rows that are all positive are hardly returns
 
 
@@ -89,19 +88,15 @@ def load_market(
     validate_choice("gaps", gaps, GAPS)
     if most_gap != math.inf:  # which allows any gap
         validate_positive("most_gap", most_gap)
-    if isinstance(source, str) and source == "sp500":
-        frame, name, values = sp500_prices(), "sp500", "prices"
-    elif isinstance(source, pd.DataFrame):
-        frame, name = source, "returns"
-    elif not isinstance(source, (str, Path)):
-        raise InputError(f"source: expected a file, a DataFrame or sp500, found {type(source).__name__}")
-    else:
-        path = Path(source)
-        frame, name = _read(path), path.name
+    known = isinstance(source, (str, Path, pd.DataFrame))
+    expect(known, "source", "a file, a DataFrame or sp500", type(source).__name__)
+    frame, name = (source, "returns") if isinstance(source, pd.DataFrame) else _read(source)
     table = _validate_table(frame, name, most_gap, gaps)
-    if values is None:
-        values = _guess(table.to_numpy(), name)
-    return (_prices_to_returns if values == "prices" else _validate_table_of_returns)(table, name), values
+    values = "prices" if name == "sp500" else values or _guess(table.to_numpy(), name)
+    if values == "prices":
+        return _prices_to_returns(table, name), values
+    refuse(_return_problems(table, name))
+    return table, values
 
 
 def complete_returns(source: str | Path) -> tuple[np.ndarray, float]:
@@ -137,11 +132,15 @@ def sp500_prices() -> pd.DataFrame:
     return pd.DataFrame(load_sp500_dataset())
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read(source: str | Path) -> tuple[pd.DataFrame, str]:
+    """The table of a file or of sp500, not validated, and its name for messages."""
+    if source == "sp500":
+        return sp500_prices(), "sp500"
+    path = Path(source)
     validate_input_file(path)
     suffix = path.suffix.lower()
     if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
-        return _read_csv(path)
+        return _read_csv(path), path.name
     known = suffix in (".parquet", ".pq")
     expect(known, path.name, "a .csv or .parquet file (.csv.gz too)", f"{path.suffix or 'no suffix'!r}")
     try:
@@ -150,7 +149,7 @@ def _read(path: Path) -> pd.DataFrame:
         facts = read_metadata(path)
         cells = facts.num_rows * facts.num_columns  # a file of a few bytes may hold a number many times
         expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
-        return _dates_first(pd.read_parquet(path))
+        return _dates_first(pd.read_parquet(path)), path.name
     except InputError:
         raise
     except Exception as error:  # pyarrow has errors of its own, and raises others for damaged files
@@ -299,11 +298,6 @@ def _shown(cell: object) -> str:
     return "an empty cell" if str(cell).strip() == "" else repr(cell) if isinstance(cell, str) else str(cell)
 
 
-def _validate_table_of_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    refuse(_return_problems(table, name))
-    return table
-
-
 def _return_problems(table: pd.DataFrame, name: str) -> Iterator[str]:
     array = table.to_numpy()
     known = array[np.isfinite(array)]
@@ -351,8 +345,7 @@ def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
 
 def last_prices(source: str | Path) -> pd.DataFrame:
     """The last known price of every asset of a table of prices, and whether it is of the last row (`current`)."""
-    frame, name = (sp500_prices(), "sp500") if source == "sp500" else (_read(Path(source)), Path(source).name)
-    table = _validate_table(frame, name, math.inf, "keep")
+    table = _validate_table(*_read(source), math.inf, "keep")
     return pd.DataFrame({"price": table.ffill().iloc[-1], "current": table.iloc[-1].notna()})
 
 
@@ -387,7 +380,7 @@ def write_weights(weights: pd.Series, path: str | Path) -> Path:
     expect(fits, "out", "a name ending in .csv in an existing folder", path)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(_WEIGHTS_HEADER)
+    lines.writerow(["asset", "weight"])
     lines.writerows((str(asset), repr(float(weight))) for asset, weight in weights.items())
     write_text(path, text.getvalue())
     return path
