@@ -144,8 +144,8 @@ class _Reader:
             found.append(self._limit(f"group {label}", coefficients, part, where))
         for label, part in self.content.get("exposures", {}).items():
             where, stated = f"[exposures.{label}]", part.get("coefficients")
-            named = isinstance(stated, dict) and stated
-            self._expect(named, where, "coefficients by asset", describe_value(stated))
+            by_name = isinstance(stated, dict) and stated
+            self._expect(by_name, where, "coefficients by asset", describe_value(stated))
             coefficients = np.zeros(len(self.assets))
             for asset in stated:
                 coefficients[self._index(asset, where)] = self._number(stated, asset, where, 0.0)
