@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -57,3 +58,11 @@ def test_an_output_that_is_full_or_closed():
     closed = ["bash", "-c", '"$@" >&-', "closed", *LIST[:3], "reproduce", "list"]
     done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_port_that_is_in_use_is_refused(run, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        done = run("serve", "--port", port, cwd=tmp_path)
+    expected = f"time2decide: port: expected one to listen on, found 127.0.0.1:{port} (Address already in use)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated
 
 import typer
@@ -34,4 +35,10 @@ def serve(
         needed = f"FastAPI and uvicorn to be installed, found no {error.name}; pip install 'time2decide[serve]'"
         raise InputError(f"serve: expected {needed}") from None
     app = make_app(tuple(model or ["market"]), Limits(workers=workers, megabytes=megabytes, seconds=seconds))
-    uvicorn.run(app, host=host, port=port, log_level="info")
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
+        raise InputError(f"port: expected one to listen on, found {host}:{port} ({reason})") from None
+    with listening:
+        uvicorn.Server(uvicorn.Config(app, log_level="info")).run(sockets=[listening])
