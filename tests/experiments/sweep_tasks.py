@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from time2decide.experiments import Experiment, reproduce
+from time2decide.experiments.engines import Engine
 
 
 def tasks(preset):
@@ -37,4 +38,4 @@ SWEEP = Experiment("sweep", "a sweep", "nowhere", {"smoke": "1 s"}, tasks, run, 
 
 if __name__ == "__main__":
     engine, workers, root = sys.argv[1:]
-    reproduce(SWEEP, "smoke", root=root, engine=engine, workers=int(workers))
+    reproduce(SWEEP, "smoke", root=root, engine=Engine(engine, int(workers)))

@@ -13,6 +13,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.experiments import engines
+from time2decide.experiments.engines import Engine
 from time2decide.experiments.store import Store
 
 HERE = Path(__file__).parent
@@ -131,20 +132,20 @@ def test_a_task_that_always_kills_its_worker_is_a_failed_row(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE))  # workers inherit the path
     monkeypatch.setattr(engines, "_RETRIES", 0)
     die = importlib.import_module("sweep_tasks").die
-    ((task, outcome),) = engines.run_tasks(die, [{"value": 1}], workers=2)
+    ((task, outcome),) = engines.run_tasks(die, [{"value": 1}], Engine(workers=2))
     assert (task, outcome.rows, outcome.error) == ({"value": 1}, [], "worker lost 1 times")
 
 
 def test_bad_engines_are_refused():
     with pytest.raises(InputError, match="engine: expected one of local, ray"):
-        engines.run_tasks(len, [], engine="slurm")
+        Engine("slurm")
     with pytest.raises(InputError, match="workers"):
-        engines.run_tasks(len, [], workers=0)
+        Engine(workers=0)
     with pytest.raises(InputError, match="expected engine 'ray'"):
-        engines.run_tasks(len, [], address="auto")
+        Engine(address="auto")
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"time2decide\[ray\]"):
-        list(engines.run_tasks(len, [{}], engine="ray"))
+        Engine("ray")

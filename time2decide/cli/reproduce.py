@@ -37,7 +37,7 @@ def reproduce(
     from time2decide.experiments import get_experiment, stored_tasks
     from time2decide.experiments import reproduce as run
     from time2decide.experiments.claims import claims_tables
-    from time2decide.experiments.engines import check_engine
+    from time2decide.experiments.engines import Engine
     from time2decide.experiments.store import check_writable, last_line, results_root
     from time2decide.reports import draw, results_of
 
@@ -45,7 +45,7 @@ def reproduce(
         _list_experiments(results, as_json)
         return
     experiment = get_experiment(name)
-    check_engine(engine, workers, address, gpus)
+    place = Engine(engine, workers, address, gpus)
 
     def progress(number: int, total: int, config: dict[str, Any]) -> None:
         text = " ".join(f"{key}={value}" for key, value in config.items() if not isinstance(value, dict | list))
@@ -57,8 +57,7 @@ def reproduce(
             check_writable(results)
             root, expected = results_root(results), experiment.presets[preset]
             print(f"{total - stored} tasks are not in {root}: running them (all take {expected})", file=sys.stderr)
-    where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "gpus": gpus}
-    rows = run(experiment, preset, root=results, progress=progress, only=only, **where)
+    rows = run(experiment, preset, root=results, progress=progress, engine=place, only=only)
     tables, claims = results_of(experiment, rows)
     pictures = draw(experiment.id, rows, preset, results)
     if as_json:

@@ -18,10 +18,9 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from time2decide.core.validation import InputError, expect, validate_count, validate_positive
+from time2decide.core.validation import InputError, expect, validate_choice, validate_count, validate_positive
 from time2decide.experiments.store import Config, Row
 
-ENGINES = ("local", "ray")
 _RETRIES = 3  # times that a task may lose its worker
 Run = Callable[[Config], list[Row]]
 
@@ -35,45 +34,48 @@ class Outcome:
     seconds: float
 
 
-def run_tasks(
-    run: Run,
-    tasks: list[Config],
-    *,
-    engine: str = "local",
-    workers: int = 1,
-    address: str | None = None,
-    gpus: float = 0,
-) -> Iterator[tuple[Config, Outcome]]:
-    """Run all tasks and yield each as it finishes, in any order.
+@dataclass(frozen=True)
+class Engine:
+    """Where tasks run.
 
-    Parameters
+    Attributes
     ----------
-    run : configuration -> rows
-        A module-level function.
-    engine : {"local", "ray"}
+    name : {"local", "ray"}
         Processes of this machine, or Ray.
     workers : int
         Processes; with `local` and one worker tasks run in this process, one after another. Ray uses this many local
-        workers, or what the cluster has when `address` is given.
+        workers, or what the cluster has when there is an `address`.
     address : str, optional
         Address of an existing Ray cluster, or "auto".
     gpus : float
         Share of a GPU that Ray reserves for each task.
     """
-    check_engine(engine, workers, address, gpus)
-    if engine == "ray":
-        return _on_ray(run, tasks, workers, address, gpus)
-    return _in_processes(run, tasks, workers) if workers > 1 else ((task, attempt(run, task)) for task in tasks)
+
+    name: str = "local"
+    workers: int = 1
+    address: str | None = None
+    gpus: float = 0
+
+    def __post_init__(self) -> None:
+        validate_count("workers", self.workers)
+        validate_positive("gpus", self.gpus, allow_zero=True)
+        validate_choice("engine", self.name, ("local", "ray"))
+        fits = self.name == "ray" or (not self.address and not self.gpus)
+        expect(fits, "address, gpus", "engine 'ray' with them", f"{self.name!r}")
+        if self.name == "ray":
+            _import_ray()
+
+    @property
+    def in_this_process(self) -> bool:
+        """Whether tasks run one after another in the process of the caller."""
+        return self.name == "local" and self.workers == 1
 
 
-def check_engine(engine: str, workers: int, address: str | None, gpus: float) -> None:
-    """Raise unless `run_tasks` can run with these."""
-    validate_count("workers", workers)
-    validate_positive("gpus", gpus, allow_zero=True)
-    expect(engine in ENGINES, "engine", f"one of {', '.join(ENGINES)}", f"{engine!r}")
-    expect(engine == "ray" or (not address and not gpus), "address, gpus", "engine 'ray' with them", f"{engine!r}")
-    if engine == "ray":
-        _import_ray()
+def run_tasks(run: Run, tasks: list[Config], engine: Engine) -> Iterator[tuple[Config, Outcome]]:
+    """Run all tasks and yield each as it finishes, in any order; `run` is a module-level function."""
+    if engine.in_this_process:
+        return ((task, attempt(run, task)) for task in tasks)
+    return _on_ray(run, tasks, engine) if engine.name == "ray" else _in_processes(run, tasks, engine.workers)
 
 
 def attempt(run: Run, config: Config) -> Outcome:
@@ -121,16 +123,14 @@ def _end_with_driver() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _on_ray(
-    run: Run, tasks: list[Config], workers: int, address: str | None, gpus: float
-) -> Iterator[tuple[Config, Outcome]]:
+def _on_ray(run: Run, tasks: list[Config], engine: Engine) -> Iterator[tuple[Config, Outcome]]:
     """One Ray task per configuration, retried by Ray when its worker or machine is lost."""
     ray = _import_ray()
     started = not ray.is_initialized()
     if started:
-        _connect(ray, workers, address)
+        _connect(ray, engine)
     try:
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=_RETRIES)(_attempt_on_one_thread)
+        remote = ray.remote(num_cpus=1, num_gpus=engine.gpus, max_retries=_RETRIES)(_attempt_on_one_thread)
         pending = {remote.remote(run, task): task for task in tasks}
         while pending:
             (ready, *_), _rest = ray.wait(list(pending), num_returns=1)
@@ -157,17 +157,19 @@ def _import_ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, workers: int, address: str | None) -> None:
+def _connect(ray: Any, engine: Engine) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if address is None:
+    if engine.address is None:
         # Ray's workers would yield to every other process of this machine, and starve beside a busy one
         os.environ.setdefault("RAY_worker_niceness", "0")
-        ray.init(address="local", num_cpus=workers, include_dashboard=False, **options)  # never somebody's cluster
+        ray.init(
+            address="local", num_cpus=engine.workers, include_dashboard=False, **options
+        )  # never somebody's cluster
         return
     try:
-        ray.init(address=address, **options)
+        ray.init(address=engine.address, **options)
     except (ConnectionError, ValueError) as error:
-        raise InputError(f"address: expected a running Ray cluster, found {address!r}: {error}") from None
+        raise InputError(f"address: expected a running Ray cluster, found {engine.address!r}: {error}") from None
 
 
 def _attempt_on_one_thread(run: Run, config: Config) -> Outcome:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from time2decide.core.table import Table
-from time2decide.core.validation import expect
+from time2decide.core.validation import expect, validate_choice
 from time2decide.experiments.claims import Claim
-from time2decide.experiments.engines import run_tasks
+from time2decide.experiments.engines import Engine, run_tasks
 from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
 
 PRESETS = ("smoke", "cpu", "paper")
@@ -78,7 +78,7 @@ def experiment_ids() -> list[str]:
 
 def get_experiment(name: str) -> Experiment:
     """The experiment of that id."""
-    expect(name in _HOMES, "experiment", f"one of {', '.join(_HOMES)}", f"{name!r}")
+    validate_choice("experiment", name, _HOMES)
     module = importlib.import_module(f"time2decide.experiments.{_HOMES[name]}")
     return next(experiment for experiment in module.EXPERIMENTS if experiment.id == name)
 
@@ -89,10 +89,7 @@ def reproduce(
     *,
     root: str | Path | None = None,
     progress: Callable[[int, int, Config], None] | None = None,
-    engine: str = "local",
-    workers: int = 1,
-    address: str | None = None,
-    gpus: float = 0,
+    engine: Engine | None = None,
     only: str = "",
 ) -> list[Row]:
     """Run the tasks that have no result yet and return all stored rows of the preset.
@@ -100,28 +97,27 @@ def reproduce(
     `only`, such as ``strategy=uniform,seed=0``, leaves the other tasks for later.
 
     A task that raises is stored as a line with its traceback and the next one goes on; it is tried again when the
-    experiment is started again. By default tasks run in this process, one after another; `engine`, `workers`,
-    `address` and `gpus` are those of `engines.run_tasks`. Only this process writes the store. `progress` is called
-    with the number of finished tasks, the number of tasks and the task that starts, or with several workers, ends.
+    experiment is started again. Without an `engine` tasks run in this process, one after another. Only this process
+    writes the store. `progress` is called with the number of finished tasks, the number of tasks and the task that
+    starts, or with several workers, ends.
     """
-    expect(preset in experiment.presets, "preset", f"one of {', '.join(experiment.presets)}", f"{preset!r}")
+    validate_choice("preset", preset, experiment.presets)
     store = Store(experiment.id, preset, root)
     done = store.done()
     tasks = [config for config in chosen_tasks(experiment.tasks(preset), only) if task_key(config) not in done]
     if tasks:
         check_writable(root)
-    alone = engine == "local" and workers == 1
+    engine = engine or Engine()
 
     def run_shown(config: Config) -> list[Row]:
         if progress:
             progress(tasks.index(config), len(tasks), config)
         return experiment.run(config)
 
-    run = run_shown if alone else experiment.run
-    results = run_tasks(run, tasks, engine=engine, workers=workers, address=address, gpus=gpus)
+    results = run_tasks(run_shown if engine.in_this_process else experiment.run, tasks, engine)
     for number, (config, outcome) in enumerate(results if tasks else ()):
         store.append(config, outcome.rows, outcome.seconds, outcome.error)
-        if progress and not alone:
+        if progress and not engine.in_this_process:
             progress(number, len(tasks), config)
     keys = {task_key(config) for config in experiment.tasks(preset)}
     return store.rows(None if experiment.open_ended else keys)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import quad
 
-from time2decide.core.validation import expect, validate_count, validate_fields
+from time2decide.core.validation import validate_choice, validate_count, validate_fields
 
 RULES = ("pto", "e2e")
 _REACH = 12.0  # standard deviations beyond which a Gaussian density is zero in double precision
@@ -88,7 +88,7 @@ class ToyModel:
         return _gaussian_mean(lambda z: abs(weight - float(self.weight(centre + scale * z))), kinks)
 
     def _factor(self, rule: str, n: int) -> float:
-        expect(rule in RULES, "rule", f"one of {', '.join(RULES)}", f"{rule!r}")
+        validate_choice("rule", rule, RULES)
         return 1.0 if rule == "pto" else self.shrinkage(n)
 
     def _expect(self, function, variance: float, factor: float) -> float:  # type: ignore[no-untyped-def]
