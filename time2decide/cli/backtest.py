@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,7 +119,9 @@ def backtest(
         decision = latest_decision(result, table, limits, reference)
         files.append(write_report(result, summary, report, source, data_kind, decision))
     if as_json:
-        typer.echo(json.dumps(_records(summary), allow_nan=False))
+        from time2decide.reports.backtest_page import records
+
+        typer.echo(json.dumps(records(summary), allow_nan=False))
         return
     print_summary(result, summary, f"{source} ({data_kind})")
     for written in files:
@@ -218,14 +219,6 @@ def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | 
         fits = report.suffix.lower() in (".html", ".htm") and report.parent.is_dir()
         expect(fits, "report", "a name ending in .html in an existing folder", report)
         validate_output_file("report", report)
-
-
-def _records(summary: pd.DataFrame) -> list[dict[str, object]]:
-    """The summary as JSON can say it: a figure that does not exist (the Sharpe ratio of no movement) is null."""
-    rows = summary.to_dict(orient="records")
-    return [
-        {str(k): None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows
-    ]
 
 
 def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:

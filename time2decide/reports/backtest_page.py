@@ -106,8 +106,8 @@ def page_data(
         "own": own_policy(names),
         "paths": [{name: _paths(groups[name, g], lines) for name in names} for g in budgets],
         "areas": [{name: _areas(result, name, g, areas) for name in names} for g in budgets],
-        "summary": _records(summary),
-        "differences": [] if differences is None else _records(differences),
+        "summary": records(summary),
+        "differences": [] if differences is None else records(differences),
         "findings": list(findings(result, summary, differences).values()),
         "decision": decision,
     }
@@ -140,7 +140,8 @@ def _areas(result: Backtest, name: str, budget: float, places: np.ndarray) -> li
     return parts
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a table for JSON: a figure that does not exist (the Sharpe ratio of no movement) is null."""
     return [{str(key): _plain(value) for key, value in row.items()} for row in frame.to_dict(orient="records")]
 
 
