@@ -185,8 +185,8 @@ def _variant(strategy: Any, parameter: str, value: str, name: str) -> Strategy:
 
 def make_strategies(strategies: Sequence[str | Strategy]) -> list[Strategy | str]:
     """Strategies for names, which must be known and distinct, and the word "oracle" for itself."""
-    if not isinstance(strategies, (list, tuple)) or not strategies:
-        raise InputError(f"strategies: expected a list of names or strategies, found {strategies!r}")
+    fits = isinstance(strategies, (list, tuple)) and strategies
+    expect(fits, "strategies", "a list of names or strategies", repr(strategies))
     for one in strategies:
         if not isinstance(one, str):
             validate_strategy(one)

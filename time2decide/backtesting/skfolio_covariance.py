@@ -15,7 +15,7 @@ import numpy as np
 from skfolio.moments.covariance import BaseCovariance
 from sklearn.utils.validation import validate_data
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.estimators import LEAST_OBSERVATIONS, CombinedIEWMA, IteratedEWMA, OnlineCovariance, RollingQIS
 from time2decide.policy.market_decision import pose
@@ -76,8 +76,7 @@ class OnlineCovarianceEstimator(BaseCovariance):
             self._state.update(rows)
         else:
             active = np.asarray(active_mask, dtype=bool)
-            if active.shape != rows.shape:
-                raise InputError(f"active_mask: expected shape {rows.shape} as X, found {active.shape}")
+            expect(active.shape == rows.shape, "active_mask", f"shape {rows.shape} as X", active.shape)
             self._update_listed(rows, active)
         covariance = self._state.covariance()
         if active_mask is not None:

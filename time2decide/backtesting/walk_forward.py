@@ -277,8 +277,8 @@ def _wealth(net: np.ndarray, returns: np.ndarray, periods_per_year: float) -> np
     with np.errstate(over="ignore", invalid="ignore"):
         wealth: np.ndarray = np.cumprod(1 + net, axis=-1)
         year = wealth[..., -1] ** (periods_per_year / net.shape[-1])
-    if not (np.isfinite(wealth).all() and np.isfinite(year).all()):
-        raise InputError(f"returns: expected returns that keep wealth finite, found returns up to {returns.max():.3g}")
+    fits = np.isfinite(wealth).all() and np.isfinite(year).all()
+    expect(fits, "returns", "returns that keep wealth finite", f"returns up to {returns.max():.3g}")
     return wealth
 
 

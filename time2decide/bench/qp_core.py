@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from time2decide.bench.timing import interleaved, one_thread, ratio
-from time2decide.core.validation import InputError
+from time2decide.core.validation import expect
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
 from time2decide.qp.gradients import QPLayer
 from time2decide.qpsolvers_api import Problem, solve_problem
@@ -163,8 +163,7 @@ class Run(NamedTuple):
 def _problem_rows(folder: Path, quick: bool) -> list[dict[str, Any]]:
     """One row per solver: how many files it solves, how many it gets wrong, and its shifted geometric mean."""
     files = sorted(folder.glob("*.mat"))
-    if not files:
-        raise InputError(f"--problems: expected a folder with .mat files, found none in {str(folder)!r}")
+    expect(files, "--problems", "a folder with .mat files", f"none in {str(folder)!r}")
     files = files[:8] if quick else files
     solvers = ["time2decide", *_available(tuple(_SETTINGS))]
     runs: dict[str, list[Run]] = {name: [] for name in solvers}

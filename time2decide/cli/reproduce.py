@@ -82,14 +82,13 @@ def report(
 
     Example: time2decide report --out report.html
     """
-    from time2decide.core.validation import InputError, expect
+    from time2decide.core.validation import expect
     from time2decide.reports import write_report
 
     expect(out.suffix in (".html", ".htm"), "--out", "a file that ends with .html", out)
     folder = results or os.environ.get("TIME2DECIDE_RESULTS")
-    if folder and not Path(folder).is_dir():
-        name = "--results" if results else "TIME2DECIDE_RESULTS"
-        raise InputError(f"{name}: expected a folder with stored rows, found {folder}")
+    name = "--results" if results else "TIME2DECIDE_RESULTS"
+    expect(not folder or Path(folder).is_dir(), name, "a folder with stored rows", folder)
     page, text = write_report(out, results)
     typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
 

@@ -30,7 +30,7 @@ from time2decide.backtesting.registry import REGISTRY, make_strategy
 from time2decide.core.digests import digest
 from time2decide.core.digests import fingerprint as file_fingerprint
 from time2decide.core.table import Table
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
 from time2decide.forecasting.market_state import MarketTokens
@@ -115,8 +115,7 @@ def run(config: Config) -> list[Row]:
     if source is None:
         raise InputError(f"{MARKETS_VARIABLE}: expected the file of {config['universe']}, found none")
     market, periods, fingerprint = _load(source, config.get("last"))
-    if fingerprint != config["data"]:
-        raise InputError(f"{source}: expected the data of fingerprint {config['data']}, found {fingerprint}")
+    expect(fingerprint == config["data"], source, f"the data of fingerprint {config['data']}", fingerprint)
     key = (source, config.get("last"), *(tuple(config[one]) for one in ("budgets", "risk_aversions", "costs_bps")))
     own = _paths(config["strategy"], *key)
     others = {name: _paths(name, *key) for name in REFERENCES}
