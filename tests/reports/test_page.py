@@ -196,8 +196,8 @@ def test_smoke_rows_have_tables_too(tmp_path):
     (table,) = found["lambda-sweep"].tables
     kinds = ("", " on s* history", " on s* history, other returns")
     names = [f"{name}{kind}" for name in ("paper-time2decide", "paper-sft") for kind in kinds]
-    assert [line[0] for line in table.rows] == ["uniform", "pretrained", "pto-timepfn", *names]
-    assert "(0.0629)" in table.rows[3][1]
+    assert [line[0] for line in table.rows] == ["uniform", "pretrained", "pto-timepfn", "paper-repaired", *names]
+    assert "(0.0629)" in table.rows[4][1]
     assert found["decide-ablation"].tables[0].rows
     assert {claim.verdict for claim in found["lambda-sweep"].claims} > {NOT_TESTED}
 
