@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from time2decide import QP, random_qp, solve
-from time2decide.attention.loop import proves_infeasible
+from time2decide.attention.loop import duals_prove_infeasible
 
 
 def contradictory(batch, n, m, seed, by=0.3):
@@ -44,5 +44,5 @@ def test_no_change_of_duals_proves_a_feasible_problem_infeasible(seed, spread):
     qp = contradictory(8, 4, 3, seed=seed, by=-1e-6)  # feasible, by little
     rng = np.random.default_rng(seed)
     change = torch.from_numpy(rng.normal(size=(8, 3)) * 10 ** rng.normal(scale=4 * spread, size=(8, 1)))
-    assert not proves_infeasible(qp, change).any()
+    assert not duals_prove_infeasible(qp, change).any()
     assert (solve(qp).status == "optimal").all()

@@ -12,7 +12,7 @@ from time2decide.cli.train import app
 from time2decide.core import training
 from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
-from time2decide.forecasting.pretraining import Pool, corrupt, forecast_loss
+from time2decide.forecasting.pretraining import Pool, corrupt_windows, forecast_loss
 from time2decide.markets.lmc import LMCConfig, lmc_series
 
 SMOKE = PRESETS["smoke"]
@@ -69,19 +69,19 @@ def test_corruptions():
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal((400, 192, 3))
     clean = replace(SMOKE, multiplicative_share=0.0, rescaled_share=0.0, noisy_share=0.0)
-    window, target, _ = corrupt(drawn, 96, clean, rng)
+    window, target, _ = corrupt_windows(drawn, 96, clean, rng)
     np.testing.assert_array_equal(np.concatenate([window, target], axis=1), drawn)
     noisy = replace(clean, noisy_share=1.0)
-    window, target, _ = corrupt(drawn, 96, noisy, rng)
+    window, target, _ = corrupt_windows(drawn, 96, noisy, rng)
     np.testing.assert_array_equal(target, drawn[:, 96:])
     added = (window - drawn[:, :96]).std(axis=(1, 2))
     assert added.min() > 0.05
     assert added.max() < 6
     scaled = replace(clean, rescaled_share=1.0)
-    window, _, deviation = corrupt(drawn, 96, scaled, rng)
+    window, _, deviation = corrupt_windows(drawn, 96, scaled, rng)
     assert window.std(axis=(1, 2)).min() < 0.01 < deviation.max()
     multiplied = replace(clean, multiplicative_share=1.0)
-    window, _, _ = corrupt(drawn, 96, multiplied, rng)
+    window, _, _ = corrupt_windows(drawn, 96, multiplied, rng)
     assert (window / drawn[:, :96]).std() == pytest.approx(0.1, rel=0.02)
 
 

@@ -14,7 +14,7 @@ from time2decide.markets.lmc import (
     Term,
     _gram,
     draw,
-    kernel_bank,
+    lmc_kernels,
     lmc_series,
     lmc_set,
 )
@@ -33,7 +33,7 @@ def test_kernels_equal_those_of_scikit_learn():
         *(sk.WhiteKernel(noise_level=v) for v in NOISE_LEVELS),
         sk.ConstantKernel(),
     ]
-    bank = kernel_bank(length)
+    bank = lmc_kernels(length)
     assert len(bank) == len(theirs) == 33
     for ours, kernel in zip(bank, theirs, strict=True):
         expected = kernel(grid)
@@ -42,7 +42,7 @@ def test_kernels_equal_those_of_scikit_learn():
 
 
 def test_smooth_kernels_have_small_factors():
-    assert max(kernel.factor.shape[1] for kernel in kernel_bank(1024)) <= 40
+    assert max(kernel.factor.shape[1] for kernel in lmc_kernels(1024)) <= 40
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_smooth_kernels_have_small_factors():
     ],
 )
 def test_draws_have_the_folded_covariance(choice):
-    bank, rng, count = kernel_bank(32), np.random.default_rng(0), 6000
+    bank, rng, count = lmc_kernels(32), np.random.default_rng(0), 6000
     fold = tuple(Term(bank[k], product) for k, product in choice)
     sample = np.concatenate([draw(fold, 1, rng) for _ in range(count)], axis=1)
     gram = _gram(fold)
@@ -112,14 +112,14 @@ def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypat
     np.testing.assert_allclose(sizes / len(folds), 1 / 5, atol=0.03)
     later = [term.product for fold in folds for term in fold[1:]]  # the first kernel has nothing to combine with
     assert np.mean(later) == pytest.approx(1 / 2, abs=0.03)
-    bank = [id(kernel.variance) for kernel in kernel_bank(60)]
+    bank = [id(kernel.variance) for kernel in lmc_kernels(60)]
     assert {id(term.kernel.variance) for fold in folds for term in fold} == set(bank)
 
 
 def test_the_covariance_of_a_channel_is_that_of_its_mixture(monkeypatch):
     """Four processes of variance 1, weighed equally: X = Σ f_j / 4 has the variance 4 / 16."""
-    constant = kernel_bank(50)[-1]
-    monkeypatch.setattr(lmc, "kernel_bank", lambda length: (constant,))
+    constant = lmc_kernels(50)[-1]
+    monkeypatch.setattr(lmc, "lmc_kernels", lambda length: (constant,))
     equal = LMCConfig(channels=4, length=50, most_kernels=1, dirichlet_min=1e8, dirichlet_max=1e8)
     gram = lmc.channel_gram(equal, 10, np.random.default_rng(0))
     np.testing.assert_allclose(gram, np.full((10, 10), 1 / 4), rtol=1e-2)

@@ -12,7 +12,7 @@ import time2decide
 from time2decide import QP, InputError, random_qp, solve, solve_qp
 from time2decide.neural import solver as solver_module
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
-from time2decide.neural.solver import predict, solve_neural
+from time2decide.neural.solver import predict_solution, solve_neural
 from time2decide.qp import kkt, solve_exact
 
 METHODS = ("neural", "neural+polish")
@@ -76,7 +76,7 @@ def test_shape_type_and_precision_follow_the_problem(method: str, dtype: type, m
 def test_units_do_not_matter() -> None:
     """Prices in cents or in millions: the prediction is the same up to the change of units, even beyond float32."""
     qp = random_qp(50, 6, 4, seed=2)
-    x, dual = predict(qp)
+    x, dual = predict_solution(qp)
     scale = torch.logspace(-8, 8, 6, dtype=torch.float64)  # x = scale · y
     rows = torch.logspace(30, -30, 4, dtype=torch.float64)
     size = 1e-25
@@ -87,7 +87,7 @@ def test_units_do_not_matter() -> None:
         rows * qp.d,
         check=False,
     )
-    y, multipliers = predict(other)
+    y, multipliers = predict_solution(other)
     torch.testing.assert_close(y * scale, x, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(multipliers * rows / size, dual, rtol=1e-3, atol=1e-4)
 
@@ -99,8 +99,8 @@ def test_large_batches_are_cut_and_the_answers_do_not_change(monkeypatch: pytest
     cut = solve(qp, "neural+polish")
     np.testing.assert_array_equal(whole.how, cut.how)
     torch.testing.assert_close(whole.x, cut.x, rtol=0, atol=1e-10)
-    x, _ = predict(qp)
-    torch.testing.assert_close(x, predict(qp)[0], rtol=0, atol=0)
+    x, _ = predict_solution(qp)
+    torch.testing.assert_close(x, predict_solution(qp)[0], rtol=0, atol=0)
 
 
 def test_steps_are_the_depth_and_status_is_honest() -> None:

@@ -110,7 +110,7 @@ def run(
         newly = open_ & optimal
         solved = solved | newly if steps is None else optimal
         if steps is None and qp.m:
-            proven = open_ & ~newly & proves_infeasible(qp, new_dual - last_dual).cpu()
+            proven = open_ & ~newly & duals_prove_infeasible(qp, new_dual - last_dual).cpu()
             infeasible, newly, last_dual = infeasible | proven, newly | proven, new_dual
         reached[newly] = done
         if not bool(torch.isfinite(new_x).all(-1).any()):
@@ -164,7 +164,7 @@ class Judge:
         return solved
 
 
-def proves_infeasible(qp: QP, change: Tensor) -> Tensor:
+def duals_prove_infeasible(qp: QP, change: Tensor) -> Tensor:
     """Whether a change of the duals (batch, m) shows that Cx ≤ d has no solution, (batch,).
 
     Farkas: if some y ≥ 0 has Cᵀy = 0 and dᵀy < 0, there is none, and the change of the duals of an infeasible problem

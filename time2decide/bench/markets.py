@@ -30,7 +30,7 @@ from time2decide.markets.lmc import (
     PERIODS,
     SMOOTH_SCALES,
     LMCConfig,
-    kernel_bank,
+    lmc_kernels,
     lmc_series,
     lmc_set,
 )
@@ -270,7 +270,7 @@ def lmc_rows(quick: bool = False) -> list[dict[str, Any]]:
     """Seconds per series of 16 × 1024 by both routes, and the time of a whole data set."""
     config = LMCConfig(length=128) if quick else LMCConfig()
     each = 1 if quick else 2
-    kernel_bank(config.length)  # made once per process
+    lmc_kernels(config.length)  # made once per process
     calls: dict[str, Callable[[], object]] = {
         "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],
         "sklearn": lambda: [sklearn_series(config, 0, i) for i in range(each)],

@@ -31,7 +31,7 @@ from torch import Tensor
 from time2decide.attention import Algorithm, build
 from time2decide.bench.timing import interleaved, one_thread, ratio, timed
 from time2decide.neural.metrics import r2_score
-from time2decide.neural.solver import predict
+from time2decide.neural.solver import predict_solution
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
 from time2decide.solving import solve
 
@@ -200,7 +200,7 @@ def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
 
 def warm_start_row(qp: QP, method: str, tol: float) -> dict[str, Any]:
     """Iterations to KKT residual `tol` from zero and from the network's prediction; medians over instances."""
-    start = predict(qp)
+    start = predict_solution(qp)
     cold, warm = (_iterations(qp, method, tol, initial) for initial in (None, start))
     saved = 1 - warm / np.maximum(cold, 1)
     return {

@@ -22,7 +22,7 @@ import torch
 from scipy import sparse
 
 from time2decide.bench.timing import one_thread
-from time2decide.neural.solver import predict
+from time2decide.neural.solver import predict_solution
 from time2decide.qp import QP, Solution, solve_exact
 from time2decide.solving import solve
 
@@ -127,7 +127,7 @@ def _methods() -> dict[str, Method]:
     return {
         "exact, batch": _ours(lambda qp, _: solve_exact(qp, workers=1)),
         "exact from the step before": _ours(lambda qp, before: solve(qp, initial=before and before[:2])),
-        "exact from the network": _ours(lambda qp, _: solve(qp, initial=predict(qp))),
+        "exact from the network": _ours(lambda qp, _: solve(qp, initial=predict_solution(qp))),
         "network with certificate": _ours(lambda qp, _: solve(qp, "neural+polish")),
         "DAQP cold": _daqp(None),
         "DAQP from the step before": _daqp("before"),
@@ -153,7 +153,7 @@ def _ours(call: Callable[[QP, Found | None], Solution]) -> Method:
 
 def _start(qp: QP, start: str | None, before: Found | None) -> Found | None:
     if start == "network":
-        return _found(*predict(qp))
+        return _found(*predict_solution(qp))
     return before if start == "before" else None
 
 

@@ -42,7 +42,7 @@ class PretrainedModel(nn.Module):
     def save_pretrained(self, folder: str | Path, notes: Mapping[str, Any] | None = None) -> Path:
         """Write ``model.safetensors`` and ``config.json`` (configuration, and `notes` on how it was made)."""
         folder = Path(folder)
-        facts = describe(self, type(self).__name__, notes)
+        facts = model_header(self, type(self).__name__, notes)
         save_tensors(folder / WEIGHTS, self.state_dict(), facts)
         write_text(folder / "config.json", json.dumps(facts, indent=2) + "\n")
         return folder
@@ -56,7 +56,7 @@ class PretrainedModel(nn.Module):
         return model
 
 
-def describe(model: PretrainedModel, architecture: str, notes: Mapping[str, Any] | None) -> dict[str, Any]:
+def model_header(model: PretrainedModel, architecture: str, notes: Mapping[str, Any] | None) -> dict[str, Any]:
     """The header of a model, as JSON gives it back."""
     facts = {"architecture": architecture, "config": asdict(model.config), "notes": dict(notes or {})}
     plain: dict[str, Any] = json.loads(json.dumps(facts))

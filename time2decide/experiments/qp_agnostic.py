@@ -22,7 +22,7 @@ from time2decide.neural.equivariant import PRETRAINED, EquivariantSolver
 from time2decide.neural.equivariant_training import UNSEEN_SIZES
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish
-from time2decide.neural.solver import load_solver, predict
+from time2decide.neural.solver import load_solver, predict_solution
 from time2decide.qp.exact import solve_exact
 from time2decide.qp.generators import KAPPA_RANGES, PAPER_SIZES, random_qp
 from time2decide.qp.solution import kkt
@@ -71,7 +71,7 @@ def run(config: Config) -> list[Row]:
     truth = solve_exact(qp)
     expect((truth.status == "optimal").all(), "seed", "problems that all have an answer", f"others at {config['seed']}")
     model = _model(config["model"])
-    x, dual = predict(qp, checkpoint=model)
+    x, dual = predict_solution(qp, checkpoint=model)
     right = ((dual > 0) == (truth.dual > 1e-9)).all(-1)
     residual = kkt(qp, x, dual).worst
     answer = polish(qp, dual > 0)

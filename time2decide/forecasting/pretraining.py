@@ -115,7 +115,7 @@ def pretrain(
 
 
 @dataclass(frozen=True)
-class Batch:
+class ForecastBatch:
     """Inputs (batch, window, N), targets (batch, horizon, N), channel indices (N,) and deviations (batch, 1, N)."""
 
     window: Tensor
@@ -132,7 +132,7 @@ class Pool:
         self.lmc = LMCConfig(channels=config.channels)
         self.series: OrderedDict[int, np.ndarray] = OrderedDict()
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> ForecastBatch:
         """The windows of a step, drawn with its own generator."""
         config, model = self.config, self.config.model
         rng = np.random.default_rng([config.seed, _WINDOWS, step])
@@ -143,10 +143,10 @@ class Pool:
             series = self.series[int(rng.integers(last - config.pool, last))]
             start = int(rng.integers(len(series) - length + 1))
             drawn[b] = series[start : start + length]
-        window, target, deviation = corrupt(drawn, model.window, config, rng)
+        window, target, deviation = corrupt_windows(drawn, model.window, config, rng)
         channels = rng.permutation(config.positions)[: config.channels]
         inputs, targets, deviations = (torch.from_numpy(array).float() for array in (window, target, deviation))
-        return Batch(inputs, targets, torch.from_numpy(channels), deviations)
+        return ForecastBatch(inputs, targets, torch.from_numpy(channels), deviations)
 
     def _refresh(self, step: int) -> int:
         """Make the series of this step, drop the older ones; returns the number after the last."""
@@ -159,7 +159,7 @@ class Pool:
         return last
 
 
-def corrupt(
+def corrupt_windows(
     drawn: np.ndarray, window: int, config: PretrainingConfig, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Input and target of windows (batch, window + horizon, N), and the deviation of each channel over both.
@@ -181,7 +181,7 @@ def corrupt(
     return drawn[:, :window] + noise, drawn[:, window:], np.sqrt(deviation**2 + np.where(chosen[1], level, 0.0) ** 2)
 
 
-def forecast_loss(model: TimePFN, batch: Batch, config: PretrainingConfig) -> Tensor:
+def forecast_loss(model: TimePFN, batch: ForecastBatch, config: PretrainingConfig) -> Tensor:
     """Mean squared error over the horizon, plus `first_step` times that of its first step."""
     error = model(batch.window, batch.channels) - batch.target  # (batch, horizon, N)
     if config.scaled_loss:

@@ -84,7 +84,7 @@ def lmc_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
     weights w_i ~ Dirichlet(α·1_r), α uniform once per series. A series depends on (seed, index) and nothing else.
     """
     rng = series_generator(seed, index)
-    bank = kernel_bank(config.length)
+    bank = lmc_kernels(config.length)
     rank = round(config.weibull_scale * rng.weibull(config.weibull_shape) + 1)
     rank = min(max(rank, 2, config.channels // 20), config.channels)
     latent = np.empty((config.length, rank))
@@ -105,7 +105,7 @@ def channel_gram(config: LMCConfig, steps: int, rng: np.random.Generator, most_l
     weights = np.sort(rng.dirichlet(np.full(config.channels, concentration)))[::-1][:most_latents]
     start = int(rng.integers(0, config.length - steps + 1))
     part = slice(start, start + steps)
-    bank = tuple(Kernel(k.factor[part], k.variance[part], k.white) for k in kernel_bank(config.length))
+    bank = tuple(Kernel(k.factor[part], k.variance[part], k.white) for k in lmc_kernels(config.length))
     return sum(
         (w**2 * _gram(_random_fold(bank, config.most_kernels, rng)) for w in weights), start=np.zeros((steps, steps))
     )
@@ -205,7 +205,7 @@ def _generate_part(config: LMCConfig, seed: int, start: int, stop: int) -> np.nd
 
 
 @lru_cache(maxsize=4)
-def kernel_bank(length: int) -> tuple[Kernel, ...]:
+def lmc_kernels(length: int) -> tuple[Kernel, ...]:
     """The 33 kernels on `length` equally spaced points of [0, 1]; a period of p steps is p/length.
 
     periodic exp(−2 sin²(πd/p)), linear xx' + σ₀², Gaussian exp(−d²/2ℓ²), rational quadratic (1 + d²/2α)^−α,

@@ -120,7 +120,7 @@ class EquivariantSolver(PretrainedModel):
         """Data attention and normalisation: no learned weights. Shapes as in `forward`."""
         root = A.diagonal(dim1=1, dim2=2).sqrt().unsqueeze(-1)  # (batch, n, 1)
         scale = root * root.mT  # Jacobi scaling: unit diagonal, smaller condition number
-        X = newton_schulz(A / scale, self.config.floor, self.config.data_steps)
+        X = approximate_inverse(A / scale, self.config.floor, self.config.data_steps)
         X = 0.5 * (X + X.mT) / scale
         M = C @ X @ C.mT  # (batch, m, m)
         diagonal = M.diagonal(dim1=1, dim2=2).unsqueeze(-1)  # (batch, m, 1)
@@ -154,7 +154,7 @@ class EquivariantSolver(PretrainedModel):
             logit = 2 * (self.sharpness * classical + update[..., -1:])
             g = torch.sigmoid(logit.clamp_min(-18))  # smaller gates only make denormal, slow numbers
             K = g * scores * g.mT + (1 - g * g) * eye  # (batch, m, m): unit diagonal, identity on closed gates
-            inverse = newton_schulz(K, self.config.floor, self.config.gate_steps)
+            inverse = approximate_inverse(K, self.config.floor, self.config.gate_steps)
             u = g * dual
             dual = u - g * (inverse @ (g * torch.baddbmm(q, scores, u)))
             trace.append((dual, logit))
@@ -171,7 +171,7 @@ class EquivariantSolver(PretrainedModel):
         best = torch.where(dual > torch.baddbmm(q, scores, dual), torch.relu(dual), 0.0)
         for _ in range(self.config.closing):
             a = (dual > torch.baddbmm(q, scores, dual)).to(q.dtype)
-            inverse = newton_schulz(a * scores * a.mT + (1 - a) * eye, self.config.floor, self.config.data_steps)
+            inverse = approximate_inverse(a * scores * a.mT + (1 - a) * eye, self.config.floor, self.config.data_steps)
             dual = -a * (inverse @ (a * q))
             dual = dual - a * (inverse @ (a * torch.baddbmm(q, scores, dual)))
             candidate = torch.relu(dual)
@@ -179,7 +179,7 @@ class EquivariantSolver(PretrainedModel):
         return best
 
 
-def newton_schulz(K: Tensor, floor: float, steps: tuple[int, int]) -> Tensor:
+def approximate_inverse(K: Tensor, floor: float, steps: tuple[int, int]) -> Tensor:
     """Approximate inverse of symmetric positive definite K (batch, t, t) by products alone.
 
         Y₀ = cI / ‖K⁴‖_F^¼,   Y ← sₖ(2Y − YKY),   sₖ = 1 in the plain steps.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from time2decide.core.checkpoints import PretrainedModel, describe, load_checkpoint, save_tensors
+from time2decide.core.checkpoints import PretrainedModel, load_checkpoint, model_header, save_tensors
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields, validate_positive
 from time2decide.neural.datasets import token_shape
 
@@ -295,7 +295,7 @@ def save_model(model: nn.Module, path: str | Path, notes: Mapping[str, Any] | No
     """Write a model with its architecture, its configuration and JSON-able `notes` on how it was made, to one file."""
     for name, (kind, implied) in ARCHITECTURES.items():
         if isinstance(model, kind) and all(getattr(model.config, key) == value for key, value in implied.items()):
-            return save_tensors(path, model.state_dict(), describe(model, name, notes))
+            return save_tensors(path, model.state_dict(), model_header(model, name, notes))
     raise InputError(f"model: expected one of {', '.join(ARCHITECTURES)}, found {type(model).__name__}")
 
 

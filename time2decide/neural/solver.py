@@ -99,7 +99,7 @@ def _active_at(qp: QP, x: Tensor, dual: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predict(qp: QP, *, checkpoint: Checkpoint = None) -> tuple[Tensor, Tensor]:
+def predict_solution(qp: QP, *, checkpoint: Checkpoint = None) -> tuple[Tensor, Tensor]:
     """The network's x (batch, n) and dual (batch, m) in the precision of `qp`, as for a warm start.
 
     The problem is scaled in float64 before it is rounded to float32, so that its units do not matter.
