@@ -82,7 +82,7 @@ class CvxpySolver(QpSolver):
         return found.extras["status"], found
 
     def invert(self, solution: tuple[str, ProblemSolution | None], inverse_data: Any) -> Any:
-        """What CVXPY calls a solution."""
+        """The solution in CVXPY's type."""
         status, found = _STATUS[Status(solution[0])], solution[1]
         if found is None or status not in s.SOLUTION_PRESENT:
             return failure_solution(status, {})

@@ -75,7 +75,7 @@ class Problem:
 
 @dataclass
 class ProblemSolution:
-    """What was found: x and the multipliers y, z and z_box, None where there are no such constraints or no answer."""
+    """The solution: x and the multipliers y, z and z_box, None where there are no such constraints or no answer."""
 
     problem: Any
     extras: dict[str, Any] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from time2decide.qp.projections import soft_threshold
 
 @dataclass(frozen=True)
 class Splitting:
-    """What a layer needs: K (batch, k, n), W (batch, n, n), ρ (batch, 1, 1) and α."""
+    """Data of a layer: K (batch, k, n), W (batch, n, n), ρ (batch, 1, 1) and α."""
 
     K: Tensor
     W: Tensor

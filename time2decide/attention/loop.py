@@ -55,7 +55,7 @@ def primal_dual_algorithm(step: Callable[[State], State]) -> Algorithm:
 
 
 class Run(NamedTuple):
-    """Where a loop ended: x (batch, n), dual (batch, m), layers used and status per instance.
+    """Result of `run`: x (batch, n), dual (batch, m), layers used and status per instance.
 
     Infeasible are instances whose duals proved that no point satisfies the constraints; x and dual are NaN there.
     """

@@ -198,7 +198,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """The message of an error on one line."""
     return " ".join(str(error).split())
 
 

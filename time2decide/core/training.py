@@ -65,7 +65,7 @@ class LoopConfig:
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """Counters and history of a run."""
 
     every: int  # steps between evaluations
     step: int = 0

@@ -50,7 +50,7 @@ class Encoded:
 
 
 class Backbone(Protocol):
-    """What a foundation model has to offer; weights are those of an `nn.Module`."""
+    """Interface of a foundation model; weights are those of an `nn.Module`."""
 
     name: str
     window: int  # steps that it is shown
@@ -157,7 +157,7 @@ def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
 
 
 def load_weights(place: str, model: str, example: str, load: Callable[[str], Any]) -> Any:
-    """What another package loads from a folder or a name on the hub, or an `InputError`."""
+    """Load with another package from a folder or a name on the hub; any failure is an `InputError`."""
     expect(Path(place).is_dir() or place.count("/") == 1, "backbone", f"a folder or {example}", place)
     try:
         return load(place)

@@ -121,7 +121,7 @@ def tiny_chronos(config: TinyChronos | None = None) -> ChronosBackbone:
 
 @dataclass(frozen=True)
 class ChronosTraining:
-    """How a Chronos model is trained on LMC windows, by its own quantile loss."""
+    """Recipe: a Chronos model trained on LMC windows by its own quantile loss."""
 
     steps: int = 1_500
     lr: float = 2e-3  # highest rate of OneCycle

@@ -493,7 +493,7 @@ class MarketState:
         return _raised(correlation) if pairs.shape[-1] > 1 else correlation
 
     def tokens(self) -> MarketTokens:
-        """What is known after the last row."""
+        """The state after the last row."""
         moments, pairs = self._folded()
         products, squares, outcome, count = self._record
         slope = products / np.maximum(squares, _TINY)

@@ -1,4 +1,4 @@
-"""What a portfolio may be: bounds per asset, net exposure, cash, and named linear limits such as groups."""
+"""Constraints of a portfolio: bounds per asset, net exposure, cash, and named linear limits such as groups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """What a portfolio may be; the defaults are long-only and fully invested.
+    """Constraints of a portfolio; the defaults are long-only and fully invested.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Constraints:
         return replace(self, lower=lower, upper=upper, limits=tuple(limits))
 
     def among(self, weights: np.ndarray, chosen: np.ndarray) -> Constraints:
-        """What is left of the constraints for some assets, (m,) bool, if the others keep the weights of `weights`."""
+        """The constraints that remain for some assets, (m,) bool, if the others keep these weights."""
         lower, upper = self.bounds(len(weights))
         rest = np.where(chosen, 0.0, weights)
         limits = []

@@ -160,7 +160,7 @@ class PortfolioSolution:
 
     @cached_property
     def problem(self) -> PortfolioProblem:
-        """What was solved."""
+        """The problem that was solved."""
         return self.build()
 
     @cached_property

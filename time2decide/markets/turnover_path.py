@@ -48,7 +48,7 @@ class Curvature(NamedTuple):
 
 
 class TradeLimits(NamedTuple):
-    """What may be traded: low = l − p ≤ 0, high = u − p ≥ 0, the cost of a unit, and the budget γ."""
+    """Limits of each trade: low = l − p ≤ 0, high = u − p ≥ 0, the cost of a unit, and the budget γ."""
 
     low: np.ndarray
     high: np.ndarray

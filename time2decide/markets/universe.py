@@ -42,7 +42,7 @@ _TOLERANCE = 1e-9  # of a bound
 
 @dataclass(frozen=True)
 class Availability:
-    """What can be done with each asset of a table with gaps, (m,) bool each.
+    """Which assets of a table with gaps can be traded, (m,) bool each.
 
     delisted : no return in the last 21 rows; it is sold, and the proceeds go to the others in proportion
     halted : no return on the last row; its weight stays
@@ -90,7 +90,7 @@ class Availability:
         return (LONG_ONLY if stated is None else stated).fix(start, self.fixed)
 
     def outside(self, stated: Constraints | None, start: np.ndarray, names: Sequence[str]) -> list[str]:
-        """What waits until assets can be traded: those outside their bounds, and groups and exposures of them only."""
+        """Names of assets that cannot be traded and are outside their bounds, and of limits on these only."""
         rules = LONG_ONLY if stated is None else stated
         lower, upper = rules.bounds(len(start))
         off = self.fixed & ((start < lower - _TOLERANCE) | (start > upper + _TOLERANCE))
@@ -163,7 +163,7 @@ class Universe:
         return rules, None if reference is None else reference[inside]
 
     def availability(self, step: int) -> Availability:
-        """What can be done with each asset at a step: who is no member is sold, who had no price is halted."""
+        """The availability at a step: assets that are not members are sold, those without a price are halted."""
         inside = self.members[step]
         return Availability(~inside, inside & ~self.tradable[step], np.zeros(len(inside), dtype=bool))
 
@@ -213,7 +213,7 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
 
 
 def _members(seen: np.ndarray, first: np.ndarray, window: int) -> np.ndarray:
-    """Who is in at each step, from what was known before it: entered with enough history, seen in the last 21 rows."""
+    """Members at each step, known before it: entered with enough history, seen in the last 21 rows, (time, m)."""
     steps = np.arange(len(seen))[:, None]
     total = np.concatenate([np.zeros((1, seen.shape[1])), np.cumsum(seen, axis=0)])  # returns before each step
     share = np.zeros(seen.shape)

@@ -1,4 +1,4 @@
-"""How the size-agnostic solver is trained: every step on fresh problems of another size, with another depth."""
+"""Training of the size-agnostic solver: every step on fresh problems of another size, with another depth."""
 
 from __future__ import annotations
 

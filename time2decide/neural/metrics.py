@@ -1,4 +1,4 @@
-"""How good predicted solutions are: distance to the answer, feasibility, objective, optimality conditions."""
+"""Measures of predicted solutions: distance to the answer, feasibility, objective, optimality conditions."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Polished:
 
 
 class _Factors(NamedTuple):
-    """What every round needs, formed once: A = LLᵀ, V = L⁻¹Cᵀ, the unit-diagonal scores of M = VᵀV, and q."""
+    """Data of every round, formed once: A = LLᵀ, V = L⁻¹Cᵀ, the unit-diagonal scores of M = VᵀV, and q."""
 
     L: Tensor  # (batch, n, n)
     V: Tensor  # (batch, n, m)

@@ -21,7 +21,7 @@ _ORDER, _ROTATION, _DROPOUT = range(3)  # streams of random numbers
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train; the defaults are the paper's."""
+    """The recipe; the defaults are the paper's."""
 
     epochs: int = 500  # at most; exactly, with the cosine schedule
     batch: int = 128

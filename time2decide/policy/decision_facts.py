@@ -158,7 +158,7 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
 
 
 def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
-    """What is traded, what it promises, and whether it is allowed."""
+    """Weights, turnover, forecast and risk, and whether the constraints are met."""
     weights, before = decision.weights, decision.previous
     within = np.abs(weights - decision.start).sum() <= decision.turnover_l1 + _TOLERANCE
     excess = decision.constraints.excess(weights, decision.start, decision.turnover_l1)
@@ -185,7 +185,7 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
 
 
 def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
-    """What certifies an exact portfolio, and where it stands in its constraints."""
+    """Prices, gap and cost of an exact portfolio, its limits and the constraints that are active."""
     solution, weights, constraints = decision.solution, decision.weights, decision.constraints
     assert solution is not None
     active = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What a decision was made from: the returns (dates × assets), and the model with its name."""
+    """Source of a decision: the returns (dates × assets), and the model with its name."""
 
     table: pd.DataFrame = field(repr=False)
     policy: PretrainedModel = field(repr=False)

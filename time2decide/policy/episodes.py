@@ -32,7 +32,7 @@ _BLOCK = 64  # windows per call of `window_features`
 
 @dataclass(frozen=True)
 class EpisodeConfig:
-    """How many episodes of which shape."""
+    """Number and shape of episodes."""
 
     assets: int = 16
     count: int = 1500

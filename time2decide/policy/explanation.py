@@ -34,7 +34,7 @@ _MARKET_MEMBERS, _MARKET_ROWS, _MARKET_BLOCK = 24, 1000, 63.0  # of `market_unce
 
 @dataclass(frozen=True)
 class Explanation:
-    """What each asset contributed to a change, in units of weight; arrays are (m,).
+    """Contribution of each asset to a change of weights, in units of weight; arrays are (m,).
 
     pull : Σ_t ∂φ/∂r_tj · (r_tj − r̄_j)
         To first order, what asset j's returns of the window argue for (+) or against (−) the change made.
@@ -91,7 +91,7 @@ def _without_constants(returns: np.ndarray) -> np.ndarray:
 
 
 def _covariance_rows(seen: WindowFeatures, amount: Callable[[WindowFeatures], Tensor]) -> np.ndarray:
-    """How much rests on each row of the covariance, with the forecasts held fixed."""
+    """Sensitivity to each row of the covariance at fixed forecasts, (m,)."""
     parts = [part.detach().clone().requires_grad_() for part in (seen.scale, seen.correlation, seen.innovation)]
     changed = replace(seen, scale=parts[0], correlation=parts[1], innovation=parts[2])
     slopes = torch.autograd.grad(amount(changed), parts, allow_unused=True)

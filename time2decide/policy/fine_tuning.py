@@ -156,7 +156,7 @@ def fine_tune_to(
 
 
 def _settings(config: FineTuning | MarketTuning, returns: np.ndarray, split: Split, start: PretrainedModel) -> Any:
-    """What a run belongs to: the recipe, the rows that it reads and the weights that it starts from."""
+    """Settings that a resumed run must share: recipe, rows and first weights."""
     rows = torch.from_numpy(np.ascontiguousarray(returns[: split.validation.stop]))
     return {"fine_tuning": asdict(config), "data": checksum({"returns": rows} | start.state_dict())}
 

@@ -69,7 +69,7 @@ class Verdict:
 
     @property
     def probability(self) -> float:
-        """That any of the forecasts pays for its costs."""
+        """Probability that any of the forecasts pays for its costs."""
         return float(sum(record.probability for record in self.records))
 
     @property
@@ -146,7 +146,7 @@ class MarketDecision:
 
     @property
     def reasons_bps(self) -> dict[str, np.ndarray]:
-        """What one more unit of each asset brings a day beside the current portfolio, in basis points, by part.
+        """Marginal utility a day of each asset beside the current portfolio, in basis points, by part.
 
         g − wᵀg / Σw for the gradient g of each part of the utility at the current weights w. Positive speaks for
         buying.

@@ -189,7 +189,7 @@ class MarketPolicy(PretrainedModel):
 
 
 def net_evidence(batch: MarketBatch) -> Tensor:
-    """What each forecast earned per unit traded beyond half the cost, in standard errors, (B, E)."""
+    """Gain of each forecast per unit traded beyond half the cost, in standard errors, (B, E)."""
     net = batch.worth - _COST_SHARE * batch.cost[:, None]
     return (net / batch.worth_error.clamp_min(1e-9)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
 
@@ -268,7 +268,7 @@ def _mixed(correlation: Tensor, mix: Tensor) -> Tensor:
 
 
 def _asset_features(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
-    """What the network sees of each asset, (B, m, K + K' + 1)."""
+    """Features of each asset, (B, m, K + K' + 1)."""
     logs = volatility.log()
     faster = [logs[:, k] - logs[:, _REFERENCE] for k in range(logs.shape[1]) if k != _REFERENCE]
     level = logs[:, _SLOW] - logs[:, _SLOW].mean(-1, keepdim=True)
@@ -278,7 +278,7 @@ def _asset_features(batch: MarketBatch, volatility: Tensor, correlation: Tensor)
 
 
 def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
-    """What the network sees of the market, (B, F); without a unit.
+    """Features of the market, (B, F); without a unit.
 
     Nothing of λ, γ and costs: Σ is an estimate, the same for every decision made from it.
     """

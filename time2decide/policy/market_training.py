@@ -41,7 +41,7 @@ _TOGETHER = 256  # days that are posed at once
 
 @dataclass(frozen=True)
 class MarketTraining:
-    """How a market policy is trained."""
+    """Recipe of a market policy."""
 
     steps: int = 1500
     lr: float = 2e-3

@@ -71,7 +71,7 @@ class PolicyStrategy:
         return self.target(self.output(self.inputs(observation)), observation)
 
     def inputs(self, observation: Observation) -> PolicyInput:
-        """What the network sees, (series · budgets) decisions."""
+        """Inputs of the network for (series · budgets) decisions."""
         history = observation.oracle_history() if self.wants_hindsight else observation.allocations
         n, k = history.shape[:2]
         return PolicyInput(

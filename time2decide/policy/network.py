@@ -53,7 +53,7 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class PolicyInput:
-    """What the network sees, for n decisions.
+    """Inputs of the network for n decisions.
 
     features : WindowFeatures of n windows
     allocations : (n, m, HISTORY), latest first: the oracle's past allocations or the strategy's own
@@ -167,7 +167,7 @@ class Policy(PretrainedModel):
         return shares, out[..., EXPERTS].clamp(-3, 3).exp()
 
     def _standing(self, t: Tensor, current: Tensor) -> tuple[Tensor, Tensor]:
-        """Who beats whom at every sharpness, (n, m, m, k), and where that leaves an asset, (n, m, 3k)."""
+        """Comparisons at every sharpness, (n, m, m, k), and the standing of each asset in them, (n, m, 3k)."""
         m = t.shape[-1]
         logits = t[..., None] * self.sharpness.abs()  # (n, m, m, k)
         wins = torch.sigmoid(logits)
@@ -177,7 +177,7 @@ class Policy(PretrainedModel):
         return wins, torch.cat([worse, rank, best.clamp_min(-4.0)], dim=-1)
 
     def _inputs(self, view: _View, observation: PolicyInput, forecast: Tensor, deviation: Tensor) -> Tensor:
-        """What an asset's token is made of, (n, m, features); asinh keeps sign and order of large values."""
+        """Features of each asset, (n, m, features); asinh keeps sign and order of large values."""
         own = torch.stack([forecast, view.recent[..., 0], view.recent[..., 1], view.ahead, view.risk], dim=-1)
         both = torch.cat([own, view.forecasts], dim=-1)
         relative = torch.asinh(both - both.mean(1, keepdim=True))

@@ -1,4 +1,4 @@
-"""How the decision network is trained: one network on a mixture of everything, for one of two losses.
+"""Training of the decision network: one network on a mixture of everything, for one of two losses.
 
 For the oracle (`policy_loss`) the target is s*_t, so that the least loss is at E[s*_t | past], the calibrated answer.
 Half of the examples have the oracle's past allocations as history; the other half have the network's own, gathered by
@@ -191,7 +191,7 @@ class Group:
         self.own[:, :, :HISTORY] = stale
 
     def observation(self, episode: Tensor, budget: Tensor, step: Tensor, hindsight: Tensor) -> PolicyInput:
-        """What the network sees at decisions (episode, budget, step), each (n,)."""
+        """Inputs of the network at decisions (episode, budget, step), each (n,)."""
         past = step[:, None] + torch.arange(HISTORY - 1, -1, -1)  # row HISTORY + step is the decision itself
         index = episode[:, None], budget[:, None], past
         history = torch.where(hindsight[:, None, None] > 0, self.data.oracle[index], self.own[index])

@@ -1,4 +1,4 @@
-"""What may be called optimal, infeasible or unbounded: checks on the data of the problem, whatever solver spoke.
+"""Certificates: whether an answer is optimal, or a problem infeasible or unbounded, from the data of the problem alone.
 
 All are scale-free. A residual is compared with the terms it is summed from, row by row and component by component, so
 that neither a large row nor a large variable can hide what happens in a small one. With
@@ -123,7 +123,7 @@ class OptimalityRule:
         return self.measure(point).level(floor)
 
     def measure(self, point: Point) -> Measured:
-        """What each condition of the rule misses and what that is compared with."""
+        """The residual of each condition of the rule, and the terms that it is compared with."""
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             return self._measure(point)
 
@@ -207,7 +207,7 @@ def _l1_level(p: Arrays, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 
 def _l1_residual(x: np.ndarray, gradient: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """What no subgradient of level·‖x‖₁ takes away from the gradient, (batch, n)."""
+    """The gradient less the nearest subgradient of level·‖x‖₁, (batch, n)."""
     tau = level[:, None]
     off = np.sign(gradient) * np.maximum(np.abs(gradient) - tau, 0.0)
     return np.asarray(np.where(x != 0, gradient + tau * np.sign(x), off))

@@ -40,7 +40,7 @@ _EQUALITY = 5  # DAQP's mark of an equation
 
 
 class Answer(NamedTuple):
-    """What an engine says of a `Form`."""
+    """Answer of an engine to a `Form`."""
 
     x: np.ndarray  # (k,)
     y: np.ndarray  # (k + r,), the multipliers
@@ -356,7 +356,7 @@ def connected_parts(n: int, entries: Entries) -> np.ndarray:
 def inexactness(
     A: np.ndarray, b: np.ndarray, x: np.ndarray, unit: np.ndarray, parts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How inexact variables and forces may be: the rounding of the largest one that each is coupled with, both (n,).
+    """Rounding of variables and of forces: that of the largest one that each is coupled with, both (n,).
 
     Sizes are compared in units of size one, and only within a connected part of the problem: what happens in one part
     does not touch the others.
@@ -372,7 +372,7 @@ def inexactness(
 
 
 def rounding_floor(rule: OptimalityRule, point: Point, unit: np.ndarray, parts: np.ndarray) -> Floor:
-    """How much of a residual can be rounding."""
+    """The part of each residual that can be rounding."""
     A, C, E = rule.A[0], rule.C[0], rule.E[0]
     inexact, forces = inexactness(A, rule.b[0], point.x[0], unit, parts)
     return Floor((C @ inexact)[None], (E @ inexact)[None], (forces + A @ inexact)[None])
@@ -382,7 +382,7 @@ Pair = tuple[np.ndarray, np.ndarray]  # x (n,) and the multipliers of some rows
 
 
 class _Active(NamedTuple):
-    """What an approximate point says of the answer: variables with a known value, active rows, signs, the ball."""
+    """Active set of an approximate point: variables with a known value, active rows, signs, the ball."""
 
     fixed: np.ndarray  # (n,) bool
     value: np.ndarray  # (n,)

@@ -222,7 +222,7 @@ class _One:
 
     @cached_property
     def rule(self) -> OptimalityRule:
-        """What tells whether a point is optimal."""
+        """The rule by which a point is optimal."""
         return OptimalityRule(self.p)
 
     @cached_property
@@ -232,7 +232,7 @@ class _One:
 
     @cached_property
     def factors(self) -> np.ndarray:
-        """What makes columns and rows of size one."""
+        """Factors that make columns and rows of size one."""
         return engines.equilibration(self.entries, len(self.form.low))
 
     @cached_property

@@ -331,7 +331,7 @@ def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
 
 
 class Factor(NamedTuple):
-    """What Cholesky's method says of A."""
+    """Result of Cholesky's method on A."""
 
     L: np.ndarray  # A = LLᵀ, in the lower triangle
     singular: bool  # L is not complete

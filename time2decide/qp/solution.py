@@ -16,7 +16,7 @@ from time2decide.qp.projections import project_l1_ball, soft_threshold
 
 
 class Status(StrEnum):
-    """How one instance ended."""
+    """Outcome of one instance."""
 
     OPTIMAL = "optimal"  # the KKT residual is within tolerance
     NOT_CONVERGED = "not_converged"  # the best point found, its KKT residual above tolerance

@@ -41,7 +41,7 @@ _WARM = 64  # rows of the decision that is made before the first request, so tha
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for."""
+    """Limits of a request."""
 
     megabytes: float = 64.0  # of the body
     assets: int = 1000
@@ -106,14 +106,14 @@ class ServedModel(BaseModel):
 
 
 class Health(BaseModel):
-    """That the service answers."""
+    """State of the service."""
 
     status: str
     version: str
 
 
 class Problem(BaseModel):
-    """What is wrong, in one line."""
+    """An error in one line."""
 
     detail: str
 
