@@ -90,6 +90,7 @@ def backtest(
 
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
+    from time2decide.markets.constraint_files import read_constraints
     from time2decide.markets.tables import load_market, read_weights, usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
@@ -101,11 +102,7 @@ def backtest(
     if last is not None:
         expect(last >= 1, "last", "a positive number of rows", last)
         table = table.iloc[-last:]
-    limits = None
-    if constraints is not None:
-        from time2decide.markets.constraint_files import read_constraints
-
-        limits = read_constraints(constraints, [str(column) for column in table.columns])
+    limits = None if constraints is None else read_constraints(constraints, [str(name) for name in table.columns])
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
