@@ -4,6 +4,8 @@ Each benchmark is a function ``rows(quick)`` that returns JSON-able rows. Solver
 of many rounds is taken, because machines are noisy; a ratio is only ever formed from times of the same run.
 """
 
+from importlib.util import find_spec
+
 #: name -> module and function
 BENCHMARKS = {
     "constructions": ("solvers", "construction_rows"),
@@ -21,3 +23,8 @@ BENCHMARKS = {
     "decide": ("markets", "decide_rows"),
     "serve": ("serving", "serve_rows"),
 }
+
+
+def installed(package: str) -> bool:
+    """Whether a package to compare with is there; none of them is a dependency."""
+    return find_spec(package) is not None

@@ -10,7 +10,6 @@ compared with Clarabel on the lifted problem, polished; the frontier is compared
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +21,7 @@ import torch
 from scipy import sparse
 
 from time2decide.backtesting.baselines import PredictThenOptimise
+from time2decide.bench import installed
 from time2decide.bench.timing import interleaved, one_thread, ratio, timed
 from time2decide.forecasting.simple import ridge
 from time2decide.markets.constraints import LONG_ONLY, Constraints
@@ -63,9 +63,9 @@ def portfolio_rows(quick: bool = False) -> list[dict[str, Any]]:
     import time2decide.markets.turnover_kernels  # noqa: F401  (compiled before the clock starts)
 
     sizes = (20, 100) if quick else SIZES
-    installed = [name for name in _OTHERS if importlib.util.find_spec(name) is not None]
+    others = [name for name in _OTHERS if installed(name)]
     with one_thread():
-        rows = [_cell_row(sample_cell(m, risk, g), installed, quick) for m in sizes for risk in RISKS for g in BUDGETS]
+        rows = [_cell_row(sample_cell(m, risk, g), others, quick) for m in sizes for risk in RISKS for g in BUDGETS]
         summary = _summary(rows, sizes)
         return [*rows, *summary, *_batch_rows(quick), _gradient_row(quick), _rollout_row(quick)]
 

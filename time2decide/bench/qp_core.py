@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from time2decide.bench import installed
 from time2decide.bench.timing import interleaved, one_thread, ratio
 from time2decide.core.validation import expect
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
@@ -88,10 +89,10 @@ def _single_row(n: int, rounds: int) -> dict[str, Any]:
 
 
 def _available(names: tuple[str, ...]) -> list[str]:
-    try:
-        import qpsolvers
-    except ImportError:
+    if not installed("qpsolvers"):
         return []
+    import qpsolvers
+
     return [name for name in names if name in qpsolvers.available_solvers]
 
 
@@ -101,7 +102,7 @@ def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
         "ours": lambda: solve_exact(qp, workers=1),
         "two_threads": lambda: solve_exact(qp, workers=2),
     }
-    moreau = _moreau(qp)
+    moreau = _moreau(qp) if installed("moreau") else None
     if moreau is not None:
         calls["moreau"] = moreau
     times = interleaved(calls, rounds=rounds)
@@ -120,12 +121,10 @@ def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
     return row
 
 
-def _moreau(qp: QP) -> Callable[[], Any] | None:
+def _moreau(qp: QP) -> Callable[[], Any]:
     """Moreau's compiled solver on the same arrays, set up once per structure."""
-    try:
-        import moreau
-    except ImportError:
-        return None
+    import moreau
+
     batch = len(qp)
     settings = moreau.Settings(device="cpu", batch_size=batch)
     solver = moreau.CompiledSolver(
@@ -277,9 +276,8 @@ def _layer_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
 
     layers: dict[str, tuple[Callable[..., torch.Tensor], int]] = {"ours": (ours, batch)}
     for name, make in (("moreau", _moreau_layer), ("qpth", _qpth_layer), ("cvxpylayers", _cvxpy_layer)):
-        layer = make(qp)
-        if layer is not None:
-            layers[name] = (layer, batch if name in ("moreau", "qpth") else min(batch, 32))  # too slow for all
+        if installed(name):
+            layers[name] = (make(qp), batch if name in ("moreau", "qpth") else min(batch, 32))  # too slow for all
     calls = {name: (lambda layer=layer, c=c: pass_through(layer, c)) for name, (layer, c) in layers.items()}
     times = interleaved(calls, rounds=rounds)
     each = {name: 1e6 * median(found) / layers[name][1] for name, found in times.items()}
@@ -308,12 +306,10 @@ def _finite_difference(qp: QP, weights: torch.Tensor, step: float = 1e-6) -> tor
     return (up - down) / (2 * step)
 
 
-def _moreau_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
-    try:
-        import moreau
-        from moreau.torch import Solver
-    except ImportError:
-        return None
+def _moreau_layer(qp: QP) -> Callable[..., torch.Tensor]:
+    import moreau
+    from moreau.torch import Solver
+
     batch, pattern = len(qp), {name: torch.from_numpy(values) for name, values in _dense_pattern(qp).items()}
     settings = moreau.Settings(device="cpu", batch_size=batch, enable_grad=True)
     cones = moreau.Cones(num_nonneg_cones=qp.m)
@@ -321,22 +317,18 @@ def _moreau_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
     return lambda P, q, G, h: solver.solve(P.reshape(batch, -1), G.reshape(batch, -1), q, h).x
 
 
-def _qpth_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
-    try:
-        from qpth.qp import QPFunction
-    except ImportError:
-        return None
+def _qpth_layer(qp: QP) -> Callable[..., torch.Tensor]:
+    from qpth.qp import QPFunction
+
     none = torch.zeros(0, dtype=torch.float64)
     layer = QPFunction(verbose=-1, check_Q_spd=False)
     return lambda P, b, C, d: layer(P, b, C, d, none, none)
 
 
-def _cvxpy_layer(qp: QP) -> Callable[..., torch.Tensor] | None:
-    try:
-        import cvxpy
-        from cvxpylayers.torch import CvxpyLayer
-    except ImportError:
-        return None
+def _cvxpy_layer(qp: QP) -> Callable[..., torch.Tensor]:
+    import cvxpy
+    from cvxpylayers.torch import CvxpyLayer
+
     n, m = qp.n, qp.m
     root, q, G, h = cvxpy.Parameter((n, n)), cvxpy.Parameter(n), cvxpy.Parameter((m, n)), cvxpy.Parameter(m)
     x = cvxpy.Variable(n)
