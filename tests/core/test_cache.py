@@ -106,3 +106,17 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_directory() == Path("/somewhere/time2decide")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory() == Path.home() / ".cache" / "time2decide"
+
+
+def test_without_a_home_there_is_a_folder_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TIME2DECIDE_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    make = Maker()
+    for _ in range(2):
+        assert np.array_equal(cached_array(KEY, make), VALUE)
+    assert make.calls == 1
+    assert cache_directory().stat().st_mode & 0o077 == 0  # nobody else can put a file there

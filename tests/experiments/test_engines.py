@@ -87,6 +87,21 @@ def test_a_killed_worker_costs_no_row(sweep, engine, workers):
 
 
 @pytest.mark.slow
+def test_an_interrupt_of_all_processes_ends_them_without_waiting_for_their_tasks(sweep):
+    process = sweep("local", 2, stop=True)
+    worker = stopped_worker(sweep.trace)  # in a task of ten minutes
+    os.kill(worker, signal.SIGINT)  # a terminal sends Ctrl-C to all of them
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert errors.decode().count("Traceback") == 1  # the driver's
+    for _ in range(600):
+        if worker not in descendants(sweep.trace):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the worker is still there")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "workers"), [("local", 1), *WAYS])
 def test_a_killed_driver_is_started_again(sweep, engine, workers):
     process = sweep(engine, workers, stop=True)

@@ -36,6 +36,7 @@ COMMANDS = {
     "train paper": "train paper --preset smoke --out out",
     "train chronos": "train chronos --steps 3 --out out",
     "reproduce": "reproduce toy-pto --preset smoke --results out",
+    "reproduce in two processes": "reproduce convergence --preset smoke --workers 2 --results out",
     "bench": "bench projection --quick --store",
     "report": "report --out out/report.html --results results",
     "serve": f"serve --port {free_port()}",

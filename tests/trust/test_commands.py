@@ -126,15 +126,16 @@ def test_an_output_that_cannot_be_written(fresh, record, way, code):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
 def test_a_signal(fresh, record, number, code):
-    """At random moments of a cold start, after the first half second: before it Python has not come to our code."""
+    """At random moments of a cold start, from where Python has come to our code."""
     wrong, draw, early, late = {}, random.Random(code), 0, 0
     for name in COMMANDS:
         for attempt in range(2):
             folder = fresh(f"{name} {attempt}")
-            with subprocess.Popen(**command_line(COMMANDS[name], folder)) as process:
+            with subprocess.Popen(**command_line(COMMANDS[name], folder), start_new_session=True) as process:
                 wait_for_python(process)
                 time.sleep(draw.uniform(0, 4.0))
-                process.send_signal(number)
+                if process.poll() is None:
+                    os.killpg(process.pid, number)  # as a terminal does: to the workers too
                 messages = process.communicate(timeout=300)[1]
             ended = process.returncode
             late, early = late + (ended == 0), early + (ended == code)

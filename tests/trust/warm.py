@@ -26,11 +26,16 @@ class Warm:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
         )
 
-    def run(self, folder: Path, command: str, kill_after: float | None = None) -> int:
-        """Run a command in a folder; its exit code, −9 if it was killed, which is after this many seconds."""
+    def run(self, folder: Path, command: str, kill_after: float | None = None, watch: Path | None = None) -> int:
+        """Run a command in a folder; its exit code, −9 if it was killed.
+
+        It is killed this many seconds after its start, or after it has written the file to watch.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps([str(folder), command, kill_after]), file=self._process.stdin, flush=True)
+        print(
+            json.dumps([str(folder), command, kill_after, watch and str(watch)]), file=self._process.stdin, flush=True
+        )
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
@@ -52,11 +57,12 @@ def _serve() -> None:
     fit.__kwdefaults__["save_every"] = 0.0
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        folder, command, kill_after = json.loads(line)
+        folder, command, kill_after, watch = json.loads(line)
+        before = _written(watch)
         child = os.fork()
         if child == 0:
             _be(folder, command)
-        print(_outcome(child, kill_after), file=answers, flush=True)
+        print(_outcome(child, kill_after, watch, before), file=answers, flush=True)
 
 
 def _be(folder: str, command: str) -> None:
@@ -76,9 +82,15 @@ def _be(folder: str, command: str) -> None:
         os._exit(code)
 
 
-def _outcome(child: int, kill_after: float | None) -> int:
-    end = time.monotonic() + (1e9 if kill_after is None else kill_after)
-    while time.monotonic() < end:
+def _written(path: str | None) -> int | None:
+    return os.stat(path).st_mtime_ns if path and os.path.exists(path) else None
+
+
+def _outcome(child: int, kill_after: float | None, watch: str | None, before: int | None) -> int:
+    began = time.monotonic()
+    while kill_after is None or time.monotonic() < began + kill_after:
+        if watch and _written(watch) == before:
+            began = time.monotonic()
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)

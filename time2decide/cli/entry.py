@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 _BROKEN_PIPE = 141
@@ -71,8 +72,10 @@ class _Terminated(SystemExit):
 def _handle_signals(stopped: list[int]) -> None:
     """Let SIGINT and SIGTERM raise; the first one counts."""
 
-    def stop(number: int, frame: object) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
+        if _importing(frame):  # nothing is open yet, and an exception in C++ code that is being set up aborts
+            os._exit(_interrupted(stopped))
         raise KeyboardInterrupt if number == signal.SIGINT else _Terminated(128 + number)
 
     def unraisable(event: Any) -> None:
@@ -85,6 +88,16 @@ def _handle_signals(stopped: list[int]) -> None:
         signal.signal(number, stop)
 
 
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
 def _interrupted(stopped: list[int]) -> int:
-    print("time2decide: interrupted; what is stored is kept, start the same command again to resume", file=sys.stderr)
+    print(
+        "time2decide: interrupted; what is stored is kept, start the same command again to resume",
+        file=sys.stderr,
+        flush=True,
+    )
     return 128 + (stopped[0] if stopped else signal.SIGINT)

@@ -5,10 +5,14 @@ A file is used only if it was written under the same key and its checksum is rig
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,21 @@ from time2decide.core.validation import InputError
 
 
 def cache_directory() -> Path:
-    """$TIME2DECIDE_CACHE if set, else `time2decide` in the user's cache directory."""
+    """$TIME2DECIDE_CACHE if set, else `time2decide` in the user's cache directory, or without one a folder for now."""
     chosen = os.environ.get("TIME2DECIDE_CACHE")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "time2decide"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "time2decide"
+    except RuntimeError:  # neither HOME nor an entry of this user, as in a container that runs as any number
+        return _folder_of_this_process()
+
+
+@cache
+def _folder_of_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="time2decide-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def cached_tensors(

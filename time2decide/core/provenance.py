@@ -32,7 +32,8 @@ def _commit() -> str | None:
     package = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package), *arguments]
+        # a lock of git's that is left behind when this process group is killed would stop the user's next commit
+        command = ["git", "--no-optional-locks", "-C", str(package), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:

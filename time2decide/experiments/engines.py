@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 from time2decide.core.validation import InputError, expect, validate_choice, validate_count, validate_positive
@@ -32,6 +35,9 @@ class Outcome:
     rows: list[Row]
     error: str | None
     seconds: float
+
+
+Outcomes = Generator[tuple[Config, Outcome], None, None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class Engine:
         return self.name == "local" and self.workers == 1
 
 
-def run_tasks(run: Run, tasks: list[Config], engine: Engine) -> Iterator[tuple[Config, Outcome]]:
+def run_tasks(run: Run, tasks: list[Config], engine: Engine) -> Outcomes:
     """Run all tasks and yield each as it finishes, in any order; `run` is a module-level function."""
     if engine.in_this_process:
         return ((task, attempt(run, task)) for task in tasks)
@@ -88,15 +94,17 @@ def attempt(run: Run, config: Config) -> Outcome:
     return Outcome(rows, error, time.perf_counter() - start)
 
 
-def _in_processes(run: Run, tasks: list[Config], workers: int) -> Iterator[tuple[Config, Outcome]]:
+def _in_processes(run: Run, tasks: list[Config], workers: int) -> Outcomes:
     """A pool of spawned processes. The death of one breaks the pool; what was not finished goes to a new one."""
     waiting, losses = list(tasks), 0
     while waiting and losses <= _RETRIES:
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_end_with_driver)
-        futures = {pool.submit(_attempt_on_one_thread, run, task): task for task in waiting}
+        ours, theirs = context.Pipe(duplex=False)[::-1]
+        pool = ProcessPoolExecutor(min(workers, len(waiting)), context, _end_with_driver, (theirs,))
         losses += 1
         try:
+            with _interrupts_blocked():
+                futures = {pool.submit(_attempt_on_one_thread, run, task): task for task in waiting}
             for future in as_completed(futures):
                 try:
                     outcome = future.result()
@@ -107,23 +115,33 @@ def _in_processes(run: Run, tasks: list[Config], workers: int) -> Iterator[tuple
                 yield futures[future], outcome
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            ours.close()  # ends tasks that still run after an interrupt; the interpreter would wait for them
+            theirs.close()
     for task in waiting:
         yield task, _lost()
 
 
-def _end_with_driver() -> None:
-    """No worker outlives its driver."""
-    parent = multiprocessing.parent_process()
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started here never see a Ctrl-C, which a terminal sends to all; they end with their driver."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_driver(driver: Connection) -> None:
+    """No worker outlives its driver, or the driver's interest in it: the other end of the pipe is closed then."""
 
     def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
+        driver.poll(None)
+        os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _on_ray(run: Run, tasks: list[Config], engine: Engine) -> Iterator[tuple[Config, Outcome]]:
+def _on_ray(run: Run, tasks: list[Config], engine: Engine) -> Outcomes:
     """One Ray task per configuration, retried by Ray when its worker or machine is lost."""
     ray = _import_ray()
     started = not ray.is_initialized()

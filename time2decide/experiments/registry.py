@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,10 +116,11 @@ def reproduce(
         return experiment.run(config)
 
     results = run_tasks(run_shown if engine.in_this_process else experiment.run, tasks, engine)
-    for number, (config, outcome) in enumerate(results if tasks else ()):
-        store.append(config, outcome.rows, outcome.seconds, outcome.error)
-        if progress and not engine.in_this_process:
-            progress(number, len(tasks), config)
+    with closing(results):  # an interrupt ends the workers
+        for number, (config, outcome) in enumerate(results if tasks else ()):
+            store.append(config, outcome.rows, outcome.seconds, outcome.error)
+            if progress and not engine.in_this_process:
+                progress(number, len(tasks), config)
     keys = {task_key(config) for config in experiment.tasks(preset)}
     return store.rows(None if experiment.open_ended else keys)
 
