@@ -138,13 +138,13 @@ def test_a_signal(fresh, record, number, code):
                     os.killpg(process.pid, number)  # as a terminal does: to the workers too
                 messages = process.communicate(timeout=300)[1]
             ended = process.returncode
-            late, early = late + (ended == 0), early + (ended == code)
+            early, late = early + (ended == code), late + (ended != code)
             parts = [str(path) for path in folder.rglob(".*.part")]
             told = messages.count(INTERRUPTED) == 1 if ended == code else ended in (0, -number)  # while Python ended
             if "Traceback" in messages or parts or not told:
                 wrong[name] = (ended, messages[-500:], parts)
     assert wrong == {}
-    text = "{runs} runs of {commands} commands: {early} ended with {code} in one line, {late} were done before"
+    text = "{runs} runs of {commands} commands: {early} ended with {code} in one line, {late} had done their work"
     record(f"signal-{code}", text, runs=2 * len(COMMANDS), commands=len(COMMANDS), early=early, late=late, code=code)
 
 
