@@ -93,11 +93,27 @@ def test_the_risk_gradient_is_that_of_the_oracles_utility():
     np.testing.assert_allclose(marginal_variance(returns, weights), expected, rtol=1e-4, atol=1e-8)
     risk = torch.tensor([0.0, 10.0, 100.0])
     utility = forecast - 2 * risk[:, None] * torch.from_numpy(expected).float()
-    aware, plain = (readout(trained=False, risk_gradient=one) for one in (True, False))
+    aware, plain = (readout(trained=False, gradient_passes=one) for one in (1, 0))
     zero = torch.zeros(3)  # the untrained rule reads λ nowhere else
     found = aware(forecast, returns, weights, tokens, gamma, risk)
     torch.testing.assert_close(found, plain(utility, returns, weights, tokens, gamma, zero), atol=1e-5, rtol=1e-4)
     assert (found[2] - plain(forecast, returns, weights, tokens, gamma, zero)[2]).abs().max() > 1e-3
+
+
+def test_passes_lower_the_utility_missed_where_risk_counts():
+    """Untrained, at a budget that allows everything: each pass looks at the risk of the answers before it."""
+    forecast, returns, weights, tokens, _, _ = example(batch=3)
+    gamma, risk = torch.full((3,), 2.0), torch.full((3,), 30.0)
+    sigma = torch.from_numpy(empirical_covariance(returns.numpy()))
+
+    def utility(passes):
+        s = readout(trained=False, gradient_passes=passes, temperature=0.5)(
+            forecast, returns, weights, tokens, gamma, risk
+        )
+        return float(((s * forecast).sum(-1) - risk * torch.einsum("bi,bij,bj->b", s, sigma, s)).mean().detach())
+
+    assert utility(1) > utility(0)
+    assert utility(8) > utility(0)
 
 
 def test_bad_settings_are_named():

@@ -38,8 +38,8 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "literal read-out, joint normalisation, SFT": ({**_JOINT, "covariance": False}, {}),
     "literal read-out": ({"readout": None}, {}),
     "literal read-out, SFT": ({"readout": None, "covariance": False}, {}),
-    "risk gradient in the read-out": ({"readout": ReadoutConfig(risk_gradient=True)}, {}),
-    "risk gradient in the read-out, SFT": ({"readout": ReadoutConfig(risk_gradient=True), "covariance": False}, {}),
+    "risk gradient in the read-out": ({"readout": ReadoutConfig(gradient_passes=1)}, {}),
+    "four passes of the risk gradient": ({"readout": ReadoutConfig(gradient_passes=4)}, {}),
     "no skip from the forecast": ({"readout": ReadoutConfig(skip=False)}, {}),
     "oracle's histories": ({}, {"own": 0.0, "corrupted": 0.0}),
     "corrupted histories only": ({}, {"own": 0.0, "corrupted": 0.9}),
@@ -57,7 +57,6 @@ PAIRS: dict[str, tuple[str, str]] = {
         "literal read-out, joint normalisation, SFT",
     ),
     "every channel normalised": ("literal read-out", "literal read-out, SFT"),
-    "risk gradient in the read-out": ("risk gradient in the read-out", "risk gradient in the read-out, SFT"),
 }
 _RISKS = (RISK_AVERSION, 10.0, 100.0)
 _BUDGETS = (0.5, 1.0, 2.0)

@@ -35,11 +35,11 @@ class ReadoutConfig:
     token_features: int = 32  # that the tokens of an asset are reduced to
     skip: bool = True  # start from the rule above; False: ŝ = softmax(b), everything learned
     temperature: float = 0.5  # τ at the start, in typical changes; learned from there
-    risk_gradient: bool = False  # compare assets by r̂ − 2λΣ̂s, the gradient of the utility at the current weights,
-    # instead of by r̂: what attention over covariance tokens would have to compute
+    gradient_passes: int = 0  # 0: assets are compared by r̂. Else by r̂ − 2λΣ̂s, the gradient of the utility, first at
+    # the current weights, then at the mean of the answers so far: what attention over covariance tokens would compute
 
     def __post_init__(self) -> None:
-        validate_fields(self, count="hidden token_features", positive="temperature")
+        validate_fields(self, count="hidden token_features", natural="gradient_passes", positive="temperature")
 
 
 class DecisionReadout(nn.Module):
@@ -71,11 +71,21 @@ class DecisionReadout(nn.Module):
         tokens : (batch, m, width), encoded
         gamma, risk : (batch,), γ and λ
         """
-        if self.config.risk_gradient:
-            forecast = forecast - 2 * risk[:, None] * marginal_variance(returns, weights)
-        z = common_units(forecast, returns)
-        features = torch.cat([compare(z, weights), describe(z, returns, weights, gamma, risk)], dim=-1)
-        own = self.own(torch.cat([features, self.reduce(tokens)], dim=-1))  # (batch, m, hidden)
+        reduced, point, answers = self.reduce(tokens), weights, []
+        for _ in range(max(1, self.config.gradient_passes)):
+            score = forecast
+            if self.config.gradient_passes:
+                score = forecast - 2 * risk[:, None] * marginal_variance(returns, point)
+            answers.append(self._answer(common_units(score, returns), returns, weights, reduced, gamma, risk))
+            point = torch.stack(answers).mean(0)
+        return answers[-1]
+
+    def _answer(
+        self, z: Tensor, returns: Tensor, weights: Tensor, reduced: Tensor, gamma: Tensor, risk: Tensor
+    ) -> Tensor:
+        """ŝ from scores z in common units, (batch, m)."""
+        features = torch.cat([compare(z, weights), describe(z, returns, weights, gamma, risk), reduced], dim=-1)
+        own = self.own(features)  # (batch, m, hidden)
         everyone = own.mean(dim=1, keepdim=True).expand_as(own)
         keep, buy, sharper, more = self.answer(self.mixed(torch.cat([own, everyone], dim=-1))).unbind(-1)
         if not self.config.skip:
