@@ -19,6 +19,12 @@ def empirical_covariance(windows: np.ndarray) -> np.ndarray:
         return np.asarray(centred.swapaxes(-1, -2) @ centred / (windows.shape[-2] - 1))
 
 
+def rolling_covariances(returns: np.ndarray, window: int) -> np.ndarray:
+    """Σ̂ of every `window` consecutive rows, (..., time, m) -> (..., time − window + 1, m, m)."""
+    ends = range(window, returns.shape[-2] + 1)
+    return np.stack([empirical_covariance(returns[..., end - window : end, :]) for end in ends], axis=-3)
+
+
 def covariance_by(estimator: object) -> Covariance:
     """A covariance from any estimator of scikit-learn or skfolio (with `fit` and `covariance_`).
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -55,19 +55,31 @@ def oracle_path(
     expect(callable(covariance), "covariance", "a function of windows", type(covariance).__name__)
     series, time, m = array.shape
     half = np.broadcast_to(half_turnover(budgets), (series, len(budgets)))
+
+    def curvature(step: int) -> np.ndarray:
+        sigma = _covariance_at(window + step, covariance, array[:, step : window + step])
+        with np.errstate(over="ignore"):  # refused by `best_allocations`
+            return 2 * weight * sigma
+
     path = np.full((series, len(budgets), time, m), 1.0 / m)
-    weights = path[:, :, 0].copy()
-    for t in range(window, time):
-        sigma = _covariance_at(t, covariance, array[:, t - window : t])
-        with np.errstate(over="ignore"):  # refused by what follows
-            curvature = 2 * weight * sigma
-        weights = best_allocations(array[:, None, t], curvature, weights, half)
-        path[:, :, t] = weights
+    path[:, :, window:] = best_path(array[:, window:], curvature, half)
     if as_tensor("turnover_l1", turnover_l1).dim() == 0:
         path = path[:, 0]
     if as_tensor("returns", returns).dim() == 2:
         path = path[0]
     return as_tensor("path", path) if isinstance(returns, Tensor) else path
+
+
+def best_path(returns: np.ndarray, curvature: Callable[[int], np.ndarray], half: np.ndarray) -> np.ndarray:
+    """The best allocation of every step, from uniform and each near the one before, (n, k, time, m).
+
+    returns (n, time, m), curvature of a step 2λΣ (n, m, m), half = γ/2 (n, k).
+    """
+    n, time, m = returns.shape
+    path, weights = np.empty((n, half.shape[1], time, m)), np.full((n, half.shape[1], m), 1.0 / m)
+    for t in range(time):
+        path[:, :, t] = weights = best_allocations(returns[:, None, t], curvature(t), weights, half)
+    return path
 
 
 def _covariance_at(t: int, covariance: Covariance, windows: np.ndarray) -> np.ndarray:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from time2decide.core.cache import cached_tensors
 from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
-from time2decide.markets.allocation import best_allocations
-from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.covariance import rolling_covariances
 from time2decide.markets.lmc import lmc_set
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, best_path
 from time2decide.markets.synthetic import MARKETS, SPLITS, to_returns
 
 _SEEN_MARKETS = (0.4, 0.15, 0.15)  # shares of the clean, noisy and noisy-matched market; the rest has other noise
@@ -124,8 +123,7 @@ def episodes_of(
     returns: np.ndarray, budgets: np.ndarray, risk: np.ndarray, noise: np.ndarray, burn_in: int
 ) -> Episodes:
     """Episodes from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
-    length = returns.shape[1]
-    covariance = np.stack([empirical_covariance(returns[:, t - WINDOW : t]) for t in range(WINDOW, length)], axis=1)
+    covariance = rolling_covariances(returns[:, :-1], WINDOW)  # known before each step
     path = oracle_paths(returns[:, WINDOW:], covariance, budgets, risk)
     first = WINDOW + burn_in
     windows = np.lib.stride_tricks.sliding_window_view(returns, WINDOW, axis=1)  # (n, starts, m, T)
@@ -160,15 +158,7 @@ def _cut(series: np.ndarray, assets: int, length: int, rng: np.random.Generator)
 
 def oracle_paths(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray) -> np.ndarray:
     """The oracle's path from uniform, (n, k, steps, m)."""
-    n, steps, m = returns.shape
-    path = np.empty((n, budgets.shape[1], steps, m))
-    weights = np.full((n, budgets.shape[1], m), 1.0 / m)
-    for t in range(steps):
-        weights = best_allocations(
-            returns[:, None, t], 2 * risk[:, None, None] * covariance[:, t], weights, budgets / 2
-        )
-        path[:, :, t] = weights
-    return path
+    return best_path(returns, lambda t: 2 * risk[:, None, None] * covariance[:, t], budgets / 2)
 
 
 def features_of(windows: np.ndarray, done: Callable[[int], None] | None = None) -> WindowFeatures:

@@ -34,7 +34,7 @@ from torch import Tensor
 from time2decide.core.checkpoints import PretrainedModel, checksum
 from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
-from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.covariance import empirical_covariance, rolling_covariances
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
 from time2decide.policy.episodes import Episodes, features_of, oracle_paths
 from time2decide.policy.market_policy import MarketPolicy
@@ -246,7 +246,7 @@ def _random_episodes(
     starts = rng.integers(0, len(rows) - config.length + 1, config.episodes)
     made = _of(rows, starts, config.decisions, config, done)
     before = np.stack([rows[s + WINDOW : s + WINDOW + config.burn_in - HISTORY + 1] for s in starts])
-    past = np.stack([_covariances(rows[s : s + WINDOW + before.shape[1] - 1]) for s in starts])
+    past = np.stack([rolling_covariances(rows[s : s + WINDOW + before.shape[1] - 1], WINDOW) for s in starts])
     budgets, risks = (part.double().numpy() for part in (made.turnover_l1, made.risk_aversion))
     made.oracle[:] = torch.from_numpy(oracle_paths(before, past, budgets, risks)[:, :, -1:])
     return made
@@ -284,11 +284,6 @@ def _of(
         risk_aversion=risks,
         noise=torch.zeros(len(starts)),
     )
-
-
-def _covariances(rows: np.ndarray) -> np.ndarray:
-    """Of the window before each row from `WINDOW` on, and after the last one, (steps, m, m)."""
-    return np.stack([empirical_covariance(rows[t - WINDOW : t]) for t in range(WINDOW, len(rows) + 1)])
 
 
 def _draw(group: Group, config: FineTuning, rng: np.random.Generator) -> tuple[Place, Tensor]:
