@@ -92,7 +92,7 @@ def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     else:
         B, D = problem.loadings[which], problem.specific[which]
         Q = 2 * problem.risk_aversion[i] * (B @ B.T + np.diag(D))
-    q, p, budget = problem.linear[i], problem.start[0][i], float(problem.start[1][i])
+    q, p, budget = problem.linear[i], problem.start[0][i], min(float(problem.start[1][i]), _most_turnover(problem, i))
     slope = q - Q @ p
     shift = slope.max()
     scale = max(float(np.ptp(slope)), float(Q.diagonal().max()), float(problem.cost[i].max()), 1e-300)
@@ -112,6 +112,13 @@ def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
         money, A, low, high,
     )  # fmt: skip
     return row, scale, float(shift)
+
+
+def _most_turnover(problem: PortfolioProblem, i: int) -> float:
+    """More than any portfolio trades: what is sold and bought again above the lower bounds."""
+    lower, p = problem.lower[i], problem.start[0][i]
+    held = float(problem.exposure[i] - problem.cash[i, 0] - lower.sum())  # above the lower bounds, at most
+    return max(held, 0.0) + float((p - lower).sum()) + 1.0
 
 
 def _reach(A: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
