@@ -111,3 +111,12 @@ def test_what_is_left_of_constraints_for_some_assets():
     np.testing.assert_array_equal(fixed.upper, [0.1, 0.6, 0.3, 0.8])
     with pytest.raises(InputError, match="limit 'pair': expected 3 coefficients"):
         one.limits_for(3)
+
+
+def test_constraints_of_other_columns_are_refused():
+    one = Constraints(assets=("A", "B", "C"))
+    one.validate_assets(["A", "B", "C"])
+    one.validate_assets(None)
+    Constraints().validate_assets(["A"])
+    with pytest.raises(InputError, match="constraints: expected constraints for B, A, C, … in this order, found those"):
+        one.validate_assets(["B", "A", "C"])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from time2decide.core.validation import InputError
+from time2decide.markets import estimators
 from time2decide.markets.estimators import (
     EWMA,
     CombinedIEWMA,
@@ -96,8 +97,11 @@ def test_forgotten_assets_start_anew(make):
     estimator = make().update(returns)
     estimator.forget(np.arange(5) == 2)
     assert np.isnan(estimator.covariance()[2]).all()
-    estimator.update(market(steps=100, seed=5))
+    later = market(steps=100, seed=5)
+    estimator.update(later)
     assert np.isfinite(estimator.covariance()).all()
+    returns[:, 2] = np.nan  # as if it had not been there
+    np.testing.assert_allclose(estimator.covariance(), make().update(returns).update(later).covariance(), rtol=1e-9)
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 0.5))
@@ -231,3 +235,53 @@ def test_a_learned_estimator_needs_four_functions():
     covariance = Diagonal().update(returns).covariance()
     assert np.isnan(covariance[0]).all()
     np.testing.assert_allclose(np.diag(covariance)[1:], (returns[:, 1:] ** 2).mean(0))
+
+
+def test_only_what_is_not_definite_is_repaired():
+    good = np.array([[1.0, 0.9, 0.8], [0.9, 1.0, 0.9], [0.8, 0.9, 1.0]])
+    assert estimators.definite_correlation(good) is good
+    for bad in (np.array([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]]), np.ones((3, 3))):
+        repaired = estimators.definite_correlation(bad)
+        np.testing.assert_array_equal(np.diag(repaired), 1.0)
+        np.testing.assert_allclose(repaired, repaired.T, atol=1e-15)
+        assert np.linalg.eigvalsh(repaired)[0] > 1e-6
+    np.testing.assert_allclose(estimators.definite_correlation(np.ones((3, 3))), 1.0, atol=1e-5)
+
+
+def test_with_gaps_the_rolling_sample_is_pairwise_and_made_definite():
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((12, 5)) @ rng.standard_normal((5, 5))
+    rows[rng.random(rows.shape) < 0.4] = np.nan
+    sample, counts = np.empty((5, 5)), np.empty((5, 5))
+    mean = np.nanmean(rows, axis=0)
+    for i in range(5):
+        for j in range(5):
+            both = np.isfinite(rows[:, i]) & np.isfinite(rows[:, j])
+            products = (rows[both, i] - mean[i]) * (rows[both, j] - mean[j])
+            counts[i, j], sample[i, j] = both.sum(), products.sum() / (both.sum() - 1)
+    deviation = np.sqrt(np.diag(sample))
+    correlation = np.clip(sample / np.outer(deviation, deviation), -1, 1)
+    assert np.linalg.eigvalsh(correlation)[0] < 0  # gaps leave no covariance
+    definite = estimators.definite_correlation(correlation) * np.outer(deviation, deviation)
+    found = RollingQIS(12, least=3).update(rows).covariance()
+    np.testing.assert_allclose(found, qis(definite, counts.mean() - 1), rtol=1e-10)
+    assert np.linalg.eigvalsh(found)[0] > 0
+
+
+def test_a_window_is_that_of_its_last_rows():
+    rows = np.random.default_rng(5).standard_normal((30, 3))
+    whole = RollingQIS(10, least=1).update(rows).covariance()
+    np.testing.assert_allclose(whole, RollingQIS(10, least=1).update(rows[-10:]).covariance(), rtol=1e-12)
+    by_steps = RollingQIS(10, least=1)
+    for row in rows:
+        by_steps.update(row)
+    np.testing.assert_allclose(by_steps.covariance(), whole, rtol=1e-12)
+    assert RollingQIS(3).window == 3
+    with pytest.raises(InputError, match="window: expected a whole number of at least 3"):
+        RollingQIS(2)
+
+
+def test_fewer_than_two_observations_count_as_two():
+    sample = np.diag([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(qis(sample, 1.0), qis(sample, 2.0))
+    assert not np.allclose(qis(sample, 2.0), qis(sample, 3.0))

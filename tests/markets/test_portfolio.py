@@ -310,6 +310,13 @@ def test_bfloat16_is_read_as_numbers():
     np.testing.assert_array_equal(*answers)
 
 
+def test_tensors_with_gradients_are_read_as_numbers():
+    mean = torch.tensor([0.5, 0.25, 0.0], requires_grad=True)
+    answer = solve_portfolio(mean, torch.eye(3), torch.full((3,), 1 / 3), risk_aversion=1.0)
+    assert isinstance(answer.weights, np.ndarray)
+    np.testing.assert_allclose(answer.weights, [0.5 - 1 / 24, 1 / 3, 0.25 - 1 / 24], atol=1e-7)
+
+
 def test_the_layer_names_bad_arguments():
     mean, previous = torch.zeros(3, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64)
     for arguments, options, message in (
@@ -334,6 +341,7 @@ def test_labels_of_pandas_must_agree_in_order():
     for wrong in (
         {"covariance": S.loc[other, other]},
         {"covariance": S.loc[other]},
+        {"covariance": S[other]},
         {"previous": pd.Series(p, other)},
         {"benchmark": pd.Series(p, other)},
         {"cost": pd.Series(p, other)},

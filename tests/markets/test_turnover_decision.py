@@ -198,7 +198,7 @@ def test_one_decision_from_its_data(form):
         {"S": lambda S: S[:, :3].copy()},
         {"previous": lambda p: p[:3]},
         {"previous": lambda p: p + np.array([1e-3, 0, 0, 0])},
-        {"previous": lambda p: p + np.array([-0.3, 0.3, 0, 0])},
+        {"previous": lambda p: p + np.array([-0.5, 0.25, 0, 0])},  # what is positive sums to 1
     ):
         assert single(form=form, **change)[-1] == -1
     rounding = single(form=form, previous=lambda p: p + np.array([1e-9, 0, 0, 0]))

@@ -80,3 +80,13 @@ def test_every_part_of_a_batch_is_run_once():
         runs = []
         bulk.in_parts(lambda begin, end, runs=runs: runs.append((begin, end)), batch, threads)
         assert sorted(i for begin, end in runs for i in range(begin, end)) == list(range(batch))
+
+
+def test_a_multiplier_on_a_row_with_slack_is_a_gap():
+    """Feasible, and all forces cancel, but the row that is said to push is not reached."""
+    x, row = np.array([1.0, -2.0]), np.array([[1.0, 1.0]])
+    none = np.zeros((0, 2)), np.zeros(0), np.full(2, -np.inf), np.full(2, np.inf)
+    for slack in (0.0, 1e-3):
+        b, d = -x - row[0], row @ x + slack
+        accepted = bulk._accept(np.eye(2), b, row, d, *none, x, np.ones(1), np.zeros(0), np.zeros(2), 1e-8)
+        assert accepted == (slack == 0)

@@ -142,14 +142,20 @@ def arrays(one):
                         lb=one.low[:6], ub=one.high[:6]))  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_an_active_set_is_polished_to_rounding(seed):
-    p = arrays(form(seed))
+@pytest.mark.parametrize(("far", "steep"), [(1.0, 1.0), (1e6, 1.0), (1e-6, 1.0), (1.0, 1e6), (1e-3, 1e-6)])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_active_set_is_polished_to_rounding(seed, far, steep):
+    """In any units of x and of the objective."""
+    one = form(seed)
+    one = Form(steep / far**2 * one.H, steep / far * one.g, one.G, far * one.low, far * one.high)
+    p = arrays(one)
     lifted = engines.lift(p, 0)
-    exact = engines.by_daqp(lifted)
-    units = engines.units_of(lifted, engines.entries_of(lifted.H, lifted.G), np.ones(10))
+    entries = engines.entries_of(lifted.H, lifted.G)
+    units = engines.units_of(lifted, entries, engines.equilibration(entries, 10))
+    exact = units.back(engines.by_daqp(engines.scaled(lifted, units)))
     rng = np.random.default_rng(seed)
-    rough = engines.unlift(p, exact.x + 1e-7 * rng.normal(size=6), exact.y + 1e-7 * rng.normal(size=10))
+    noise = 1e-7 * far * rng.normal(size=6), 1e-7 * steep / far * rng.normal(size=10)
+    rough = engines.unlift(p, exact.x + noise[0], exact.y + noise[1])
     before, after = (OptimalityRule(p).residual(point)[0] for point in (rough, engines.polish(p, rough, units)))
     assert before > 1e-9
     assert after < 1e-13
@@ -169,6 +175,22 @@ def test_small_entries_are_snapped_in_units_of_size_one():
     np.testing.assert_array_equal(found.rows, [[0, 3.0]])
     np.testing.assert_array_equal(found.equal, [[0, -1.0]])
     np.testing.assert_array_equal(found.box, [[0, 0, 1e-9, 0, 0, 0]])
+    small = Point(*(1e-3 * part for part in point))  # only shares count
+    for part, expected in zip(engines.snapped(p, small, units, 1e-10), found, strict=True):
+        np.testing.assert_array_equal(part, 1e-3 * expected)
+
+
+def test_singular_systems_are_solved_near_the_guess():
+    """A flat direction and a row that is there twice: to rounding, and no further from the guess than needed."""
+    A = np.diag([1.0, 2.0, 0.0])
+    b, C = np.array([-1.0, -1.0, 0.0]), np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
+    p = Arrays.of(QP(A[None], b, C, [1.0, 2.0]))
+    lifted = engines.lift(p, 0)
+    units = engines.units_of(lifted, engines.entries_of(A, C), np.ones(5))
+    guess = Point(np.array([[0.67, 0.34, 7.0]]), np.array([[0.1, 0.1]]), np.zeros((1, 0)), np.zeros((1, 3)))
+    found = engines.polish(p, guess, units)
+    np.testing.assert_allclose(found.x, [[2 / 3, 1 / 3, 7.0]], atol=1e-13)
+    assert OptimalityRule(p).residual(found)[0] < 1e-13
 
 
 def test_crossover_ends_at_an_active_set():

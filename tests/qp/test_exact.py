@@ -70,6 +70,31 @@ def test_infeasible_and_unbounded_are_reported_per_instance():
     assert solve(QP(np.eye(1), [0.0], [[1.0]], [-3.0], l1_radius=1.0)).status == "infeasible"
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("curve", [0.0, 1.0])
+def test_equations_from_either_side_prove_that_there_is_no_answer(sign, curve):
+    A, b, row = curve * np.eye(2), np.ones(2), sign * np.array([[1.0, 0.0]])
+    assert solve(QP(A, b, row, [0.0], E=sign * row, f=[sign * 1.0])).status == "infeasible"  # x1 ≥ 1 against x1 ≤ 0
+    assert solve(QP(A, b, E=np.vstack([row, row]), f=[1.0, 2.0])).status == "infeasible"
+    bound = {"ub": 0.0} if sign > 0 else {"lb": 0.0}
+    assert solve(QP(A, b, E=np.array([[1.0, 0.0]]), f=[sign], **bound)).status == "infeasible"
+    assert (
+        solve(QP(A, b, row, [-1.0], lb=-1.0 if sign < 0 else 0.0, ub=0.0 if sign < 0 else 1.0)).status == "infeasible"
+    )
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+@pytest.mark.parametrize("side", ["lb", "ub"])
+def test_one_bound_has_its_multipliers(batch, side):
+    """Given alone or in a batch: positive at ub, negative at lb."""
+    b = np.array([2.0, -3.0]) if side == "lb" else np.array([-2.0, 3.0])
+    answer = solve(QP(np.eye(2), b if not batch else np.tile(b, (batch, 1)), **{side: 0.0}))
+    expected = [-2.0, 0.0] if side == "ub" else [2.0, 0.0]
+    np.testing.assert_allclose(answer.dual_box, -np.array(expected) + np.zeros_like(answer.x), atol=1e-12)
+    np.testing.assert_allclose(answer.x, np.array([0.0, -b[1]]) + np.zeros_like(answer.x), atol=1e-12)
+    assert answer.dual_eq is None
+
+
 def test_ill_conditioned_is_not_unbounded():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(60, 6, 6)))[0]

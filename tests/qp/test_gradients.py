@@ -157,3 +157,31 @@ def test_a_small_multiplier_is_a_multiplier():
     answer.x[0].backward()
     torch.testing.assert_close(b.grad, torch.tensor([-0.8, 0.4], dtype=D))  # minus the projection along the row
     torch.testing.assert_close(d.grad, torch.tensor([0.2], dtype=D))
+
+
+def test_a_multiplier_is_weak_beside_the_forces_of_all():
+    """1e-7 beside 1e3 may be rounding: the answer may have no derivative there, and that is told."""
+    for force, warns in ((1e3, True), (1.0, False)):
+        dual = torch.tensor([force, 1e-7], dtype=D)
+        d = torch.ones(2, dtype=D, requires_grad=True)
+        answer = solve(QP(torch.eye(2, dtype=D), -1 - dual, torch.eye(2, dtype=D), d))
+        torch.testing.assert_close(answer.dual, dual, rtol=1e-6, atol=0)
+        if warns:
+            with pytest.warns(DegenerateWarning):
+                answer.x.sum().backward()
+        else:
+            answer.x.sum().backward()
+        torch.testing.assert_close(d.grad, torch.ones(2, dtype=D))
+
+
+def test_an_equation_that_is_there_twice_changes_no_derivative():
+    rng = np.random.default_rng(0)
+    row, f = torch.from_numpy(rng.normal(size=(1, 4))), torch.ones(1, dtype=D)
+    b = [torch.from_numpy(rng.normal(size=4)).requires_grad_() for _ in range(1)] * 2
+    b = [one.detach().clone().requires_grad_() for one in b]
+    A = torch.diag(torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=D))
+    solve(QP(A, b[0], E=row, f=f)).x[0].backward()
+    twice = solve(QP(A, b[1], E=torch.cat([row, row]), f=torch.cat([f, f])))
+    with pytest.warns(DegenerateWarning, match="depend on each other"):
+        twice.x[0].backward()
+    torch.testing.assert_close(b[0].grad, b[1].grad)

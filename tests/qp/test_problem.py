@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from time2decide import QP, InputError, random_qp, solve
-from time2decide.qp import KAPPA_RANGES
+from time2decide.qp import KAPPA_RANGES, kkt
 
 
 def eye(n=3):
@@ -104,3 +104,13 @@ def test_generator_is_deterministic_and_shifts_the_condition_number():
 def test_generator_refuses(arguments, message):
     with pytest.raises(InputError, match=message[:20]):
         random_qp(**arguments)
+
+
+def test_the_conditions_of_a_single_point_need_no_batch_dimension():
+    qp = random_qp(1, 4, 3, seed=0)
+    answer = solve(qp)
+    alone, batched = (kkt(qp, x, dual) for x, dual in ((answer.x[0], answer.dual[0]), (answer.x, answer.dual)))
+    assert torch.equal(alone.worst, batched.worst)
+    assert alone.worst.shape == (1,)
+    with pytest.raises(InputError, match=r"x: expected shape \(1, 4\), found \(1, 3\)"):
+        kkt(qp, answer.x[0, :3], answer.dual)

@@ -130,3 +130,15 @@ def test_a_paired_interval_is_narrower_than_its_parts_and_covers_the_difference(
     assert 0 < low < 0.0005 < high
     alone = PairedBootstrap.interval(mean[0])
     assert high - low < 0.2 * (alone[1] - alone[0])
+
+
+def test_bootstrap_blocks_are_stretches_of_the_path():
+    """Consecutive steps, wrapped around the end, of mean length `block`, beginning anywhere alike."""
+    places = stationary_bootstrap(60, 4000, 6.0, np.random.default_rng(0))
+    assert places.shape == (4000, 60)
+    assert places.min() == 0
+    assert places.max() == 59
+    follows = (places[:, 1:] == (places[:, :-1] + 1) % 60).mean()
+    assert follows == pytest.approx(1 - 1 / 6 + 1 / 360, abs=0.01)
+    for step in (0, 30):
+        np.testing.assert_allclose(np.bincount(places[:, step], minlength=60) / 4000, 1 / 60, atol=0.01)

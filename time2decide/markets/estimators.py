@@ -340,7 +340,6 @@ class CombinedIEWMA(OnlineCovariance):
     def _forget(self, assets: np.ndarray) -> None:
         for expert in self._experts:
             expert.forget(assets)
-        self._factors = None
 
 
 class RollingQIS(OnlineCovariance):

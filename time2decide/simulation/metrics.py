@@ -125,8 +125,7 @@ def sharpe_ratio(net: np.ndarray, periods_per_year: float) -> np.ndarray:
 
 def stationary_bootstrap(length: int, draws: int, block: float, rng: np.random.Generator) -> np.ndarray:
     """Indices of the stationary bootstrap, (draws, length): blocks of geometric length, wrapped around the end."""
-    fresh = rng.random((draws, length)) < 1.0 / block
-    fresh[:, 0] = True
+    fresh = rng.random((draws, length)) < 1.0 / block  # the first step begins a block in any case
     starts = rng.integers(0, length, (draws, length))
     steps = np.arange(length)
     last = np.maximum.accumulate(np.where(fresh, steps, 0), axis=1)  # where the current block began
