@@ -4,25 +4,31 @@ import errno
 import os
 import resource
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from time2decide.core.files import append_line, atomic_path, write_text
 
 
-@pytest.fixture
-def full_after():
-    """Files of this process may not grow beyond a number of bytes: a disk that is full by then."""
+@contextmanager
+def full_after(size):
+    """Files of this process may not grow beyond a number of bytes: a disk that is full by then.
+
+    Only within the block: the log of the tests may be such a file.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, full_after):
+def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path):
     path = tmp_path / "file.txt"
     write_text(path, "old")
-    full_after(1000)
-    with pytest.raises(OSError, match="File too large") as caught:
+    with full_after(1000), pytest.raises(OSError, match="File too large") as caught:
         write_text(path, 2000 * "x")
     assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(path))
     assert path.read_text() == "old"
@@ -30,11 +36,10 @@ def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, full_after):
 
 
 @pytest.mark.parametrize("room", [0, 1, 999])
-def test_a_line_that_does_not_fit_is_taken_back(tmp_path, full_after, room):
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path, room):
     path = tmp_path / "lines"
     path.write_bytes(b"first\n")
-    full_after(6 + room)
-    with path.open("ab") as file, pytest.raises(OSError, match="File too large") as caught:
+    with path.open("ab") as file, full_after(6 + room), pytest.raises(OSError, match="File too large") as caught:
         append_line(file, 1000 * b"x" + b"\n")
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"first\n"
