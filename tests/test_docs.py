@@ -3,11 +3,14 @@
 import json
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import matplotlib
 import pytest
 from matplotlib import pyplot
+
+import time2decide
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -56,6 +59,40 @@ def test_every_page_is_in_the_navigation_and_for_language_models():
 def test_every_checkpoint_has_a_card():
     bundled = {path.parent.name for path in (ROOT / "time2decide").rglob("model.safetensors")}
     assert bundled == set(re.findall(r"^\| \[`([\w-]+)`\]", (DOCS / "models.md").read_text(), flags=re.MULTILINE))
+
+
+def test_the_support_matrix_is_that_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = [
+        dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / name).read_text().replace("_", "-"), flags=re.MULTILINE))
+        for name in ("constraints-lowest.txt", "constraints.txt")
+    ]
+    extras = project["optional-dependencies"]
+    meant = dict(one.split(">=") for one in project["dependencies"])
+    stated = re.findall(r"^\| ([\w-]+) \| ≥ (\S+) \| (\S+) \| (\S+) \| (.*) \|$", _support(), flags=re.MULTILINE)
+    for name, least, *run, why in stated:
+        extra = re.fullmatch("extra `(\\w+)`", why)
+        assert f"{name}>={least}" in (extras[extra[1]] if extra else project["dependencies"])
+        assert run == [pins.get(name, "–") for pins in pinned], name
+    assert set(meant) <= {name for name, *_ in stated}
+    assert f"Python below {project['requires-python'].removeprefix('>=')} is refused" in _support()
+
+
+def test_the_version_is_the_same_everywhere():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version == time2decide.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == version
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+def test_links_of_the_root_pages_exist(page):
+    for link in re.findall(r"\]\(([\w./-]+)\)", page.read_text()):
+        assert (ROOT / link).exists(), link
+
+
+def _support():
+    return (DOCS / "support.md").read_text()
 
 
 def test_the_api_page_is_up_to_date():

@@ -332,8 +332,8 @@ def test_gaps_are_told_by_name(run, folder):
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     done = run("decide", "gaps.csv", "--gaps", "keep", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "Not traded, no return on the last row: A." in done.stdout
-    assert "Not bought, fewer than 63 returns: B." in done.stdout
+    assert "Halted (no return on the last row), so not traded: A." in done.stdout
+    assert "Listed too late (fewer than 63 returns), so not bought: B." in done.stdout
 
 
 def test_a_decision_file_is_written_and_verified_without_torch(run, folder):

@@ -102,7 +102,11 @@ def test_the_page_of_a_table_with_gaps_has_the_decision_under_constraints(tmp_pa
     text = (tmp_path / "page.html").read_text()
     decision = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])["decision"]
     assert decision["gaps"] == {"delisted": ["D"], "halted": ["E"], "young": ["F"], "outside": ["D", "F"]}
-    assert [note.split(",")[0] for note in decision["gap_notes"][:3]] == ["Sold", "Not traded", "Not bought"]
+    assert [note.split(",")[0] for note in decision["gap_notes"][:3]] == [
+        "Delisted (no return in the last 21 rows)",
+        "Halted (no return on the last row)",
+        "Listed too late (fewer than 63 returns)",
+    ]
     assert decision["weights"]["A"] + decision["weights"]["B"] <= 0.45 + 1e-9
     assert decision["constraints"]["satisfied"]
     assert len(decision["frontier"]["points"]) == 13

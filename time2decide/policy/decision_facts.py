@@ -24,9 +24,9 @@ _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are sho
 _MOST_TURNOVER = 2.0  # everything sold and bought anew
 _SHOWN = 5  # names in a list before it is cut short
 _GAPS = {
-    "delisted": "Sold, no return in the last 21 rows",
-    "halted": "Not traded, no return on the last row",
-    "young": "Not bought, fewer than 63 returns",
+    "delisted": "Delisted (no return in the last 21 rows), so not held from now on",
+    "halted": "Halted (no return on the last row), so not traded",
+    "young": "Listed too late (fewer than 63 returns), so not bought",
     "outside": "Bounds that wait, because what they are for cannot be traded",
 }
 

@@ -10,7 +10,8 @@ const make = (tag, text, attributes = {}) => {
 const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
 const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : number(100 * x, Math.abs(x) < 10 ? digits : 0) + "\u00a0%");
 const signed = (x, digits = 2) => (x === null || x === undefined ? "–" : (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits));
-const typeset = (text) => text.replace(/(^|[^\w])-(?=\d)/g, "$1−").replace(/ %/g, "\u00a0%"); // minus signs, no break before %
+const basisPoints = (x) => number(1e4 * x, Math.abs(x) < 1e-5 ? 3 : 1); // basis points; more digits of small ones
+const typeset = (text) => text.replace(/(^|[^\w])-(?=\d)/g, "$1−").replace(/(\d) ?%/g, "$1\u00a0%"); // minus signs, no break before %
 const narrow = () => window.innerWidth < 600;
 const MOST_TRADES = 15; // shown before the smaller ones are folded away
 const MOST_LINES = 6; // strategies drawn at first
@@ -50,7 +51,8 @@ async function unpackPlotly() {
 const draw = (id, traces, extra) => Plotly.react(at(id), traces, layout(extra), { responsive: true, displayModeBar: false });
 const chosen = () => D.names.filter((name) => state.shown.has(name));
 function lines(id, key, extra) {
-  const traces = chosen().map((name) => ({
+  const last = (name) => Number(name === D.own); // its own line lies on top of the others
+  const traces = chosen().sort((a, b) => last(a) - last(b)).map((name) => ({
     x: D.time, y: D.paths[state.budget][name][key], name, mode: "lines", line: { width: name === D.own ? 2.6 : 1.3, color: D.colours[name] },
   }));
   draw(id, traces, extra);
@@ -264,7 +266,7 @@ function frontierWords() {
   }
   const here = gainAt(now.turnover_from_budget), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
   at("stops").textContent = `Expected gain in utility over ${over}, net of costs. Trading pays up to a turnover of ${percent(stop)}: ` +
-    `${number(1e4 * last.gain, 1)} bp of the portfolio. This decision trades ${percent(now.turnover_from_budget)} for ${number(1e4 * here, 1)} bp.`;
+    `${basisPoints(last.gain)} bp of the portfolio. This decision trades ${percent(now.turnover_from_budget)} for ${basisPoints(here)} bp.`;
 }
 function drawReasons() {
   const why = D.decision.explanation, values = (from, names) => names.map((name) => 100 * from[name]);
@@ -295,6 +297,7 @@ function chooseBudget(place) {
 }
 function controls() {
   for (const group of document.querySelectorAll(".budgets")) {
+    group.hidden = D.budgets.length < 2;
     D.budgets.forEach((budget, place) => {
       const button = make("button", "γ = " + budget, { type: "button", "data-place": place, "aria-pressed": place === state.budget });
       button.addEventListener("click", () => chooseBudget(place));
