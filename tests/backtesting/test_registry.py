@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from time2decide.backtesting.registry import REGISTRY
+from time2decide.backtesting.registry import PAPER_MODELS, REGISTRY
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.markets import LMCConfig, synthetic_returns
 
 GAMMAS = [0.5, 2.0]
+#: Names beyond the registry: backbones that come with the package, and a variant.
+OTHERS = ["pto:kernel-bank", "pto:timepfn:small", "pto-ridge:shrinkage=0.1"]
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +23,18 @@ def test_a_strategy_on_its_own_history_gets_no_hindsight():
 
 
 @pytest.mark.parametrize("step", [96, 117])  # first decision and, of those that refit every 21 steps, second fit
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", [*REGISTRY, *OTHERS])
 def test_the_future_cannot_change_a_decision(returns, name, step):
+    decides_without_the_future(returns, name, step)
+
+
+@pytest.mark.parametrize("name", PAPER_MODELS)
+def test_the_future_cannot_change_a_decision_of_the_papers_model(name):
+    returns = synthetic_returns("noisy", count=1, config=LMCConfig(channels=16, length=99))
+    decides_without_the_future(returns, name, 97)
+
+
+def decides_without_the_future(returns, name, step):
     changed = returns.copy()
     changed[:, step:] = np.random.default_rng(0).uniform(-0.9, 2.0, changed[:, step:].shape)
     first, second = (backtest(table, [name], GAMMAS).rollouts[0] for table in (returns, changed))

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
+from threadpoolctl import threadpool_info
 
 from time2decide import Time2Decide
 from time2decide.core.validation import InputError
@@ -150,6 +152,15 @@ def test_eight_clients_at_once_get_the_serial_answers(client):
         assert list(pool.map(weights, asked)) == serial
 
 
+def test_a_request_has_the_same_bits_whatever_was_asked_before(monkeypatch):
+    """The solver is compiled before the first request, not at some request under load; BLAS has one thread."""
+    name = "time2decide.markets.turnover_kernels"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    make_app()
+    assert name in sys.modules
+    assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
+
+
 def test_limits_and_models_are_validated():
     with pytest.raises(InputError, match="workers"):
         Limits(workers=0)
@@ -164,6 +175,18 @@ def test_the_same_application_on_ray():
 
     application = ray_application(replicas=2)
     assert isinstance(application, serve.Application)
+
+
+def test_arguments_of_the_deployment_are_validated():
+    from time2decide.service.ray_app import deployment
+
+    for wrong, named in (
+        ({"replicas": "many"}, "replicas"),
+        ({"replicas": "0"}, "replicas"),
+        ({"colour": "x"}, "colour"),
+    ):
+        with pytest.raises(InputError, match=named):
+            deployment(wrong)
 
 
 @pytest.mark.parametrize("examples", [12, pytest.param(2000, marks=LONG)])

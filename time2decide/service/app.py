@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any
 
 import anyio
@@ -23,6 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from threadpoolctl import threadpool_limits
 
 from time2decide import __version__
 from time2decide.core.checkpoints import checksum
@@ -138,7 +140,7 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
     """
     limits = limits or Limits()
     expect(len(models) > 0, "models", "at least one", "none")
-    torch.set_num_threads(1)  # threads are for requests
+    _prepare_threads()
     served = {name: Time2Decide.from_pretrained(name) for name in models}
     for model in served.values():
         model.decide([[0.01 * math.sin(3.0 * t + a) for a in range(3)] for t in range(_WARM)])
@@ -165,6 +167,17 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
         return JSONResponse(await workers.run(lambda: decide_request(request, served, limits)))
 
     return app
+
+
+def _prepare_threads() -> None:
+    """Threads are for requests, and a request has the same answer to the last bit whatever was asked before it.
+
+    BLAS with threads of its own waits for a core that another request uses. The portfolio solver would load its
+    compiled form only after some work, which rounds otherwise than the first one (weights differ by 1e-16).
+    """
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    import_module("time2decide.markets.turnover_kernels")
 
 
 def decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     serve run time2decide.service.ray_app:deployment
 
 or ``ray_application(models, replicas=8)`` in a program of one's own. Needs ``pip install 'time2decide[serve]'
-'ray[serve]'``.
+'ray[serve]'``. Ray gives its workers the lowest priority: where other work shares the machine, set
+``RAY_worker_niceness=0`` before it starts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from time2decide.core.validation import InputError, validate_count
+from time2decide.core.validation import InputError, expect, validate_count
 from time2decide.service.app import Limits, make_app
 
 
@@ -33,5 +34,8 @@ def ray_application(models: Sequence[str] = ("market",), limits: Limits | None =
 
 def deployment(arguments: dict[str, str]) -> Any:
     """Builder for the command ``serve run``: ``replicas=4 models=market``."""
-    models = arguments.get("models", "market").split(",")
-    return ray_application(models, replicas=int(arguments.get("replicas", "1")))
+    unknown = ", ".join(sorted(set(arguments) - {"models", "replicas"}))
+    expect(not unknown, "arguments", "models and replicas", unknown)
+    replicas = str(arguments.get("replicas", "1"))
+    expect(replicas.isdecimal(), "replicas", "a whole number", repr(replicas))
+    return ray_application(str(arguments.get("models", "market")).split(","), replicas=int(replicas))
