@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,11 @@ def sweep(tmp_path):
         env = os.environ | {"SWEEP_TRACE": str(trace), "PYTHONPATH": os.pathsep.join(paths)}
         env |= {"SWEEP_STOP": "1"} if stop else {}
         command = [sys.executable, "-W", "ignore", str(HERE / "sweep_tasks.py"), engine, str(workers), str(root)]
-        started.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        heard = partial(
+            signal.signal, signal.SIGINT, signal.SIG_DFL
+        )  # jobs in the background of a script are deaf to it
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, env=env, preexec_fn=heard, **pipes))
         return started[-1]
 
     start.trace, start.root = trace, root
