@@ -52,9 +52,9 @@ def _serve() -> None:
     import time2decide.policy.repaired_training
     import time2decide.policy.training
     import time2decide.reports.page  # noqa: F401
-    from time2decide.core.training import fit
+    from time2decide.core import training
 
-    fit.__kwdefaults__["save_every"] = 0.0
+    training.SAVE_EVERY = 0.0
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         folder, command, kill_after, watch = json.loads(line)

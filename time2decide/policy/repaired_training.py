@@ -237,7 +237,7 @@ def train_repaired(
     backbone: TimePFN,
     out_dir: str | Path,
     *,
-    save_every: float = 60.0,
+    save_every: float | None = None,
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> PaperModel:
@@ -290,7 +290,7 @@ def train_adapter(
     backbone: Backbone,
     out_dir: str | Path,
     *,
-    save_every: float = 60.0,
+    save_every: float | None = None,
     report: Report | None = None,
     notes: dict[str, Any] | None = None,
 ) -> BackboneModel:
