@@ -23,24 +23,26 @@ from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
+from time2decide.policy.paper_model import REPAIRED, PaperModel, PaperModelStrategy
 from time2decide.policy.readout import ReadoutConfig
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, RepairedTraining, train_repaired
 from time2decide.simulation.engine import Strategy
 
 _FULL, _SFT = "repaired", "no covariance tokens (SFT)"
+_PLAIN: dict[str, Any] = {"readout": ReadoutConfig()}  # in common units, without the gradient of risk
 _JOINT: dict[str, Any] = {"readout": None, "normalisation": "joint"}
 #: Arm -> changes of the model's switches, and of the recipe.
 ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     _FULL: ({}, {}),
     _SFT: ({"covariance": False}, {}),
-    "literal read-out, joint normalisation": (_JOINT, {}),
-    "literal read-out, joint normalisation, SFT": ({**_JOINT, "covariance": False}, {}),
+    "no risk gradient": (_PLAIN, {}),
+    "no risk gradient (SFT)": ({**_PLAIN, "covariance": False}, {}),
+    "literal read-out after joint normalisation": (_JOINT, {}),
+    "literal read-out after joint normalisation (SFT)": ({**_JOINT, "covariance": False}, {}),
     "literal read-out": ({"readout": None}, {}),
-    "literal read-out, SFT": ({"readout": None, "covariance": False}, {}),
-    "risk gradient in the read-out": ({"readout": ReadoutConfig(gradient_passes=1)}, {}),
-    "four passes of the risk gradient": ({"readout": ReadoutConfig(gradient_passes=4)}, {}),
-    "no skip from the forecast": ({"readout": ReadoutConfig(skip=False)}, {}),
+    "literal read-out (SFT)": ({"readout": None, "covariance": False}, {}),
+    "one pass of the risk gradient": ({"readout": ReadoutConfig(gradient_passes=1)}, {}),
+    "no skip from the forecast": ({"readout": replace(REPAIRED["readout"], skip=False)}, {}),
     "oracle's histories": ({}, {"own": 0.0, "corrupted": 0.0}),
     "corrupted histories only": ({}, {"own": 0.0, "corrupted": 0.9}),
     "allocations normalised per channel": ({"allocation_scale": None}, {}),
@@ -49,14 +51,15 @@ ARMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no tokens for γ and λ": ({"conditioned": False}, {}),
     "no return loss": ({}, {"return_weight": 0.0}),
 }
-#: With and without covariance tokens, by what the read-out knows of the size of returns.
+#: With and without covariance tokens, by what else the read-out knows of sizes and risk.
 PAIRS: dict[str, tuple[str, str]] = {
-    "sizes restored in the read-out": (_FULL, _SFT),
+    "sizes and the risk gradient in the read-out": (_FULL, _SFT),
+    "sizes in the read-out": ("no risk gradient", "no risk gradient (SFT)"),
     "one normalisation for all returns": (
-        "literal read-out, joint normalisation",
-        "literal read-out, joint normalisation, SFT",
+        "literal read-out after joint normalisation",
+        "literal read-out after joint normalisation (SFT)",
     ),
-    "every channel normalised": ("literal read-out", "literal read-out, SFT"),
+    "every channel normalised": ("literal read-out", "literal read-out (SFT)"),
 }
 _RISKS = (RISK_AVERSION, 10.0, 100.0)
 _BUDGETS = (0.5, 1.0, 2.0)

@@ -61,7 +61,7 @@ REPAIRED: dict[str, Any] = {
     "allocation_scale": 0.25,
     "moments": True,
     "conditioned": True,
-    "readout": ReadoutConfig(),
+    "readout": ReadoutConfig(gradient_passes=4),
 }
 
 

@@ -296,10 +296,11 @@ def train_adapter(
 ) -> BackboneModel:
     """Train covariance tokens and the read-out on top of any backbone, which is left as it is; resumable.
 
-    Of the recipe's model the switch `covariance` counts; forecasts are not trained, so λ_r has no meaning here.
+    Of the recipe's model the switch `covariance` and the read-out count; forecasts are not trained, so λ_r has no
+    meaning here.
     """
     config = replace(config, return_weight=0.0, start=backbone.name)
-    readout = ReadoutConfig()
+    readout = config.model.readout or ReadoutConfig()
     model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance)
     readout = replace(readout, temperature=best_temperature(model, Examples.of(config, "validation")))
     model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance, readout=readout)
