@@ -157,6 +157,31 @@ def test_kkt_residual_sees_every_kind_of_error():
     assert kkt(slack, x, torch.ones_like(dual)).complementarity.item() > 1
 
 
+def test_kkt_residual_sees_equations_and_bounds():
+    """½‖x‖² − (3, 1, −3)ᵀx with x1 + x2 = 1 in the box of ±1: x = (1, 0, −1), μ = 1, z = (1, 0, −2)."""
+    from time2decide.qp import kkt
+
+    qp = QP(np.eye(3), [-3.0, -1.0, 3.0], E=[[1.0, 1.0, 0.0]], f=[1.0], lb=-1.0, ub=1.0)
+    x, none, mu, z = np.array([[1.0, 0, -1]]), np.zeros((1, 0)), np.array([[1.0]]), np.array([[1.0, 0, -2]])
+    found = solve(qp)
+    for value, expected in ((found.x, x), (found.dual_eq, mu), (found.dual_box, z)):
+        np.testing.assert_allclose(value, expected[0], atol=1e-12)
+    assert found.kkt_residual < 1e-12
+    assert kkt(qp, x, none, mu, z).worst.item() == 0
+    assert kkt(qp, x, none, mu + 0.5, z).stationarity.item() == 0.5
+    assert kkt(qp, x, none, mu, z - 0.25).stationarity.item() == 0.25
+    assert kkt(qp, x, none).stationarity.item() == 2  # without multipliers nothing holds the gradient
+    assert kkt(qp, x + np.array([0, 0.125, 0]), none, mu, z).primal.item() == 0.125
+    assert kkt(qp, x + np.array([0.5, -0.5, 0]), none, mu, z).primal.item() == 0.5  # above ub, the equation holds
+    assert kkt(qp, x - np.array([0, 0, 0.75]), none, mu, z).primal.item() == 0.75  # below lb
+    inside = x + np.array([-0.5, 0.5, 0.25])
+    assert kkt(qp, inside, none, mu, z).primal.item() == 0
+    assert kkt(qp, inside, none, mu, z).complementarity.item() == 0.5  # 1 · 0.5 at ub, 2 · 0.25 at lb
+    assert kkt(qp, inside, none, mu, 2 * z).complementarity.item() == 1.0
+    free = QP(np.eye(3), [-3.0, -1.0, 3.0], E=[[1.0, 1.0, 0.0]], f=[1.0])
+    assert kkt(free, x, none, mu, z).stationarity.item() == 2  # without bounds they have no multipliers
+
+
 def test_singular_objectives_between_opposite_rows_are_solved():
     """Equalities as pairs of rows and a singular A: DAQP alone takes some of them for infeasible."""
     rng = np.random.default_rng(1)
