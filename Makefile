@@ -27,6 +27,7 @@ test-lowest:
 # What docs/trust.md promises, at length (within an hour), and its figures written anew. ONLY=PATH::TEST runs a part.
 ONLY ?= tests/trust
 trust: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trust]'
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m trust $(ONLY)
 	$(BIN)/python -m tests.trust.figures
 
