@@ -114,3 +114,13 @@ def test_the_conditions_of_a_single_point_need_no_batch_dimension():
     assert alone.worst.shape == (1,)
     with pytest.raises(InputError, match=r"x: expected shape \(1, 4\), found \(1, 3\)"):
         kkt(qp, answer.x[0, :3], answer.dual)
+
+
+def test_a_matrix_with_rows_of_zeros_is_judged_by_the_others():
+    inner, b = np.array([[1.0, -2.0], [-2.0, 5.0]]), np.array([1.0, 0.0, 0.0])
+    A = np.zeros((3, 3))
+    A[:2, :2] = inner
+    assert solve(QP(A, b, lb=np.full(3, -9.0))).status == "optimal"
+    A[1, 1] = 3.0  # its determinant is negative
+    with pytest.raises(InputError, match="A: expected positive semidefinite"):
+        QP(A, b)

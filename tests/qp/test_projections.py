@@ -109,3 +109,12 @@ def test_bad_input(y, previous, gamma, message):
     with pytest.raises(InputError) as caught:
         project_portfolio(y, previous, gamma)
     assert str(caught.value).startswith(message)
+
+
+def test_current_weights_may_be_off_by_the_rounding_of_their_precision():
+    y = torch.tensor([0.5, 0.2, 0.1])
+    for dtype, fine, off in ((torch.float64, 5e-7, 1e-5), (torch.float32, 5e-5, 1e-3)):
+        held = torch.full((3,), 1 / 3, dtype=dtype)
+        assert project_portfolio(y.to(dtype), held + fine / 3, 0.5).sum().item() == pytest.approx(1, abs=1e-6)
+        with pytest.raises(InputError, match="previous"):
+            project_portfolio(y.to(dtype), held + off / 3, 0.5)

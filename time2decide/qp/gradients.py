@@ -137,7 +137,7 @@ def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ..
         gradient = times(p.A, x) + p.b + transposed_times(p.C, rows) + transposed_times(p.E, equal) + box
         ball = size.sum(1) >= p.radius * (1 - 1e-9)
         fixed = at_bound | (x == 0)
-        signs = np.where(p.sparse, np.sign(x), 0.0)
+        signs = np.sign(x)
         level = np.where(ball, np.abs(gradient).max(1, initial=0), p.penalty)
         weak |= ((x == 0) & ~at_bound & (np.abs(gradient) >= level[:, None] * (1 - _WEAK))).any(1)
     if (weak & solved).any():
