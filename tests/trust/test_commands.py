@@ -60,7 +60,7 @@ def test_a_full_disk(fresh, record, way):
         try:
             if way == "tmpfs":
                 (folder / "out/fill").write_bytes(4096 * b"x")
-            done = subprocess.run(**options, check=False, timeout=300)
+            done = subprocess.run(**options, check=False, timeout=900)
             left = [path for path in files(folder) if not path.endswith("fill")]
         finally:
             if way == "tmpfs":
@@ -80,7 +80,7 @@ def test_a_folder_that_is_read_only(fresh, record):
         options = command_line(COMMANDS[name], folder)
         if os.geteuid() == 0:  # root may write everywhere until it gives up its capabilities
             options["args"] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", *options["args"]]
-        done = subprocess.run(**options, check=False, timeout=300)
+        done = subprocess.run(**options, check=False, timeout=900)
         faults = complaints(done.stderr, done.returncode) + files(folder)
         wrong |= {name: faults} if faults else {}
     assert wrong == {}
@@ -94,7 +94,7 @@ def test_no_home(fresh, record):
         folder = fresh(name)
         gone = dict.fromkeys(("TIME2DECIDE_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"))
         options = command_line(COMMANDS[name], folder, HOME=none, **gone)
-        done = subprocess.run(**options, check=False, timeout=600)
+        done = subprocess.run(**options, check=False, timeout=900)
         if done.returncode or "Traceback" in done.stderr or (name in WRITERS and not files(folder)):
             wrong[name] = done.stderr
     assert wrong == {}
@@ -114,7 +114,7 @@ def test_an_output_that_cannot_be_written(fresh, record, way, code):
             options["stdout"] = write if way == "broken pipe" else full
             if way == "closed":
                 options["args"] = ["bash", "-c", '"$@" >&-', "closed", *options["args"]]
-            done = subprocess.run(**options, check=False, timeout=300)
+            done = subprocess.run(**options, check=False, timeout=900)
         os.close(write)
         said = [line for line in done.stderr.splitlines() if line.startswith("time2decide: ")]
         right = done.returncode == code and "Traceback" not in done.stderr and len(said) == (way == "full")
@@ -137,7 +137,7 @@ def test_a_signal(fresh, record, number, code):
                 time.sleep(draw.uniform(0, 4.0))
                 if process.poll() is None:
                     os.killpg(process.pid, number)  # as a terminal does: to the workers too
-                messages = process.communicate(timeout=300)[1]
+                messages = process.communicate(timeout=900)[1]
             ended = process.returncode
             early, late = early + (ended == code), late + (ended != code)
             parts = [str(path) for path in folder.rglob(".*.part")]
@@ -170,7 +170,7 @@ def test_two_at_once(fresh, record):
         if name == "serve":
             codes[name] = server_codes(both)
             continue
-        told = [process.communicate(timeout=600)[1] for process in both]
+        told = [process.communicate(timeout=900)[1] for process in both]
         codes[name] = sorted(process.returncode for process in both)
         assert not any("Traceback" in text for text in told), told
     assert {name: codes[name] for name in shared if name != "run"} == {
@@ -201,7 +201,7 @@ def test_a_journal_that_is_in_use_is_refused(fresh, record):
     folder = fresh("run")
     with (folder / "out/journal.jsonl").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        done = subprocess.run(**command_line(COMMANDS["run"], folder), check=False, timeout=300)
+        done = subprocess.run(**command_line(COMMANDS["run"], folder), check=False, timeout=900)
     assert complaints(done.stderr, done.returncode) == []
     assert files(folder) == []
     record("journal-in-use", "exit code 2, nothing written")
