@@ -384,3 +384,26 @@ def test_a_limit_that_nothing_can_reach_changes_nothing(seed):
         answers.append(solve_portfolio(mean, covariance, p, constraints=rules, **terms))
         assert answers[-1].gap <= 1e-12
         np.testing.assert_allclose(answers[-1].weights, answers[0].weights, atol=1e-12)
+
+
+def test_fixed_assets_under_limits_are_solved_to_rounding():
+    """Bounds that meet leave interior points no interior: of this projection seven digits were lost."""
+    from time2decide.markets.portfolio_general import _Row, solve_row
+
+    p = np.array([
+        1.0936198669635666e-05, 0.06688657604345434, 0.0501676660822582, 0.06670049597813724, 0.06739107288629642,
+        1.0919734879564136e-05, 0.21569838721541684, 0.06685376744744538, 0.06626221164784137, 0.06688657604345434,
+        0.06688657604345434, 0.06643619382068881, 0.06645015124128519, 0.066690419327274, 0.06666805028944424,
+    ])  # fmt: skip
+    q = np.array([
+        -0.14927559378037025, -0.0826089271137036, -0.09927559378037021, -0.0826089271137036, 0.06739107288629642,
+        -0.14927559378037025, -0.015942260447036977, -0.0826089271137036, -0.14927559378037025, -0.0826089271137036,
+        -0.0826089271137036, -0.0826089271137036, -0.0826089271137036, -0.0826089271137036, -0.0826089271137036,
+    ])  # fmt: skip
+    lower, upper, fixed = np.zeros(15), np.full(15, 0.4), [0, 1, 2, 7, 9, 10]
+    lower[fixed] = upper[fixed] = p[fixed]
+    limit, cash = np.repeat([1.0, 0.0], [7, 8])[None], np.array([0.0, 0.0, q.min()])
+    terms = np.zeros(15), 0.29999999999999993, 1.0, cash, limit, np.array([-np.inf]), np.array([0.6])
+    found = solve_row(_Row(np.eye(15), q, p, lower, upper, *terms))
+    assert found.gap <= 1e-14
+    np.testing.assert_allclose(found.s[fixed], p[fixed], rtol=0, atol=1e-15)

@@ -154,26 +154,29 @@ def _clarabel(row: _Row) -> tuple[np.ndarray, float, float, np.ndarray]:
             "constraints: expected the package clarabel for linear limits (pip install clarabel)"
         ) from None
     m, k = len(row.p), len(row.A)
-    eye, none, one = sparse.identity(m), sparse.csc_matrix((m, m)), np.ones((1, m))
+    eye, none, one = sparse.identity(m, format="csr"), sparse.csc_matrix((m, m)), np.ones((1, m))
+    fixed = row.lower == row.upper  # equations: two inequalities would leave no interior, and few right digits
+    free = sparse.hstack([eye, none], format="csr")[~fixed]
     finite_low, finite_high = np.isfinite(row.low), np.isfinite(row.high)
     equal = row.cash[0] == row.cash[1]
     parts = [
         (sparse.hstack([sparse.csc_matrix(one), sparse.csc_matrix((1, m))]), [row.exposure - row.cash[0]]),
         (sparse.hstack([eye, -eye]), row.p),
         (sparse.hstack([-eye, -eye]), -row.p),
-        (sparse.hstack([eye, none]), row.upper),
-        (sparse.hstack([-eye, none]), -row.lower),
+        (free, row.upper[~fixed]),
+        (-free, -row.lower[~fixed]),
         (sparse.hstack([sparse.csc_matrix((1, m)), sparse.csc_matrix(one)]), [row.budget]),
         (sparse.csc_matrix(np.hstack([row.A[finite_high], np.zeros((finite_high.sum(), m))])), row.high[finite_high]),
         (sparse.csc_matrix(np.hstack([-row.A[finite_low], np.zeros((finite_low.sum(), m))])), -row.low[finite_low]),
     ]
     if not equal:
         parts.append((-parts[0][0], [-(row.exposure - row.cash[1])]))
+    parts.append((sparse.hstack([eye, none], format="csr")[fixed], row.lower[fixed]))
     A = sparse.vstack([matrix for matrix, _ in parts], format="csc")
     b = np.concatenate([np.asarray(right, dtype=float) for _, right in parts])
-    cones = ([clarabel.ZeroConeT(1)] if equal else [clarabel.NonnegativeConeT(1)]) + [
-        clarabel.NonnegativeConeT(len(b) - 1)
-    ]
+    count = int(fixed.sum())
+    cones = [clarabel.ZeroConeT(1) if equal else clarabel.NonnegativeConeT(1)]
+    cones += [clarabel.NonnegativeConeT(len(b) - 1 - count), clarabel.ZeroConeT(count)][: 2 if count else 1]
     P = sparse.block_diag([sparse.triu(sparse.csc_matrix(row.Q)), none], format="csc")
     settings = clarabel.DefaultSettings()
     for name, value in _SETTINGS.items():
@@ -188,7 +191,7 @@ def _clarabel(row: _Row) -> tuple[np.ndarray, float, float, np.ndarray]:
     eta = np.zeros(k)
     eta[finite_high] += z[place[6] : place[7]]
     eta[finite_low] -= z[place[7] : place[8]]
-    nu = z[0] if equal else row.cash[2] + z[0] - z[-1]
+    nu = z[0] if equal else row.cash[2] + z[0] - z[place[8]]
     return s, max(float(z[place[5]]), 0.0), float(nu), eta
 
 
