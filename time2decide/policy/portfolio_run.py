@@ -6,6 +6,7 @@ again, and a table whose past differs from what was seen is refused either way.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -297,7 +298,7 @@ def _carried_state(
     path: Path, table: pd.DataFrame, tolerance: float, tell: Callable[[str], None]
 ) -> tuple[MarketState, pd.DataFrame]:
     """The state of the file and the rows that it has read; a new one where there is none."""
-    if path.exists():
+    if os.path.exists(path):
         try:
             state, seen = load_state(path)
         except InputError as error:
@@ -415,7 +416,7 @@ def _write_missing(
     unwritten = []
     for entry in entries[-_MOST_MADE_AGAIN:]:
         path, fresh = folder / f"{entry['date'].replace(':', '')}.json", decision is not None and entry is entries[-1]
-        if path.exists() and not fresh:
+        if os.path.exists(path) and not fresh:  # of os.path: a name that no file can have is none, not an error
             continue
         made = decision if fresh else _decide_again(entry, network, table, config.gaps)
         if made is None:
