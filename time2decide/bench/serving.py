@@ -80,6 +80,7 @@ def _server() -> Iterator[int]:
                 connection = HTTPConnection("127.0.0.1", port, timeout=5)
                 connection.request("GET", "/health")
                 connection.getresponse().read()
+                connection.close()
                 break
             except OSError:
                 time.sleep(0.2)
