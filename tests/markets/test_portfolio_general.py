@@ -30,6 +30,20 @@ def value(one, s):
 
 
 @pytest.mark.parametrize("seed", range(12))
+def test_standing_still_has_a_proof(seed):
+    """Costs forbid every trade, so the equations of the active set say nothing of the prices that prove it."""
+    one, rng = row(seed), np.random.default_rng(seed)
+    p = np.where(rng.random(7) < 0.3, 1e-14 * rng.random(7), one.p)
+    one = one._replace(p=p / p.sum(), cost=np.full(7, 3.0), low=np.full(2, -np.inf), high=np.array([2.0, 3.0]))
+    one = one._replace(cash=np.zeros(3), upper=np.ones(7), q=one.q + 10)  # no price is 0
+    slope = one.q - one.Q @ one.p
+    nearly = one.p + 1e-11 * (rng.random(7) - 0.5)  # as an interior-point method leaves it: not feasible to 1e-12
+    best = general._polish(one, nearly, 0.0, (slope.min() + slope.max()) / 2, np.zeros(2), 1e-9)
+    np.testing.assert_array_equal(best.s, one.p)
+    assert best.gap <= 1e-11
+
+
+@pytest.mark.parametrize("seed", range(12))
 def test_the_certificate_bounds_every_feasible_portfolio(seed):
     one, rng = row(seed), np.random.default_rng(seed)
     best = general.solve_row(one)

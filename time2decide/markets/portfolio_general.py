@@ -214,7 +214,7 @@ def _polish(row: _Row, s: np.ndarray, theta: float, nu: float, eta: np.ndarray, 
     cash_at = next((b for b in row.cash[:2] if abs(z - b) <= tolerance), None)
     best: _Answer | None = None
     for _ in range(_ROUNDS):
-        s, theta, nu, eta = _equations(row, state, binding, active, cash_at, s)
+        s, theta, nu, eta = _equations(row, state, binding, active, cash_at, _Answer(s, theta, nu, eta, np.inf))
         if not np.isfinite(s).all():
             return best
         answer = _certified(row, s, theta, nu, eta)
@@ -227,9 +227,12 @@ def _polish(row: _Row, s: np.ndarray, theta: float, nu: float, eta: np.ndarray, 
 
 
 def _equations(
-    row: _Row, state: np.ndarray, binding: bool, active: np.ndarray, cash_at: float | None, guess: np.ndarray
+    row: _Row, state: np.ndarray, binding: bool, active: np.ndarray, cash_at: float | None, guess: _Answer
 ) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """s, θ, ν, η of an active set, by least squares of least distance from `guess` where it is not unique."""
+    """s, θ, ν, η of an active set, by least squares of least distance from `guess` where it is not unique.
+
+    Where nothing is traded the equations say nothing of θ, ν and η, and those of the guess are the proof.
+    """
     s = np.where(state == AT_UPPER, row.upper, np.where(state == AT_LOWER, row.lower, row.p))
     T, chosen = np.flatnonzero(np.abs(state) == 1), np.flatnonzero(active)
     sides, fixed = np.sign(state[T]).astype(float), np.delete(np.arange(len(s)), T)
@@ -248,7 +251,8 @@ def _equations(
     k, n = len(T), len(C)
     matrix = np.block([[row.Q[np.ix_(T, T)], C.T], [C, np.zeros((n, n))]])
     slope = row.q[T] - row.Q[np.ix_(T, fixed)] @ s[fixed] - sides * row.cost[T] - price
-    x = _solve_kkt(matrix, np.concatenate([slope, right]), np.concatenate([guess[T], np.zeros(n)]))
+    prices = [*guess.eta[chosen], *([guess.nu] if cash_at is not None else []), *([guess.theta] if binding else [])]
+    x = _solve_kkt(matrix, np.concatenate([slope, right]), np.concatenate([guess.s[T], prices]))
     s[T] = x[:k]
     eta = np.zeros(len(row.A))
     eta[chosen] = x[k : k + len(chosen)]
