@@ -29,6 +29,20 @@ def test_entries_come_back_in_order_with_their_chain(journal):
     assert Journal(journal.path.with_name("none")).entries() == []
 
 
+def test_a_name_twice_in_a_line_is_refused(journal):
+    text = journal.path.read_text()
+    journal.path.write_text(text.replace('"number": 1,', '"number": 7, "number": 1,'))
+    with pytest.raises(InputError, match=r"line 2: expected every name once, found 'number' again"):
+        journal.entries()
+
+
+def test_a_file_made_by_a_run_that_failed_is_removed(tmp_path):
+    book = Journal(tmp_path / "journal.jsonl")
+    with pytest.raises(KeyError), book.locked():
+        raise KeyError
+    assert not book.path.exists()
+
+
 def test_a_line_cut_anywhere_is_removed_and_the_journal_goes_on(journal):
     whole = journal.path.read_bytes()
     start = whole.rstrip(b"\n").rfind(b"\n") + 1

@@ -155,6 +155,21 @@ def test_a_change_that_is_not_sealed_is_seen(document, table, tmp_path):
     assert "changed after it was written" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('{\n "schema"', '{\n "weights": {},\n "schema"'), ('"weights": {"A"', '"weights": {"A": 0.9, "A"')],
+    ids=["outer", "inner"],
+)
+def test_a_name_that_is_there_twice_is_refused(old, new, document, table, tmp_path):
+    path = write_decision(document, tmp_path / "d.json")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    found = verify_decision(path, table)
+    assert not found.passed
+    assert "every name once" in str(found)
+
+
 def test_another_table_is_seen(document, table, tmp_path):
     path = write_decision(document, tmp_path / "d.json")
     other = table.copy()

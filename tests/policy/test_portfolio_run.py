@@ -98,6 +98,8 @@ def test_a_changed_past_is_refused_by_date_and_asset_with_the_state_and_without(
     (live.folder / "state.safetensors").unlink()
     with pytest.raises(InputError, match="that the journal has seen"):
         live(ROWS + 2)
+    with pytest.raises(InputError, match="that the journal has seen"):
+        live(ROWS + 2, "tolerance = 1e-8\n", table=changed * 1.1)
     assert len(Journal(live.folder / "journal.jsonl").entries()) == 2
 
 
@@ -109,6 +111,7 @@ def test_without_its_state_or_with_a_damaged_one_the_decision_is_the_same(live):
     for content in (None, kept[0][:1000]):
         (live.folder / "journal.jsonl").write_bytes(kept[1])
         state.unlink()
+        (live.folder / "decisions" / f"{carried['date']}.json").unlink()
         if content is not None:
             state.write_bytes(content)
         again = live(ROWS + 1)
@@ -130,6 +133,7 @@ def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
     assert live(ROWS + 2).number == 3
     path = live.folder / "journal.jsonl"
     path.write_bytes(path.read_bytes()[:-30])
+    max((live.folder / "decisions").iterdir()).unlink()  # which is written later
     repaired = live(ROWS + 2)
     assert "torn last line" in repaired.messages[0]
     assert (repaired.number, repaired.decision is not None) == (3, True)
@@ -196,6 +200,53 @@ def test_a_decision_file_that_could_not_be_written_is_made_by_the_next_run(live,
     assert "cannot be made again" in live(ROWS + 2, 'model = "mine"\n').messages[0]
 
 
+def test_bad_input_leaves_no_journal_and_no_line(live):
+    (live.folder / "far.csv").write_text("asset,weight\nA,1e200\nB,-1e200\nC,0\nD,0\nE,0\n")
+    (live.folder / "tight.toml").write_text("[weights]\nupper = 0.1\n")
+    for text, match in (
+        ('benchmark = "far.csv"\n', "benchmark: expected weights of at most 1e"),
+        ('constraints = "missing.toml"\n', "missing.toml"),
+        ('constraints = "tight.toml"\n', "expected"),
+        ('holdings = "missing.csv"\n', "missing.csv"),
+    ):
+        with pytest.raises(InputError, match=match):
+            live(ROWS, text)
+        assert not (live.folder / "journal.jsonl").exists()
+    live(ROWS)
+
+
+def test_what_cannot_be_encoded_is_refused_before_the_journal_has_it(live, monkeypatch):
+    whole = portfolio_run.decision_document
+    with monkeypatch.context() as patch:
+        patch.setattr(portfolio_run, "decision_document", lambda *a, **k: whole(*a, **k) | {"cost": np.inf})
+        with pytest.raises(InputError, match="finite numbers"):
+            live(ROWS)
+    assert live(ROWS).number == 1
+
+
+def test_a_state_that_cannot_be_written_is_told_with_the_decision(live):
+    (live.folder / "blocked").write_text("")
+    made = live(ROWS, 'state = "blocked/state.safetensors"\n')
+    assert made.decision is not None
+    assert made.unwritten == ("state.safetensors",)
+    assert "could not be written" in made.messages[-1]
+
+
+def test_an_empty_decision_file_is_made_again_and_a_lost_line_is_noticed(live):
+    live(ROWS)
+    entry = live(ROWS + 1).entry
+    path, journal = live.folder / "decisions" / f"{entry['date']}.json", live.folder / "journal.jsonl"
+    path.write_bytes(b"")
+    assert "made again" in live(ROWS + 1).messages[0]
+    assert verify_decision(path, load_returns(live.folder / "returns.csv")).passed
+    first, _ = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(first)
+    for rows in (ROWS + 1, ROWS + 2):
+        with pytest.raises(InputError, match=f"journal.jsonl: expected the entry of the decision file {path.name}"):
+            live(rows)
+    assert journal.read_bytes() == first
+
+
 def test_gaps_and_a_late_listing(live, days):
     table = days.copy()
     table.iloc[: ROWS - 40, 4] = np.nan  # young, and old enough before the end
@@ -247,6 +298,10 @@ def test_the_command_decides_once_and_backtest_compares(run, live):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Nothing new: ")
     (live.folder / "journal.jsonl").unlink()
+    refused = run("run", "portfolio.toml", cwd=live.folder)
+    assert refused.returncode == 2
+    assert "expected the entry of the decision file" in refused.stderr
+    (live.folder / "decisions").rename(live.folder / "before")
     done = run("run", "portfolio.toml", "--explain", cwd=live.folder)
     assert done.returncode == 0, done.stderr
     assert "Trades after" in done.stdout
@@ -267,6 +322,9 @@ def test_files_of_a_portfolio_are_distinct(tmp_path, key):
     file = tmp_path / "p.toml"
     file.write_text(f'table = "r.csv"\n{key} = "r.csv"\n')
     with pytest.raises(InputError, match=f"one for table and {key}"):
+        read_portfolio(file)
+    file.write_text(f'table = "r.csv"\ndecisions = "d"\n{key} = "d/2023-01-02.json"\n')
+    with pytest.raises(InputError, match=f"only decision files .* found {key}"):
         read_portfolio(file)
     file.write_text(f'table = "r.csv"\n{key} = "p.toml"\n')
     with pytest.raises(InputError, match=f"one for portfolio file and {key}"):

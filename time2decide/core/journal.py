@@ -17,7 +17,7 @@ from typing import Any
 
 from time2decide.core.digests import digest
 from time2decide.core.files import append_line
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import InputError, distinct_keys, expect
 
 _CHAIN, _CHECKSUM = "after", "checksum"  # fields of every line: checksum of the line before, and of this one
 
@@ -30,14 +30,25 @@ class Journal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the journal against other processes; a second one is refused."""
+        """Hold the journal against other processes; a second one is refused.
+
+        A file that was made for this and is empty when an error ends it is removed again.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
+            busy = f"{self.path}: expected no other run on this journal, found one at work"
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{self.path}: expected no other run on this journal, found one at work") from None
-            yield
+                raise InputError(busy) from None
+            if os.fstat(file.fileno()).st_nlink == 0:  # removed by another run since it was opened
+                raise InputError(busy)
+            try:
+                yield
+            except BaseException:
+                if os.fstat(file.fileno()).st_size == 0:
+                    self.path.unlink(missing_ok=True)
+                raise
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, oldest first; a torn last line is left out, any other damage is an `InputError`."""
@@ -67,10 +78,9 @@ class Journal:
         after = entries[-1][_CHECKSUM] if entries else ""
         entry = {**content, _CHAIN: after}
         entry[_CHECKSUM] = digest(entry, 64)
-        new = not self.path.exists()
         with self.path.open("ab") as file:
             append_line(file, _line(entry) + b"\n")
-        if new:
+        if not entries:  # the file is new
             _synchronise_folder(self.path.parent)
         return dict(json.loads(_line(entry)))
 
@@ -93,7 +103,9 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 
 def _entry(line: bytes, after: str, place: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=distinct_keys)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{place}: expected a JSON object, found {line[:40]!r}") from None
     is_entry = isinstance(found, dict) and isinstance(found.get(_CHECKSUM), str)

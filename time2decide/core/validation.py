@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,18 @@ def validate_choice(name: str, value: object, choices: Iterable[str]) -> None:
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
         raise InputError(f"{name}: expected one of {', '.join(known)}, found {describe_value(value)}")
+
+
+def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON with these keys (`object_pairs_hook`); raises where one is there twice.
+
+    Readers differ in which of the two they take: a file with both says one thing to a program and another to a person.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = Counter(name for name, _ in pairs)
+        raise InputError(f"expected every name once, found {describe_value(names.most_common(1)[0][0])} again")
+    return found
 
 
 def describe_value(value: object) -> str:

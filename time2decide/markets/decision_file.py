@@ -18,7 +18,7 @@ import pandas as pd
 
 from time2decide.core.digests import array_digest, digest, text_digest
 from time2decide.core.files import validate_input_file, write_text
-from time2decide.core.validation import InputError, describe_value, expect
+from time2decide.core.validation import InputError, describe_value, distinct_keys, expect
 from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem
 from time2decide.markets.tables import load_market
 from time2decide.markets.universe import Availability
@@ -94,9 +94,17 @@ def write_decision(document: Mapping[str, Any], path: str | Path) -> Path:
     path = Path(path)
     fits = path.suffix.lower() == ".json" and path.parent.is_dir()
     expect(fits, "out", "a name ending in .json in an existing folder", path)
-    lines = (f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in seal(document).items())
-    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    write_text(path, encode_decision(document))
     return path
+
+
+def encode_decision(document: Mapping[str, Any]) -> str:
+    """The text of a decision file; a number that is not finite is an `InputError`."""
+    try:
+        lines = [f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in seal(document).items()]
+    except ValueError:
+        raise InputError("decision: expected finite numbers, found others: the data are too large") from None
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read_decision(path: str | Path) -> dict[str, Any]:
@@ -104,7 +112,11 @@ def read_decision(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     validate_input_file(path, megabytes=_MOST_MEGABYTES)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        text = path.read_text(encoding="utf-8")
+        hooks: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite_float}
+        found = json.loads(text, object_pairs_hook=distinct_keys, **hooks)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{path.name}: expected a decision file in JSON, found {_short(error)}") from None
     expect(isinstance(found, dict), path.name, "a JSON object", type(found).__name__)
@@ -313,6 +325,12 @@ def _vector(document: dict[str, Any], name: str, assets: list[str]) -> np.ndarra
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    expect(math.isfinite(number), "a number", "one that fits in float64", text[:40])
+    return number
 
 
 def _short(error: BaseException) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LARGEST_RISK_AVERSION = 1e6
 _LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the most volatile asset
+_LARGEST_WEIGHT = 1e6  # in either direction
 _PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
@@ -76,7 +77,10 @@ def validate_weights(weights: ArrayLike | pd.Series | None, assets: int, names: 
 def validate_any_weights(
     name: str, weights: ArrayLike | pd.Series | None, assets: int, names: list[str] | None = None
 ) -> np.ndarray:
-    """Finite weights (assets,) of any sign and sum; uniform for None. A Series is put into the order of `names`."""
+    """Weights (assets,) of any sign and sum, uniform for None; none is beyond 1e6.
+
+    A Series is put into the order of `names`.
+    """
     if weights is None:
         return np.full(assets, 1.0 / assets)
     if hasattr(weights, "reindex") and names is not None:
@@ -90,6 +94,8 @@ def validate_any_weights(
     found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
     fits = array.shape == (assets,) and bool(np.isfinite(array).all())
     expect(fits, name, f"{assets} finite numbers", found)
+    largest = float(np.abs(array).max(initial=0.0))  # beyond, squares and sums of weights lose their digits
+    expect(largest <= _LARGEST_WEIGHT, name, f"weights of at most {_LARGEST_WEIGHT:g}", f"{largest:g}")
     return np.asarray(array)
 
 

@@ -28,7 +28,7 @@ from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_state, save_state
 from time2decide.markets.constraint_files import read_constraints
 from time2decide.markets.constraints import Constraints
-from time2decide.markets.decision_file import data_fingerprint, label_texts
+from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
 from time2decide.markets.tables import GAPS, load_market, read_weights
@@ -39,7 +39,7 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import Origin, by_asset
+from time2decide.policy.decision_record import Origin, by_asset, decision_document
 from time2decide.policy.gap_decision import decide_market
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision
 from time2decide.policy.market_policy import MarketPolicy
@@ -114,6 +114,13 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     places = [place.resolve() for place in named.values()]
     same = [name for name, place in zip(named, places, strict=True) if places.count(place) > 1]
     expect(not same, path.name, "a file of its own for each", f"one for {' and '.join(same)}")
+    folder = named.get("decisions")
+    inside = [
+        name
+        for name, place in zip(named, places, strict=True)
+        if folder is not None and place.parent == folder.resolve() and place.suffix.lower() == ".json"
+    ]  # a decision file may take their name
+    expect(not inside, path.name, "only decision files among the .json of decisions", " and ".join(inside))
     validate_turnover(config.turnover)
     validate_risk_aversion(config.risk_aversion)
     validate_cost(config.cost)
@@ -128,7 +135,7 @@ class Outcome:
     """What a run did: the entry of the journal, its number, and the decision where it was made now.
 
     differs : what the configuration says otherwise than the entry of a date that was decided before, which stands
-    unwritten : names of decision files that could not be written; the next run makes them
+    unwritten : names of files, decisions or the state, that could not be written; the next run makes them
     """
 
     entry: dict[str, Any]
@@ -154,31 +161,39 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         raise InputError(f"model: expected a market policy, found {config.model}")
     table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
+    given = terms_of(config, table)
     journal, messages = Journal(journal_path), []
     with journal.locked():
         repaired = journal.repair()
         messages += [repaired] if repaired else []
         entries = read_entries(journal)
         state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
-        if entries:
-            _match_journal(entries[-1], table, config.tolerance == 0)
+        if entries:  # rows that the state has not seen can be held against their fingerprint only
+            _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
+        _match_decisions(entries, table, config)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
-        given, decision, differs = terms_of(config, table), None, []
+        decision, document, differs = None, None, []
         if entries and entries[-1]["date"] == label_texts(table.index[-1:])[0]:
             differs = _differences(entries[-1], given, network, holdings, table)
         else:
             previous, source = _current_weights(config, holdings, entries, table, given["constraints"])
             decision = _decide(network, state, table, previous, given, config.gaps)
-            rows = len(table) - (int(entries[-1]["data"]["rows"]) if entries else 0)
+            document = decision_document(decision, **_about(config))
+            encode_decision(document)  # what cannot be written is refused before the journal has a line of it
+            rows = len(table) - _rows(entries)
             entries.append(journal.append(_entry(decision, network, source, rows, given)))
-        if len(new):
-            save_state(state_path, state, pd.concat([seen, new]) if len(seen) else new)
-        unwritten = _write_missing(entries, decision, network, table, config, messages.append)
+        unwritten = _save_state(state_path, state, seen, new, messages.append)
+        unwritten += _write_missing(entries, document, network, table, config, messages.append)
     if differs:
         messages.append(f"{entries[-1]['date']} was decided on other terms, and stands: {'; '.join(differs)}")
     done = entries[-1], len(entries), decision, network, given["constraints"], tuple(messages)
     return Outcome(*done, tuple(differs), tuple(unwritten))
+
+
+def _rows(entries: list[dict[str, Any]]) -> int:
+    """Rows of the table at the last decision."""
+    return int(entries[-1]["data"]["rows"]) if entries else 0
 
 
 def _differences(
@@ -341,6 +356,36 @@ def _match_journal(entry: dict[str, Any], table: pd.DataFrame, exactly: bool) ->
     expect(same, "table", f"the rows up to {data['last']} that the journal has seen", "others")
 
 
+def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config: PortfolioConfig) -> None:
+    """Raise if there is a decision file of a date after the last entry: entries are written first, so one is lost."""
+    folder = config.path("decisions")
+    if folder is None or not os.path.isdir(folder):
+        return
+    there = {path.name for path in folder.iterdir()}
+    lost = [name for date in label_texts(table.index[_rows(entries) :]) if (name := _file_name(date)) in there]
+    found = "none (its line was lost: restore it, or move the file away to decide again)"
+    expect(not lost, config.journal, f"the entry of the decision file {lost[0] if lost else ''}", found)
+
+
+def _file_name(date: str) -> str:
+    """Of the decision file of a date."""
+    return f"{date.replace(':', '')}.json"
+
+
+def _save_state(
+    path: Path, state: MarketState, seen: pd.DataFrame, new: pd.DataFrame, tell: Callable[[str], None]
+) -> list[str]:
+    """Write the state if there are new rows; its name if it could not be written, which costs time and no decision."""
+    if len(new) == 0:
+        return []
+    try:
+        save_state(path, state, pd.concat([seen, new]) if len(seen) else new)
+    except OSError as error:
+        tell(f"{path.name} could not be written ({error.strerror or error}); the next run reads the table again")
+        return [path.name]
+    return []
+
+
 def _current_weights(
     config: PortfolioConfig,
     holdings: str | Path | None,
@@ -358,7 +403,7 @@ def _current_weights(
     if not entries:
         return None, EQUAL
     target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
-    return drift(target, table.to_numpy()[int(entries[-1]["data"]["rows"]) :]), DRIFTED
+    return drift(target, table.to_numpy()[_rows(entries) :]), DRIFTED
 
 
 def _entry(
@@ -398,7 +443,7 @@ def _stated(terms: dict[str, Any], assets: int) -> dict[str, Any]:
 
 def _write_missing(
     entries: list[dict[str, Any]],
-    decision: MarketDecision | None,
+    document: dict[str, Any] | None,
     network: Time2Decide,
     table: pd.DataFrame,
     config: PortfolioConfig,
@@ -406,25 +451,25 @@ def _write_missing(
 ) -> list[str]:
     """Write the decision files of the last entries that have none; the names of those that could not be written.
 
-    `decision` is that of the last entry if it was made now. Others, whose file a full disk or a kill prevented, are
+    `document` is that of the last entry if it was made now. Others, whose file a full disk or a kill prevented, are
     decided again from their entry.
     """
     folder = config.path("decisions")
     if folder is None:
         return []
-    about = {"source": Path(config.table).name, **({"values": config.values} if config.values else {})}
     unwritten = []
     for entry in entries[-_MOST_MADE_AGAIN:]:
-        path, fresh = folder / f"{entry['date'].replace(':', '')}.json", decision is not None and entry is entries[-1]
-        if os.path.exists(path) and not fresh:  # of os.path: a name that no file can have is none, not an error
+        path, fresh = folder / _file_name(entry["date"]), document is not None and entry is entries[-1]
+        there = os.path.isfile(path) and os.path.getsize(path) > 0  # of os.path: a name no file can have is none
+        if there and not fresh:
             continue
-        made = decision if fresh else _decide_again(entry, network, table, config.gaps)
+        made = document if fresh else _document_again(entry, network, table, config)
         if made is None:
             tell(f"{path.name} is missing and cannot be made again: the model or the past has changed since")
             continue
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            made.save(path, **about)
+            write_decision(made, path)
         except OSError as error:
             unwritten.append(path.name)
             tell(f"{path.name} could not be written ({error.strerror or error}); the next run makes it")
@@ -434,13 +479,20 @@ def _write_missing(
     return unwritten
 
 
-def _decide_again(entry: dict[str, Any], network: Time2Decide, table: pd.DataFrame, gaps: str) -> MarketDecision | None:
-    """The decision of an entry; None if it would be another one now."""
+def _about(config: PortfolioConfig) -> dict[str, str]:
+    """What a decision file says of the table beyond its fingerprint."""
+    return {"source": Path(config.table).name, **({"values": config.values} if config.values else {})}
+
+
+def _document_again(
+    entry: dict[str, Any], network: Time2Decide, table: pd.DataFrame, config: PortfolioConfig
+) -> dict[str, Any] | None:
+    """The decision file of an entry; None if it would be another one now."""
     past, names = table.iloc[: int(entry["data"]["rows"])], [str(column) for column in table.columns]
     if entry["model"]["fingerprint"] != checksum(network.policy.state_dict()) or list(entry["weights"]) != names:
         return None
     before = np.array([entry["previous"][name] for name in names], dtype=float)
     state = MarketState(len(names)).extend(past.to_numpy())
-    made = _decide(network, state, past, before, terms_from_entry(entry, names), gaps)
+    made = _decide(network, state, past, before, terms_from_entry(entry, names), config.gaps)
     off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
-    return made if off <= _EQUAL else None
+    return decision_document(made, **_about(config)) if off <= _EQUAL else None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.core.files import atomic_path, validate_input_file
-from time2decide.core.validation import InputError, expect, refuse
+from time2decide.core.validation import InputError, distinct_keys, expect, refuse
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution
 
@@ -53,7 +53,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repetition)
+        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=distinct_keys)
     except InputError:
         raise
     except (*_UNREADABLE, RecursionError) as error:
@@ -61,12 +61,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if isinstance(content, dict):
         return content
     raise InputError(f"expected a JSON object with A and b, found {type(content).__name__}")
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    refuse(f"expected every name once, found {name!r} again" for name in names if names.count(name) > 1)
-    return dict(pairs)
 
 
 def solution_as_dict(solution: Solution) -> dict[str, Any]:
