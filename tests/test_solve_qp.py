@@ -2,6 +2,7 @@
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -116,3 +117,16 @@ def test_residuals_of_an_answer_without_bounds():
     assert answer.is_optimal(1e-9)
     answer.z = answer.z + 1.0
     assert answer.dual_residual() == pytest.approx(1.0)
+
+
+def test_names_of_pandas_must_agree():
+    names = list("xyz")
+    P, q = pd.DataFrame(np.eye(3), names, names), pd.Series([-1.0, -2, -3], names)
+    lb = pd.Series([0.0, 2.5, 0], names)
+    np.testing.assert_allclose(solve_qp(P, q, lb=lb), [1, 2.5, 3])
+    with pytest.raises(ProblemError, match="lb: expected the variables of P in the same order"):
+        solve_qp(P, q, lb=lb[::-1])
+    with pytest.raises(ProblemError, match="q: expected the variables of P"):
+        solve_qp(P, q.rename({"x": "w"}))
+    with pytest.raises(ProblemError, match="h: expected the rows of G in"):
+        solve_qp(P, q, pd.DataFrame(np.ones((2, 3)), ["a", "b"], names), pd.Series([1.0, 2], ["b", "a"]))

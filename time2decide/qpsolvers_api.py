@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, validate_choice
+from time2decide.core.validation import ArrayLike, InputError, as_tensor, labels_of, validate_choice, validate_labels
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 from time2decide.solving import METHODS, solve
@@ -53,6 +53,7 @@ class Problem:
 
     def as_qp(self) -> QP:
         """The same problem as a `QP`, validated."""
+        self._check_labels()
         P, q = _dense("P", self.P), _vector("q", self.q)
         n = len(q)
         if P.ndim != 2:
@@ -71,6 +72,22 @@ class Problem:
             theirs = {"A": "P", "b": "q", "C": "G", "d": "h", "E": "A", "f": "b"}
             name, colon, rest = str(error).partition(":")
             raise ProblemError(f"{theirs.get(name, name)}{colon}{rest}") from None
+
+    def _check_labels(self) -> None:
+        """Raise where objects of pandas name variables or rows otherwise than others do."""
+        values = dict(zip(_NAMES, self.unpack(), strict=True))
+        if not any(hasattr(value, "to_numpy") for value in values.values()):
+            return
+        variables = {name: labels_of(values[name]) for name in ("P", "G", "A")}
+        variables |= {"P's rows": labels_of(values["P"], 0)}
+        variables |= {name: _vector_labels(values[name]) for name in ("q", "lb", "ub")}
+        try:
+            validate_labels(variables, "variables")
+            for matrix, right in (("G", "h"), ("A", "b")):
+                rows = labels_of(values[matrix], 0) if hasattr(values[matrix], "columns") else None
+                validate_labels({f"{matrix}'s rows": rows, right: _vector_labels(values[right])}, "rows")
+        except InputError as error:
+            raise ProblemError(str(error)) from None
 
 
 @dataclass
@@ -243,6 +260,12 @@ def _vector(name: str, value: ArrayLike) -> np.ndarray:
     if array.ndim != 1:
         raise ProblemError(f"{name}: expected 1 dimension, found shape {array.shape}")
     return array
+
+
+def _vector_labels(value: ArrayLike) -> list[Any] | None:
+    """The names of a vector, which may be a column or a row of a DataFrame; one number has none."""
+    size = np.size(value) if hasattr(value, "to_numpy") else 0
+    return labels_of(value, 0 if np.shape(value)[0] == size else -1) if size > 1 else None
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
+from time2decide import InputError, backtest
 from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
 from time2decide.markets import Constraints, Limit, load_returns
 from time2decide.markets.constraint_files import read_constraints
@@ -218,3 +219,19 @@ def test_what_looks_like_prices_is_told_and_constraints_belong_to_columns():
     prices[0, 0] = np.nan
     with pytest.raises(ValueError, match="prices"):
         Time2Decide.from_pretrained().decide(prices, gaps="keep")
+
+
+def test_bounds_of_a_series_go_by_asset_wherever_they_are_given():
+    returns = load_returns("sp500").iloc[-140:, :4]
+    tight = pd.Series([0.05, 1.0, 1.0, 1.0], returns.columns)
+    rules, reference = Constraints(upper=tight[::-1]), Constraints(upper=tight.to_numpy())
+    model = Time2Decide.from_pretrained()
+    expected = model.decide(returns, constraints=reference)
+    np.testing.assert_array_equal(model.decide(returns, constraints=rules), expected)
+    np.testing.assert_array_equal(Time2DecidePortfolio(constraints=rules).fit(returns).weights_, expected)
+    runs = [backtest(returns, ["uniform"], constraints=one).rollouts[0].allocations for one in (rules, reference)]
+    np.testing.assert_array_equal(*runs)
+    with pytest.raises(InputError, match="constraints: expected a Constraints object"):
+        Time2DecidePortfolio(constraints={"upper": 0.5}).fit(returns)
+    with pytest.raises(InputError, match="returns: expected an array of numbers, found masked ones"):
+        model.decide([np.ma.array(row, mask=[True, False, False, False]) for row in returns.to_numpy()])

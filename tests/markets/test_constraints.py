@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from time2decide.core.validation import InputError
@@ -20,6 +21,17 @@ GROUP = np.array([1.0, 1, 0, 0])
         ({"limits": (("a", GROUP, 0, 1),)}, "limits: expected a tuple of Limit"),
         ({"limits": (Limit("a", GROUP * np.nan, 0, 1),)}, "limit 'a': expected finite coefficients"),
         ({"limits": (Limit("a", GROUP, "x", 1),)}, "limit 'a': expected numbers"),
+        ({"lower": np.ma.array(GROUP, mask=GROUP > 0)}, "lower: expected an array of numbers, found masked"),
+        ({"upper": [0.5, 0.5, 0.5j, 1]}, "upper: expected numbers"),
+        ({"upper": ["0.5", "0.5", "0.5", "1"]}, "upper: expected numbers"),
+        ({"upper": True}, "upper: expected numbers, found True"),
+        ({"exposure": "1"}, "exposure: expected numbers, found '1'"),
+        ({"cash": (False, True)}, "cash: expected numbers"),
+        ({"limits": (Limit("a", GROUP > 0, 0, 1),)}, "limit 'a': expected numbers"),
+        ({"limits": (Limit("a", np.ma.array(GROUP, mask=GROUP > 0), 0, 1),)}, "limit 'a': .* masked"),
+        ({"limits": (Limit("a", GROUP, "0", 1),)}, "limit 'a': expected numbers"),
+        ({"limits": (Limit(3, GROUP, 0, 1),)}, "limits: expected names that are text, found 3"),
+        ({"limits": (Limit("\ud800", GROUP, 0, 1),)}, "limits: expected names that are text"),
         ({"limits": (Limit("a", GROUP, 0.5, 0.3),)}, "limit 'a': expected low ≤ high"),
         ({"limits": (Limit("a", GROUP, 0, 1), Limit("a", 1 - GROUP, 0, 1))}, "limits: expected distinct names"),
     ],
@@ -120,3 +132,20 @@ def test_constraints_of_other_columns_are_refused():
     Constraints().validate_assets(["A"])
     with pytest.raises(InputError, match="constraints: expected constraints for B, A, C, … in this order, found those"):
         one.validate_assets(["B", "A", "C"])
+
+
+def test_a_series_goes_by_asset():
+    names = list("ABCD")
+    upper, group = pd.Series([0.1, 0.5, 0.6, 0.7], names), pd.Series(GROUP, names)
+    one = Constraints(upper=upper[::-1], limits=(Limit("pair", group[::-1], 0.0, 0.3),))
+    for found in (one.aligned(names), Constraints(upper=upper[::-1], limits=one.limits, assets=tuple(names))):
+        np.testing.assert_array_equal(found.bounds(4)[1], upper)
+        np.testing.assert_array_equal(found.limits_for(4)[0].coefficients, GROUP)
+    with pytest.raises(InputError, match=r"upper: expected one number for each asset, found unknown \['A'\]"):
+        one.aligned(list("BCDE"))
+    with pytest.raises(InputError, match="limit 'pair': expected one number for each asset"):
+        Constraints(limits=one.limits).aligned(list("BCDE"))
+    mean, S = pd.Series([0.4, 0.3, 0.2, 0.1], names), np.eye(4)
+    solved = solve_portfolio(mean, S, np.full(4, 0.25), risk_aversion=0.1, constraints=one)
+    assert solved.weights[0] <= 0.1 + 1e-12
+    assert solved.weights[:2].sum() <= 0.3 + 1e-12

@@ -1,6 +1,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -23,6 +24,22 @@ BAD = {
     "A ragged": (dict(A=[[1.0], [1.0, 2.0]], b=[0.0]), "A: expected an array of numbers"),
     "A complex": (dict(A=1j * eye(), b=np.ones(3)), "A: expected real numbers"),
     "A missing": (dict(A=None, b=np.ones(3)), "A: expected an array"),
+    "C huge": (
+        dict(A=eye(), b=np.ones(3), C=np.full((1, 3), 1e308), d=[1e307]),
+        "C: expected numbers of at most 1e+150",
+    ),
+    "C huge, of sum 0": (
+        dict(A=eye(), b=np.ones(3), C=np.array([[1e308, -1e308, 0]]), d=np.ones(1)),
+        "C: expected numbers of at most 1e+150, found 1e+308",
+    ),
+    "variables in another order": (
+        dict(A=eye(), b=pd.Series(np.ones(3), list("xyz")), C=pd.DataFrame([[1.0, 2, 3]], columns=list("xzy")), d=[1]),
+        "C: expected the variables of b in the same order, found their variables in another order",
+    ),
+    "rows of other names": (
+        dict(A=eye(), b=np.ones(3), C=pd.DataFrame(np.ones((2, 3)), index=list("ab")), d=pd.Series([1, 2], list("ba"))),
+        "C's rows: expected the rows of d in the same order",
+    ),
     "b short": (dict(A=eye(), b=np.ones(2)), "b: expected shape (3,) to match A"),
     "b infinite": (dict(A=eye(), b=[0.0, np.inf, 0.0]), "b: expected finite numbers, found inf at index (1,)"),
     "b batch": (dict(A=np.stack([eye()] * 4), b=np.ones((3, 3))), "b: expected a batch of 4 as in A, found 3"),
@@ -124,3 +141,10 @@ def test_a_matrix_with_rows_of_zeros_is_judged_by_the_others():
     A[1, 1] = 3.0  # its determinant is negative
     with pytest.raises(InputError, match="A: expected positive semidefinite"):
         QP(A, b)
+
+
+def test_rows_of_huge_numbers_have_the_same_answer():
+    A, b = np.array([[2, 0.5], [0.5, 1]]), -np.ones(2)
+    found = solve(QP(A, b, np.full((1, 2), 1e150), np.array([0.8e150])))
+    assert found.status == "optimal"
+    np.testing.assert_allclose(found.x, [0.2, 0.6], atol=1e-9)

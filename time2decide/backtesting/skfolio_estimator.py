@@ -188,7 +188,9 @@ class Time2DecidePortfolio(BaseOptimization):
         if isinstance(constraints, (str, Path)):
             constraints = read_constraints(constraints, names)
         elif constraints is not None:
-            constraints.validate_assets(getattr(self, "feature_names_in_", None))
+            expected = "a Constraints object or the path of a file"
+            expect(isinstance(constraints, Constraints), "constraints", expected, type(constraints).__name__)
+            constraints = constraints.aligned(getattr(self, "feature_names_in_", None))
         benchmark = self.benchmark
         if benchmark is not None:
             benchmark = validate_any_weights("benchmark", benchmark, assets, names)

@@ -184,7 +184,7 @@ def backtest(
     budgets = validate_budgets(turnover_l1)
     if constraints is not None:
         expect(isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__)
-        constraints.validate_assets(None if table is None else assets)
+        constraints = constraints.aligned(None if table is None else assets)
         _refuse_contradictions(constraints, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow

@@ -51,8 +51,7 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
         if tensor.layout != torch.strided:
             raise InputError(f"{name}: expected a dense tensor, found {str(tensor.layout).removeprefix('torch.')}")
     else:
-        if np.ma.is_masked(value):
-            raise InputError(f"{name}: expected an array of numbers, found masked ones")
+        refuse_masked(name, value)
         try:
             array = np.array(value)  # a copy: read-only and strided arrays are fine
             wide = array.dtype.kind == "f" and (array.itemsize > 8 or not array.dtype.isnative)
@@ -64,6 +63,31 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float64)
     return tensor
+
+
+def refuse_masked(name: str, value: ArrayLike) -> None:
+    """Raise when an array, or one in a list of them, holds masked entries: numpy would read what lies below."""
+    rows = value if isinstance(value, (list, tuple)) else ()
+    parts = [value, *rows, *(one for row in rows if isinstance(row, (list, tuple)) for one in row)]
+    masked = any(isinstance(one, np.ma.MaskedArray) and np.ma.is_masked(one) for one in parts)
+    expect(not masked, name, "an array of numbers", "masked ones")
+
+
+def labels_of(value: Any, axis: int = -1) -> list[Any] | None:
+    """Names along an axis of an object of pandas; None for any other."""
+    if not (hasattr(value, "index") and hasattr(value, "to_numpy")):
+        return None
+    return list(value.columns if hasattr(value, "columns") and axis == -1 else value.index)
+
+
+def validate_labels(labels: dict[str, list[Any] | None], what: str) -> None:
+    """Raise unless all arguments that name `what` name the same, in the same order: numbers alone are read."""
+    found, rows = {name: names for name, names in labels.items() if names is not None}, "'s rows"
+    for name, names in found.items():
+        first, expected = next(iter(found.items()))
+        same = sorted(map(str, names)) == sorted(map(str, expected))
+        other = f"their {what} in another order" if same else "others"
+        expect(names == expected, name, f"the {what} of {first.removesuffix(rows)} in the same order", other)
 
 
 def validate_finite(name: str, tensor: Tensor) -> None:
@@ -153,6 +177,11 @@ def validate_fields(config: Any, **rules: str) -> None:
             validate_interval(name, value, _INTERVALS[rule])
         else:
             validate_positive(name, value, allow_zero=rule == "non_negative")
+
+
+def is_text(value: str) -> bool:
+    """Whether a name can be written to a file: half of a character that takes two cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def validate_flag(name: str, value: bool) -> bool:

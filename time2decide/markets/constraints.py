@@ -8,19 +8,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.core.validation import InputError, describe_value, expect
+from time2decide.core.validation import InputError, describe_value, expect, is_text, refuse_masked
+from time2decide.markets.validation import reordered
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
 _BROKEN = 1e-9  # by which a limit must be exceeded, relative to its largest coefficient, to be called broken
 
 
 class Limit(NamedTuple):
-    """low ≤ coefficientsᵀ s ≤ high: a group (coefficients 0 and 1) or an exposure to a factor."""
+    """low ≤ coefficientsᵀ s ≤ high: a group (coefficients 0 and 1) or an exposure to a factor.
+
+    Coefficients are (m,), or a Series by asset.
+    """
 
     name: str
     coefficients: np.ndarray
     low: float
     high: float
+
+    @property
+    def where(self) -> str:
+        """How messages name it."""
+        return f"limit {self.name!r}"
 
     @property
     def size(self) -> float:
@@ -39,7 +48,7 @@ class Constraints:
 
     Parameters
     ----------
-    lower, upper : number or (m,)
+    lower, upper : number, (m,), or Series by asset
         Bounds of each weight; a negative lower bound allows short positions.
     exposure : float
         e, the sum of all weights and cash.
@@ -60,6 +69,19 @@ class Constraints:
     limits: tuple[Limit, ...] = ()
     assets: tuple[str, ...] = ()
 
+    def aligned(self, names: Sequence[Any] | None) -> Constraints:
+        """The same constraints for columns of these names: each Series is put into their order.
+
+        Without names, numbers are taken as they stand.
+        """
+        self.validate_assets(names)
+        labelled = [_is_series(value) for value in (self.lower, self.upper, *(one.coefficients for one in self.limits))]
+        if not any(labelled):
+            return self
+        lower, upper = _in_order("lower", self.lower, names), _in_order("upper", self.upper, names)
+        limits = [one._replace(coefficients=_in_order(one.where, one.coefficients, names)) for one in self.limits]
+        return replace(self, lower=lower, upper=upper, limits=tuple(limits))
+
     def validate_assets(self, names: Sequence[str] | None) -> None:
         """Raise unless these are constraints for columns of these names, in this order."""
         if self.assets and names is not None:
@@ -68,6 +90,13 @@ class Constraints:
             expect(theirs == own, "constraints", expected, f"those for {', '.join(own[:5])}, …")
 
     def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            value = getattr(self, name)
+            numbers = _floats(name, value)
+            if not _is_series(value):
+                object.__setattr__(self, name, numbers if numbers.ndim else float(numbers))
+            elif self.assets:
+                object.__setattr__(self, name, _in_order(name, value, self.assets))
         for name in ("exposure", "cash_return"):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
         pair = isinstance(self.cash, (tuple, list, np.ndarray)) and np.shape(self.cash) == (2,)
@@ -77,7 +106,7 @@ class Constraints:
         object.__setattr__(self, "cash", (least, most))
         several = isinstance(self.limits, (tuple, list)) and not isinstance(self.limits, Limit)
         expect(several, "limits", "a tuple of Limit", describe_value(self.limits))
-        object.__setattr__(self, "limits", tuple(_limit(limit) for limit in self.limits))
+        object.__setattr__(self, "limits", tuple(_limit(limit, self.assets) for limit in self.limits))
         names = [limit.name for limit in self.limits]
         again = next((name for i, name in enumerate(names) if name in names[:i]), None)
         expect(again is None, "limits", "distinct names", f"{again!r} twice")
@@ -148,7 +177,7 @@ class Constraints:
         """The limits, whose coefficients must be (m,)."""
         for limit in self.limits:
             shape = np.shape(limit.coefficients)
-            expect(shape == (m,), f"limit {limit.name!r}", f"{m} coefficients", f"shape {shape}")
+            expect(shape == (m,), limit.where, f"{m} coefficients", f"shape {shape}")
         return self.limits
 
     def inside(self, previous: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
@@ -171,11 +200,25 @@ class Constraints:
 
 
 def _floats(name: str, value: Any) -> np.ndarray:
-    """A float64 array, not necessarily finite."""
+    """A float64 array of real numbers, not necessarily finite."""
+    refuse_masked(name, value)
     try:
-        return np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
+        expect(array.dtype.kind in "fiu", name, "numbers", describe_value(value))
+        return array.astype(np.float64)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{name}: expected numbers, found {describe_value(value)}") from None
+
+
+def _is_series(value: Any) -> bool:
+    return hasattr(value, "reindex")
+
+
+def _in_order(name: str, value: Any, names: Sequence[Any] | None) -> Any:
+    """The numbers of a Series in the order of `names`, or as they stand if there are none."""
+    if not _is_series(value):
+        return value
+    return _floats(name, value if names is None else reordered(name, value, list(names)))
 
 
 def _number(name: str, value: Any) -> float:
@@ -184,15 +227,18 @@ def _number(name: str, value: Any) -> float:
     return float(array)
 
 
-def _limit(limit: Any) -> Limit:
-    """The limit with float64 coefficients, all finite, and low ≤ high."""
+def _limit(limit: Any, assets: tuple[str, ...]) -> Limit:
+    """The limit with float64 coefficients, all finite, and low ≤ high; a Series is kept where no assets are stated."""
     expect(isinstance(limit, Limit), "limits", "a tuple of Limit", describe_value(limit))
-    where = f"limit {limit.name!r}"
+    where, name = limit.where, limit.name
+    expect(isinstance(name, str) and is_text(name), "limits", "names that are text", describe_value(name))
     coefficients = _floats(where, limit.coefficients)
     expect(np.isfinite(coefficients).all(), where, "finite coefficients", "others")
     ends = _floats(where, [limit.low, limit.high])
     expect(ends.shape == (2,) and ends[0] <= ends[1], where, "low ≤ high", f"{limit.low} and {limit.high}")
-    return Limit(limit.name, coefficients, float(ends[0]), float(ends[1]))
+    if _is_series(limit.coefficients):
+        coefficients = _in_order(where, limit.coefficients, assets) if assets else limit.coefficients
+    return Limit(name, coefficients, float(ends[0]), float(ends[1]))
 
 
 LONG_ONLY = Constraints()

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, InputError, expect
+from time2decide.core.validation import (
+    ArrayLike,
+    InputError,
+    expect,
+    labels_of,
+    refuse_masked,
+    validate_count,
+    validate_labels,
+)
 from time2decide.markets import turnover_decision
 from time2decide.markets.constraints import LONG_ONLY, Constraints, Limit
 
@@ -222,6 +230,8 @@ def solve_portfolio(
     Current weights outside the bounds are allowed: the trades to the nearest bounds count towards turnover and cost.
     Batches broadcast along the leading dimensions. Where the maximiser is not unique, one of them is returned.
     """
+    if threads is not None:
+        validate_count("threads", threads)
     arguments = mean, covariance, previous, risk_aversion, turnover_l1, cost
     if benchmark is None and constraints is None and start is None:
         found = _solve_single(*arguments)
@@ -230,6 +240,7 @@ def solve_portfolio(
     problem, lead = build_problem(*arguments, benchmark, constraints or LONG_ONLY)
     rows, m = problem.mean.shape
     if start is not None:
+        expect(isinstance(start, PortfolioSolution), "start", "a PortfolioSolution", type(start).__name__)
         expect(start.classes.shape == (*lead, m), "start", f"a solution of shape {(*lead, m)}", start.classes.shape)
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
     weights, report, eta = solve_rows(problem, classes, start is not None, threads)
@@ -377,9 +388,12 @@ def build_problem(
 ) -> tuple[PortfolioProblem, tuple[int, ...]]:
     """Validate everything and bring it to rows; also the batch shape."""
     expect(isinstance(constraints, Constraints), "constraints", "Constraints", type(constraints).__name__)
-    _validate_labels(
-        {"mean": mean, "covariance": covariance, "previous": previous, "cost": cost, "benchmark": benchmark}
-    )
+    named = {"mean": mean, "covariance": covariance, "previous": previous, "cost": cost, "benchmark": benchmark}
+    labels = {name: labels_of(value) for name, value in named.items()}
+    if hasattr(covariance, "columns"):
+        labels["covariance's rows"] = labels_of(covariance, 0)
+    validate_labels(labels, "assets")
+    constraints = constraints.aligned(next((names for names in labels.values() if names is not None), None))
     mu, p = finite_array("mean", mean), finite_array("previous", previous)
     m = mu.shape[-1] if mu.ndim else 0
     fits = m and p.shape[-1:] == (m,)
@@ -423,25 +437,6 @@ def build_problem(
     return problem, lead
 
 
-def _validate_labels(arguments: dict[str, Any]) -> None:
-    """Raise unless all arguments of pandas name the same assets in the same order: numbers alone are read."""
-    found: dict[str, list[Any]] = {}
-    for name, value in arguments.items():
-        if hasattr(value, "columns"):
-            found[name] = list(value.columns)
-            if name == "covariance":
-                found["covariance's rows"] = list(value.index)
-        elif hasattr(value, "index") and hasattr(value, "to_numpy"):
-            found[name] = list(value.index)
-    if not found:
-        return
-    first, expected = next(iter(found.items()))
-    for name, labels in found.items():
-        same = sorted(map(str, labels)) == sorted(map(str, expected))
-        other = "their assets in another order" if same else "others"
-        expect(labels == expected, name, f"the assets of {first} in the same order", other)
-
-
 def _rows(array: np.ndarray, lead: tuple[int, ...], rows: int, m: int) -> np.ndarray:
     return _own(np.broadcast_to(array, (*lead, m)).reshape(rows, m))
 
@@ -457,6 +452,7 @@ def finite_array(name: str, value: ArrayLike) -> np.ndarray:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
             value = (value.double() if value.is_floating_point() else value).numpy()  # numpy has no bfloat16
+        refuse_masked(name, value)
         try:
             found = np.asarray(value)
         except (TypeError, ValueError):

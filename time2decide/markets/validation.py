@@ -84,12 +84,7 @@ def validate_any_weights(
     if weights is None:
         return np.full(assets, 1.0 / assets)
     if hasattr(weights, "reindex") and names is not None:
-        unknown = [str(asset) for asset in weights.index if asset not in names]
-        missing = [str(asset) for asset in names if asset not in weights.index]
-        found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
-        fits = not (unknown or missing or weights.index.has_duplicates)
-        expect(fits, name, "one weight for each asset", found)
-        weights = weights.reindex(names).to_numpy()
+        weights = reordered(name, weights, names, "weight")
     array = as_tensor(name, weights).detach().cpu().double().numpy()
     found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
     fits = array.shape == (assets,) and bool(np.isfinite(array).all())
@@ -97,6 +92,16 @@ def validate_any_weights(
     largest = float(np.abs(array).max(initial=0.0))  # beyond, squares and sums of weights lose their digits
     expect(largest <= _LARGEST_WEIGHT, name, f"weights of at most {_LARGEST_WEIGHT:g}", f"{largest:g}")
     return np.asarray(array)
+
+
+def reordered(name: str, numbers: pd.Series, names: list[str], what: str = "number") -> np.ndarray:
+    """The numbers of a Series in the order of `names`, which must be its labels."""
+    unknown = [str(asset) for asset in numbers.index if asset not in names]
+    missing = [str(asset) for asset in names if asset not in numbers.index]
+    found = f"unknown {unknown}" if unknown else f"without {missing}" if missing else "an asset twice"
+    fits = not (unknown or missing or numbers.index.has_duplicates)
+    expect(fits, name, f"one {what} for each asset", found)
+    return np.asarray(numbers.reindex(names).to_numpy())
 
 
 def validate_turnover(turnover_l1: float) -> float:

@@ -293,7 +293,7 @@ class Time2Decide:
             expect(
                 isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__
             )
-            constraints.validate_assets(names)
+            constraints = constraints.aligned(names)
             previous = validate_any_weights("previous_weights", previous_weights, array.shape[1], names)
         gamma = validate_turnover(turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)

@@ -26,7 +26,15 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor
 
-from time2decide.core.validation import ArrayLike, InputError, as_tensor, expect, validate_finite
+from time2decide.core.validation import (
+    ArrayLike,
+    InputError,
+    as_tensor,
+    expect,
+    labels_of,
+    validate_finite,
+    validate_labels,
+)
 
 
 class QP:
@@ -42,6 +50,7 @@ class QP:
     ----------
     A : (batch, n, n) or (n, n)
         Symmetric positive semidefinite.
+        Numbers beyond ±`LARGEST` are refused here and in b, C, E and f.
     b : (batch, n) or (n,)
     C, d : (batch, m, n) or (m, n), and (batch, m) or (m,)
         Both or neither. An entry of d that is infinite, or at least `NO_BOUND` and far beyond the size of its row,
@@ -97,6 +106,7 @@ class QP:
             if len(missing) == 1:
                 other = pair[1 - pair.index(missing[0])]
                 raise InputError(f"{missing[0]}: expected together with {other} ({meaning}), found nothing")
+        _check_labels(fields)
         tensors = {name: as_tensor(name, value) for name, value in fields.items()}
         n = tensors["A"].shape[-1] if tensors["A"].dim() else 0
         for name in ("lb", "ub"):
@@ -116,6 +126,8 @@ class QP:
             for name, tensor in tensors.items():
                 if name not in ("d", "lb", "ub"):
                     validate_finite(name, tensor)
+                    most = float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+                    expect(most <= LARGEST, name, f"numbers of at most {LARGEST:g}", f"{most:g}")
                 elif bool(tensor.isnan().any()):
                     raise InputError(f"{name}: expected numbers, found NaN")
             _check_semidefinite(tensors["A"].detach())
@@ -292,6 +304,8 @@ class QP:
 
 #: A bound of this size or more means that there is none.
 NO_BOUND = 1e20
+#: Larger numbers are refused: products of two would overflow, and with them every check of an answer.
+LARGEST = 1e150
 _LARGE = 48  # variables from which on it pays to see whether A is diagonal
 _FAR = 1e15  # a bound counts as none only where it is this much larger than the coefficients of its row
 _AXES = {"A": "nn", "b": "n", "C": "mn", "d": "m", "E": "pn", "f": "p", "lb": "n", "ub": "n"}
@@ -307,6 +321,14 @@ def _shape_text(*axes: str) -> str:
     return f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
 
 
+def _check_labels(fields: dict[str, ArrayLike]) -> None:
+    """Raise where objects of pandas name variables or rows otherwise than others do."""
+    for axis, what in (("n", "variables"), ("m", "rows"), ("p", "rows")):
+        found = {name: labels_of(fields[name]) for name in fields if _AXES[name].endswith(axis)}
+        found |= {f"{name}'s rows": labels_of(fields[name], 0) for name in fields if _AXES[name] in (axis + "n",)}
+        validate_labels(found, what)
+
+
 def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
     """Whether one problem is given as float64 arrays that fit, with a symmetric A."""
     for array in (A, b, C, d, E, f, lb, ub):
@@ -314,15 +336,15 @@ def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
             return False
     if A is None or b is None or b.ndim != 1 or not len(b) or A.shape != (len(b), len(b)):
         return False
-    n, total = len(b), float(A.sum()) + float(b.sum())  # finite only if every entry is
+    n, total = len(b), float(np.vdot(A, A)) + float(np.vdot(b, b))  # small only if every entry is
     for matrix, side in ((C, d), (E, f)):
         if (matrix is None) != (side is None):
             return False
         if matrix is not None:
             if side.ndim != 1 or matrix.shape != (len(side), n):
                 return False
-            total += float(matrix.sum()) + float(side.sum())
-    if not abs(total) < np.inf or (d is not None and len(d) and max(d.max(), -d.min()) >= NO_BOUND):
+            total += float(np.vdot(matrix, matrix)) + float(np.vdot(side, side))
+    if not total <= LARGEST**2 or (d is not None and len(d) and max(d.max(), -d.min()) >= NO_BOUND):
         return False
     for bound in (lb, ub):
         if bound is not None and (bound.shape != b.shape or bound.max() != bound.max()):  # NaN is not itself
