@@ -38,6 +38,28 @@ def test_a_decision_is_feasible_optimal_and_explained(model, returns):
     np.testing.assert_allclose(made.mean, made.prior + made.signal)
 
 
+@pytest.mark.parametrize("budget", [0.05, 1.0])
+@pytest.mark.parametrize("reference", [None, "held", "other"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_reasons_of_bought_and_sold_assets_differ_by_the_cost(model, returns, budget, reference, seed):
+    previous, other = np.random.default_rng(seed).dirichlet(np.full(5, 2.0), 2)
+    benchmark = {None: None, "held": previous, "other": other}[reference]
+    risk_aversion = 2.0 if reference == "held" else 10.0
+    terms = {"risk_aversion": risk_aversion, "cost_bps": 0.5, "benchmark": benchmark}
+    made = model.decision(returns, previous, budget, **terms)
+    reasons, trade = sum(made.reasons_bps.values()), made.weights - made.previous
+    bought, sold = trade > 1e-7, trade < -1e-7
+    assert bought.any()
+    assert sold.any()
+    least = made.cost_bps / made.days + 1e4 * float(made.solution.turnover_price)
+    apart = reasons[bought][:, None] - reasons[sold]
+    assert apart.min() >= 2 * least - 1e-6
+    inside = made.weights[sold] > 1e-9
+    np.testing.assert_allclose(apart[:, inside], 2 * least, atol=1e-6)
+    assert reasons[bought].min() >= -1e-6
+    assert reasons[sold].max() <= 1e-6
+
+
 def test_permuting_assets_permutes_the_decision(model, returns):
     order = np.array([3, 1, 4, 0, 2])
     plain, moved = model.decide(returns, None, 0.4), model.decide(returns[:, order], None, 0.4)

@@ -357,9 +357,11 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
     if "reasons_bps" in facts:
         weights, without = facts["weights"], facts["without_forecasts"]
         differs = sum(abs(weights[name] - without[name]) for name in weights)
+        risk = "risk away from the benchmark" if "active_risk" in facts else "risk"
         reasons = [
-            "Why: basis points a day that one more unit of the asset brings beside the current portfolio, by its risk, "
-            "its expected mean and its forecast. Positive speaks for buying."
+            "Why: basis points a day that one more unit of the asset brings beside the target portfolio, by its "
+            f"{risk}, its expected mean and its forecast. Their sum is greater for what is bought than for "
+            "what is sold."
         ]
         lines += [
             *(reasons if _trades(facts) else []),

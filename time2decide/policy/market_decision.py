@@ -146,15 +146,22 @@ class MarketDecision:
 
     @property
     def reasons_bps(self) -> dict[str, np.ndarray]:
-        """Marginal utility a day of each asset beside the current portfolio, in basis points, by part.
+        """Marginal utility a day of each asset beside the target portfolio, in basis points, by part.
 
-        g − wᵀg / Σw for the gradient g of each part of the utility at the current weights w. Positive speaks for
-        buying.
+        g − avg(g) for the gradient g of each part of the solved utility at the target weights w; risk is measured
+        from the benchmark b: −2λΣ(w − b). The average is over the weights that no bound holds. By optimality the sum
+        of the parts is greater for what is bought than for what is sold, by twice the daily cost and the price of
+        turnover, limits on groups apart. Assets about which nothing is known have 0.
         """
-        risk = -2 * self.risk_aversion * self.covariance @ self.previous
-        shares = self.previous / max(float(self.previous.sum()), _TINY)
+        active = self.weights if self.benchmark is None else self.weights - self.benchmark
+        risk = -2 * self.risk_aversion * self.covariance @ active
+        lower, upper = self.constraints.bounds(len(active))
+        free = (self.weights > lower + _TINY) & (self.weights < upper - _TINY)
+        shares = np.abs(self.weights) * (free if free.any() else 1.0)
+        shares /= max(float(shares.sum()), _TINY)
+        known = 1.0 if self.availability is None else self.availability.known
         parts = {"prior": self.prior, "forecast": self.signal, "risk": risk}
-        return {name: 1e4 * (part - shares @ part) for name, part in parts.items()}
+        return {name: 1e4 * known * (part - shares @ part) for name, part in parts.items()}
 
     def save(self, path: str | Path, **about: str) -> Path:
         """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""

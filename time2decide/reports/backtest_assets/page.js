@@ -218,7 +218,7 @@ function decisionTable() {
   }
   untraded(now, assets.filter((asset) => !traded(now.change[asset])));
   at("whyhint").textContent = now.reasons_bps && trades.length ?
-    "Why: what one more unit of the asset brings a day beside the current portfolio, by its risk, its expected mean and its forecast. Positive speaks for buying." :
+    "Why: what one more unit of the asset brings a day beside the target portfolio, by its risk, its expected mean and its forecast. Their sum is greater for what is bought than for what is sold." :
     now.uncertainty && trades.length ? "± s.d.: one standard deviation of the weight over perturbed histories." : "";
 }
 function riskWords(now) {
