@@ -10,9 +10,10 @@ import pytest
 
 from time2decide import Time2Decide, load_returns
 from time2decide.core.validation import InputError
-from time2decide.markets import read_constraints
+from time2decide.markets import Constraints, read_constraints
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.tables import read_weights, write_weights
+from time2decide.markets.validation import validate_current_weights
 
 
 @pytest.fixture
@@ -413,3 +414,44 @@ def test_orders_in_whole_shares(run, folder):
         refused = run(*wrong, cwd=folder)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert text in refused.stderr
+
+
+def test_current_weights_under_constraints_must_sum_to_1_unless_cash_or_borrowing_explains_it(run, folder):
+    names = ["A", "B", "C", "D, E"]
+    (folder / "c.toml").write_text("[weights]\nupper = 0.6\n")
+    (folder / "over.csv").write_text('asset,weight\nA,0.3\nB,0.4\nC,0.2\n"D, E",0.2\n')
+    asked = ("decide", "returns.csv", "--constraints", "c.toml", "--json")
+    refused = run(*asked, "--previous", "over.csv", cwd=folder)
+    assert (refused.returncode, refused.stderr.count("\n"), refused.stdout) == (2, 1, "")
+    assert "previous_weights: expected weights of sum 1, found a sum of 1.1" in refused.stderr
+    limits = {
+        "none": Constraints(upper=0.6),
+        "cash": Constraints(cash=(0.0, 0.2)),
+        "borrowing": Constraints(exposure=1.3),
+    }
+    allowed = {"none": (1.0, 1.0005), "cash": (0.75, 1.0), "borrowing": (1.0, 1.1)}
+    for kind, rules in limits.items():
+        for total in (0.75, 1.0, 1.0005, 1.1):
+            weights = np.full(4, total / 4)
+            if total in allowed[kind] or total == 1.0005:
+                found = validate_current_weights("w", weights, 4, names, rules)
+                assert found.sum() == pytest.approx(1.0 if kind == "none" else total)
+            else:
+                with pytest.raises(InputError, match="w: expected weights of sum 1"):
+                    validate_current_weights("w", weights, 4, names, rules)
+
+
+def test_a_value_that_is_not_that_of_the_shares_is_refused_unless_the_rest_may_be_cash(run, folder):
+    (folder / "quotes.csv").write_text('asset,price\nA,10\nB,20\nC,30\n"D, E",40\n')
+    (folder / "shares.csv").write_text('asset,shares\nA,1000\nB,500\nC,200\n"D, E",100\n')
+    (folder / "cash.toml").write_text("[cash]\nmost = 0.2\n")
+    given = ("decide", "returns.csv", "--price-file", "quotes.csv", "--previous", "shares.csv", "--json", "--value")
+    for value in ("33000", "25000"):
+        refused = run(*given, value, cwd=folder)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "value: expected 30,000.00, the shares at their prices" in refused.stderr
+    assert json.loads(run(*given, "30200", cwd=folder).stdout)["orders"]["value"] == 30000
+    facts = json.loads(run(*given, "33000", "--constraints", "cash.toml", cwd=folder).stdout)
+    assert facts["orders"]["value"] == 33000
+    assert sum(facts["previous"].values()) == pytest.approx(30 / 33)
+    assert run(*given, "25000", "--constraints", "cash.toml", cwd=folder).returncode == 2

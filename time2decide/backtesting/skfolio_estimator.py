@@ -21,6 +21,7 @@ from time2decide.markets.constraints import Constraints
 from time2decide.markets.validation import (
     looks_like_prices,
     validate_any_weights,
+    validate_current_weights,
     validate_risk_aversion,
     validate_turnover,
     validate_weights,
@@ -203,7 +204,7 @@ class Time2DecidePortfolio(BaseOptimization):
         if weights is not None and not isinstance(weights, pd.Series):
             weights = self._clean_previous_weights(assets)
         if constraints is not None:  # these may allow cash and short positions
-            return validate_any_weights("previous_weights", weights, assets, names)
+            return validate_current_weights("previous_weights", weights, assets, names, constraints)
         return validate_weights(weights, assets, names)
 
 

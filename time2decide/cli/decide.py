@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+    from time2decide.markets.constraints import Constraints
     from time2decide.policy.market_decision import MarketDecision
     from time2decide.policy.model import Decision
 
 _SHOWN = 5  # assets named in the explanation of a network
 _TRADED = 5e-5  # weight from which a change is a trade
+_LEFT_OVER = 0.01  # of a portfolio's value, that whole shares may leave uninvested
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _BAR = 40  # characters of the longest bar
@@ -108,13 +110,13 @@ def decide(
     table, found = load_market(file, values, gaps=gaps)
     names = [str(column) for column in table.columns]
     quotes = _quotes(file, found, price_file, table) if _wants_orders(current, value) else None
-    if current is not None and current.name == "shares":
-        current, value = _weights_of_shares(current, quotes, value)
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
 
         limits = read_constraints(constraints, names)
+    if current is not None and current.name == "shares":
+        current, value = _weights_of_shares(current, quotes, value, limits)
     from time2decide.policy.decision_facts import describe_decision
     from time2decide.policy.model import Time2Decide
 
@@ -178,8 +180,16 @@ def _quotes(file: str, values: str, price_file: Path | None, table: pd.DataFrame
     return price.to_frame().assign(current=price.notna())
 
 
-def _weights_of_shares(shares: pd.Series, quotes: pd.DataFrame | None, value: float | None) -> tuple[pd.Series, float]:
-    """Current weights and the value of the portfolio; what shares do not make up of a given value is cash."""
+def _weights_of_shares(
+    shares: pd.Series, quotes: pd.DataFrame | None, value: float | None, limits: Constraints | None
+) -> tuple[pd.Series, float]:
+    """Current weights and the value of the portfolio.
+
+    What shares do not make up of a given value is cash where the limits allow that. Else the value must be that of the
+    shares, up to what whole shares leave over, and that of the shares is used.
+    """
+    from time2decide.markets.validation import allows_borrowing, allows_cash
+
     assert quotes is not None
     unknown = [str(name) for name in shares.index if name not in quotes.index]
     expect(not unknown, "previous", "assets of the table of returns", f"{', '.join(unknown[:5])}")
@@ -187,9 +197,14 @@ def _weights_of_shares(shares: pd.Series, quotes: pd.DataFrame | None, value: fl
     unpriced = [str(name) for name in money.index[money.isna()] if shares[name] != 0]
     expect(not unpriced, "previous", "shares of assets with a price", f"none of {', '.join(unpriced[:5])}")
     money = money.reindex(quotes.index).fillna(0.0)
-    total = float(money.sum()) if value is None else value
-    expect(total > 0, "previous", "shares of a positive value", f"{total:g}")
-    return money / total, total
+    found = float(money.sum())
+    if value is not None:
+        if allows_cash(limits) if found <= value else allows_borrowing(limits):
+            return money / value, value
+        wanted = f"{found:,.2f}, the shares at their prices (cash and borrowing only as --constraints allow)"
+        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, f"{value:,.2f}")
+    expect(found > 0, "previous", "shares of a positive value", f"{found:g}")
+    return money / found, found
 
 
 def _orders(

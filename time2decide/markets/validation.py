@@ -11,9 +11,12 @@ from time2decide.core.validation import ArrayLike, as_array, as_tensor, expect, 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from time2decide.markets.constraints import Constraints
+
 LARGEST_RISK_AVERSION = 1e6
 _LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the most volatile asset
 _LARGEST_WEIGHT = 1e6  # in either direction
+_SUM = 1e-3  # by which current weights of a file may miss their sum
 _PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
@@ -68,10 +71,43 @@ def validate_weights(weights: ArrayLike | pd.Series | None, assets: int, names: 
     """Weights on the simplex, (assets,); uniform for None. A Series is put into the order of `names`."""
     array = validate_any_weights("previous_weights", weights, assets, names)
     found = f"{array.min():g}" if (array < -1e-6).any() else f"a sum of {array.sum():g}"
-    fits = bool((array >= -1e-6).all() and abs(array.sum() - 1) <= 1e-3)
+    fits = bool((array >= -1e-6).all() and abs(array.sum() - 1) <= _SUM)
     expect(fits, "previous_weights", "non-negative weights of sum 1", found)
     array = np.maximum(array, 0.0)
     return np.asarray(array / array.sum())
+
+
+def validate_current_weights(
+    name: str,
+    weights: ArrayLike | pd.Series | None,
+    assets: int,
+    names: list[str] | None,
+    constraints: Constraints,
+) -> np.ndarray:
+    """Current weights (assets,) under constraints: of sum 1, less with cash, more with borrowing.
+
+    How much cash there is now is not limited: a portfolio drifts, and begins as cash. Without either, a sum within
+    rounding is made 1.
+    """
+    array = validate_any_weights(name, weights, assets, names)
+    cash, borrowing = allows_cash(constraints), allows_borrowing(constraints)
+    total = float(array.sum())
+    fits = (cash or total >= 1 - _SUM) and (borrowing or total <= 1 + _SUM)
+    wanted = "weights of sum 1" + (" or less (the rest is cash)" if cash else "") + (" or more" if borrowing else "")
+    why = "" if cash or borrowing else "; the constraints allow neither cash nor borrowing"
+    expect(fits, name, wanted, f"a sum of {total:.6g}{why}")
+    pinned = not (cash or borrowing) and abs(total - 1) > 1e-6  # smaller differences are the solver's to remove
+    return np.asarray(array / total) if pinned else array
+
+
+def allows_cash(constraints: Constraints | None) -> bool:
+    """Whether the weights may sum to less than 1."""
+    return constraints is not None and (constraints.cash[1] > 0 or constraints.exposure < 1)
+
+
+def allows_borrowing(constraints: Constraints | None) -> bool:
+    """Whether the weights may sum to more than 1."""
+    return constraints is not None and (constraints.cash[0] < 0 or constraints.exposure > 1)
 
 
 def validate_any_weights(

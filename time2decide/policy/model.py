@@ -27,6 +27,7 @@ from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS
 from time2decide.markets.validation import (
     validate_any_weights,
+    validate_current_weights,
     validate_returns,
     validate_risk_aversion,
     validate_turnover,
@@ -294,7 +295,9 @@ class Time2Decide:
                 isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__
             )
             constraints = constraints.aligned(names)
-            previous = validate_any_weights("previous_weights", previous_weights, array.shape[1], names)
+            previous = validate_current_weights(
+                "previous_weights", previous_weights, array.shape[1], names, constraints
+            )
         gamma = validate_turnover(turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)

@@ -34,6 +34,7 @@ from time2decide.markets.stated_problem import constraints_from_json, constraint
 from time2decide.markets.tables import GAPS, load_market, read_weights
 from time2decide.markets.validation import (
     validate_any_weights,
+    validate_current_weights,
     validate_returns,
     validate_risk_aversion,
     validate_turnover,
@@ -399,7 +400,8 @@ def _current_weights(
         weights = read_weights(path)
         if constraints is None:
             return validate_weights(weights, len(names), names), f"{FILE} {path.name}"
-        return validate_any_weights("holdings", weights, len(names), names), f"{FILE} {path.name}"
+        given = validate_current_weights("holdings", weights, len(names), names, constraints)
+        return given, f"{FILE} {path.name}"
     if not entries:
         return None, EQUAL
     target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
