@@ -81,6 +81,23 @@ def test_the_current_weights_are_the_last_target_after_drift_or_those_of_a_file(
     assert "from a file on 1 dates" in "\n".join(found.text)
 
 
+def test_a_file_of_current_weights_that_is_not_updated_is_said_loudly(live, days, run):
+    held, given = live.folder / "held.csv", 'holdings = "held.csv"\n'
+    held.write_text("asset,weight\nE,0.2\nA,0.2\nB,0.2\nC,0.1\nD,0.3\n")
+    first = live(ROWS, given)
+    assert not first.stale
+    assert first.decision.turnover > 0.01
+    days.iloc[: ROWS + 1].to_csv(live.folder / "returns.csv")
+    told = run("run", "portfolio.toml", cwd=live.folder)
+    warning = f"WARNING: held.csv is unchanged since the decision of {first.entry['date']}"
+    assert warning in told.stdout
+    assert warning in told.stderr
+    held.write_text("asset,weight\n" + "".join(f"{name},{w!r}\n" for name, w in first.entry["weights"].items()))
+    third = live(ROWS + 2, given)
+    assert third.decision is not None
+    assert not third.stale
+
+
 def test_a_changed_past_is_refused_by_date_and_asset_with_the_state_and_without(live, days):
     live(ROWS)
     changed = days.copy()

@@ -47,7 +47,7 @@ def run(
         typer.echo(f"time2decide: {message}", err=True)
     if as_json:
         answer = {"entry": outcome.entry, "number": outcome.number, "new": outcome.decision is not None}
-        answer |= {"differs": outcome.differs, "unwritten": outcome.unwritten}
+        answer |= {"differs": outcome.differs, "unwritten": outcome.unwritten, "warning": outcome.stale or None}
         typer.echo(json.dumps(answer, allow_nan=False))
     else:
         _print(outcome, config, explain, every)
@@ -60,6 +60,8 @@ def _print(outcome: Outcome, config: PortfolioConfig, explain: bool, every: bool
     if outcome.decision is None:
         typer.echo(f"Nothing new: {outcome.entry['date']} was decided on {outcome.entry['made']} ({place}).")
         return
+    if outcome.stale:  # in the output, too: it is what is kept and passed on
+        typer.echo(outcome.stale)
     _show(outcome, explain, every)
     typer.echo(
         f"Current weights: {outcome.entry['holdings']}. Rows read: {outcome.entry['rows_read']}. Written: {place}."

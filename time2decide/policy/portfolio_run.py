@@ -137,6 +137,7 @@ class Outcome:
 
     differs : what the configuration says otherwise than the entry of a date that was decided before, which stands
     unwritten : names of files, decisions or the state, that could not be written; the next run makes them
+    stale : a warning if the file of current weights is as it was for the decision before; else empty
     """
 
     entry: dict[str, Any]
@@ -147,6 +148,7 @@ class Outcome:
     messages: tuple[str, ...]
     differs: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
+    stale: str = ""
 
 
 def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -> Outcome:
@@ -174,11 +176,12 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         _match_decisions(entries, table, config)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
-        decision, document, differs = None, None, []
+        decision, document, differs, stale = None, None, [], ""
         if entries and entries[-1]["date"] == label_texts(table.index[-1:])[0]:
             differs = _differences(entries[-1], given, network, holdings, table)
         else:
             previous, source = _current_weights(config, holdings, entries, table, given["constraints"])
+            stale = _stale_holdings(source, previous, entries, table)
             decision = _decide(network, state, table, previous, given, config.gaps)
             document = decision_document(decision, **_about(config))
             encode_decision(document)  # what cannot be written is refused before the journal has a line of it
@@ -188,8 +191,9 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         unwritten += _write_missing(entries, document, network, table, config, messages.append)
     if differs:
         messages.append(f"{entries[-1]['date']} was decided on other terms, and stands: {'; '.join(differs)}")
+    messages += [stale] if stale else []
     done = entries[-1], len(entries), decision, network, given["constraints"], tuple(messages)
-    return Outcome(*done, tuple(differs), tuple(unwritten))
+    return Outcome(*done, tuple(differs), tuple(unwritten), stale)
 
 
 def _rows(entries: list[dict[str, Any]]) -> int:
@@ -212,7 +216,7 @@ def _differences(
     elif model["fingerprint"] != checksum(network.policy.state_dict()):
         found.append(f"model {network.name} has other weights now")
     if holdings is not None:
-        held = validate_any_weights("holdings", read_weights(holdings), len(names), names)
+        held = _held(Path(holdings), names, terms["constraints"])
         same = np.abs(held - [entry["previous"][name] for name in names]).max() <= _EQUAL
         found += [] if same else ["other current weights"]
     return found
@@ -397,15 +401,33 @@ def _current_weights(
     """Current weights and where they come from: a file, the last target after drift, or none for equal weights."""
     path, names = config.path("holdings") if holdings is None else Path(holdings), [str(c) for c in table.columns]
     if path is not None:
-        weights = read_weights(path)
-        if constraints is None:
-            return validate_weights(weights, len(names), names), f"{FILE} {path.name}"
-        given = validate_current_weights("holdings", weights, len(names), names, constraints)
-        return given, f"{FILE} {path.name}"
+        return _held(path, names, constraints), f"{FILE} {path.name}"
     if not entries:
         return None, EQUAL
     target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
     return drift(target, table.to_numpy()[_rows(entries) :]), DRIFTED
+
+
+def _held(path: Path, names: list[str], constraints: Constraints | None) -> np.ndarray:
+    """The current weights of a file."""
+    weights = read_weights(path)
+    if constraints is None:
+        return validate_weights(weights, len(names), names)
+    return validate_current_weights("holdings", weights, len(names), names, constraints)
+
+
+def _stale_holdings(
+    source: str, previous: np.ndarray | None, entries: list[dict[str, Any]], table: pd.DataFrame
+) -> str:
+    """A warning if a file says the weights that the last decision started from, though that decision traded."""
+    if previous is None or not source.startswith(FILE) or not entries:
+        return ""
+    last, names = entries[-1], [str(column) for column in table.columns]
+    before, target = (np.array([last[key][name] for name in names], dtype=float) for key in ("previous", "weights"))
+    if np.abs(previous - before).max() > _EQUAL or np.abs(target - before).max() <= _EQUAL:
+        return ""
+    unchanged = f"WARNING: {source.removeprefix(FILE).strip()} is unchanged since the decision of {last['date']}"
+    return f"{unchanged}, as if none of its trades had been made: update it, or the same trades are ordered twice"
 
 
 def _entry(
