@@ -8,7 +8,8 @@ import pytest
 
 from time2decide import InputError, Time2Decide, verify_decision
 from time2decide.markets import Constraints, Limit
-from time2decide.markets.decision_file import read_decision, seal, write_decision
+from time2decide.markets.decision_file import SCHEMA, data_fingerprint, read_decision, seal, write_decision
+from time2decide.markets.stated_problem import Prices, StatedProblem
 
 NAMES = ["A", "B", "C", "D", "E", "F"]
 
@@ -94,6 +95,18 @@ def move(document):
         row["name"] = "–"
 
 
+def same_level(document):
+    """Means whose rounding hides risk and everything else: any weights look optimal."""
+    problem = document["problem"]
+    problem.update(mean=[1e14] * 6, cash=[0.0, 0.0], cost=0.0, limits=[], benchmark=None, turnover_l1=2.0)
+    weights, stated = dict.fromkeys(NAMES, 0.0) | {"A": 0.5, "F": 0.5}, StatedProblem.from_json(problem, NAMES)
+    trades = {name: weights[name] - document["previous"][name] for name in NAMES}
+    document.update(weights=weights, trades=trades, turnover=sum(map(abs, trades.values())))
+    document.update(cost=0.0, cost_bps=0.0, turnover_l1=2.0)
+    array = np.array(list(weights.values()))
+    document.update(stated.proof(array, Prices(0.0, 1e14, np.zeros(0)), NAMES))
+
+
 TAMPERED = {
     "a trade": (lambda d: d["trades"].update(A=d["trades"]["A"] + 1e-6), "trades"),
     "a current weight": (lambda d: d["previous"].update(A=d["previous"]["A"] + 1e-5), "trades"),
@@ -120,6 +133,14 @@ TAMPERED = {
     "the stated gap": (lambda d: d["optimality"].update(gap=1.0), "optimal"),
     "the stated utility": (lambda d: d["optimality"].update(utility=1.0), "optimal"),
     "no problem": (lambda d: d.update(problem=None), "optimal"),
+    "a budget as text": (lambda d: d.update(turnover_l1=str(d["turnover_l1"])), "content"),
+    "a weight as text": (lambda d: d["weights"].update(A=str(d["weights"]["A"])), "content"),
+    "a price as text": (lambda d: d["optimality"]["prices"].update(turnover="nan"), "content"),
+    "gaps of a whole table": (lambda d: d.update(gaps={"halted": ["A"]}), "gaps"),
+    "the relative gap": (lambda d: d["optimality"].update(relative_gap=5.0), "optimal"),
+    "the names": (lambda d: d["data"].update(names_sha256="x"), "data"),
+    "the number of assets": (lambda d: d["data"].update(assets=99), "data"),
+    "an equal level of all means": (same_level, "optimal"),
 }
 
 
@@ -129,6 +150,39 @@ def test_a_change_that_is_sealed_again_fails_its_check(what, document, table, tm
     path = write_decision(changed(document, change), tmp_path / "d.json")
     failed = [check.name for check in verify_decision(path, table).checks if check.passed is False]
     assert name in failed, failed
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"turnover_l1": "nan"}, "content"),
+        ({"turnover_l1": 100}, "terms"),
+        ({"cost_bps": "nan"}, "content"),
+        ({"constraints": [{"name": "weight of A", "low": 0, "high": 0.0, "value": 0.2}]}, "feasible"),
+        ({"model": {}}, "optimal"),
+    ],
+    ids=str,
+)
+def test_a_file_without_a_problem_states_finite_numbers_and_no_constraints(change, name, table, tmp_path):
+    path = tmp_path / "d.json"
+    weights = dict.fromkeys(NAMES, 1 / 6)
+    data = {**data_fingerprint(table), "gaps": "refuse"}
+    plain = {"schema": SCHEMA, "version": "0", "date": data["last"], "data": data, "model": {"architecture": "Policy"}}
+    plain |= {"assets": NAMES, "weights": weights, "previous": weights, "trades": dict.fromkeys(NAMES, 0.0)}
+    plain |= {"turnover": 0.0, "turnover_l1": 0.3, "cost": 0.0, "cost_bps": 0.0, "constraints": [], "verdict": ""}
+    assert verify_decision(write_decision(plain, path), table).passed
+    found = verify_decision(write_decision(plain | change, path), table)
+    assert name in [check.name for check in found.checks if check.passed is False]
+    path.write_text(path.read_text().replace('"cost": 0.0', '"cost": 1e999'))
+    assert "fits in float64" in str(verify_decision(path, table))
+
+
+@pytest.mark.parametrize("version", ["\ud800", "\x1b[2J\nok      everything"], ids=ascii)
+def test_checks_are_printed_in_a_line_each_whatever_the_file_says(version, document, table, tmp_path):
+    found = verify_decision(write_decision(document | {"version": version}, tmp_path / "d.json"), table)
+    str(found).encode()
+    assert len(str(found).splitlines()) == len(found.checks)
+    assert "\x1b" not in str(found)
 
 
 def test_assets_that_are_called_halted_are_those_of_the_table(holes, tmp_path):

@@ -42,10 +42,14 @@ def test_no_trade_is_no_order_and_bad_prices_are_refused():
     p = np.array([0.5, 0.5])
     assert (whole_shares(p, p, np.array([3.0, 5.0]), 100.0).shares == 0).all()
     for prices in (np.array([3.0, 0.0]), np.array([3.0, np.inf]), np.array([3.0]), np.array([np.nan, np.nan])):
-        with pytest.raises(InputError, match="prices: expected a positive price"):
+        with pytest.raises(InputError, match=r"prices: expected (a price|prices from)"):
             whole_shares(p, p, prices, 100.0)
     with pytest.raises(InputError, match="value"):
         whole_shares(p, p, np.array([3.0, 5.0]), 0.0)
+    with pytest.raises(InputError, match="value"):
+        whole_shares(p, p, np.array([3.0, 5.0]), 1e308)
+    with pytest.raises(InputError, match=r"prices from 1e-06 to 1e.12, found 1e-308"):
+        whole_shares(p, p, np.array([3.0, 1e-308]), 100.0)
 
 
 def test_an_asset_without_a_price_is_not_traded_and_its_proceeds_are_not_spent():

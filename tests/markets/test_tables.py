@@ -4,7 +4,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import load_returns
-from time2decide.markets.tables import usual_periods
+from time2decide.markets.tables import read_weights, usual_periods
 
 DAYS = pd.date_range("2024-01-01", periods=30, freq="B")
 
@@ -251,3 +251,11 @@ def test_cells_that_hold_no_number_are_refused_by_their_kind(table, cell, kind):
     frame.iat[3, 1] = cell
     with pytest.raises(InputError, match=f"column 'B': expected numbers, found {kind}"):
         load_returns(frame, gaps="keep")
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "-1e999"])
+def test_a_number_by_asset_that_is_not_finite_is_named(cell, tmp_path):
+    path = tmp_path / "w.csv"
+    path.write_text(f"asset,weight\nA,1\nB,{cell}\n")
+    with pytest.raises(InputError, match=rf"w.csv: row 2 \(B\): expected a finite number, found '{cell}'"):
+        read_weights(path)

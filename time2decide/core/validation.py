@@ -17,6 +17,11 @@ _LONGEST = 2000  # characters of a message
 ArrayLike = Any  # numpy array, torch tensor, nested list or number
 
 
+def printable(text: str) -> str:
+    """The text in one line, with what cannot be printed escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class InputError(ValueError):
     """Bad input from the caller. The message names the argument, what was expected and what was found, in one line.
 
@@ -27,7 +32,7 @@ class InputError(ValueError):
     def __init__(self, message: object) -> None:
         text, half = str(message), _LONGEST // 2
         text = text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+        super().__init__(printable(text))
 
 
 def refuse(problems: Iterable[str]) -> None:

@@ -18,8 +18,8 @@ import pandas as pd
 
 from time2decide.core.digests import array_digest, digest, text_digest
 from time2decide.core.files import validate_input_file, write_text
-from time2decide.core.validation import InputError, describe_value, distinct_keys, expect
-from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem
+from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
+from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem, finite_number
 from time2decide.markets.tables import load_market
 from time2decide.markets.universe import Availability
 
@@ -41,6 +41,9 @@ class Check:
     name: str
     passed: bool | None
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", printable(self.text))  # it may quote the file, which may be anybody's
 
     def __str__(self) -> str:
         word = {True: "ok", False: "FAILED", None: "–"}[self.passed]
@@ -170,6 +173,9 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     data, rows = _check_data(document["data"], assets, table)
     yield data
     yield _check_trades(document, weights, previous, trades)
+    whole = rows is not None and bool(np.isfinite(rows).all())
+    if whole and any((document.get("gaps") or {}).values()):
+        yield Check("gaps", False, "assets are called halted, young or delisted, and the table has no gaps")
     if document.get("problem") is None:
         yield _check_terms(document, None)
         yield Check("feasible", *_simple(weights, previous, document))
@@ -177,17 +183,17 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
         return
     problem = StatedProblem.from_json(document["problem"], assets)
     yield _check_terms(document, problem)
-    if rows is not None and not np.isfinite(rows).all():
+    if rows is not None and not whole:
         yield _check_gaps(document, rows, weights, previous, problem)
     else:
         far = float(np.abs(problem.start - previous).max())
         yield Check("start", far <= _ROUNDED, f"the problem starts from the current weights (to {far:.0e})")
     said = document["optimality"]["prices"]
-    limits = [float(said["limits"][one.name]) for one in problem.constraints.limits]
-    prices = Prices(float(said["turnover"]), float(said["exposure"]), np.array(limits))
+    limits = [finite_number(said["limits"][one.name]) for one in problem.constraints.limits]
+    prices = Prices(finite_number(said["turnover"]), finite_number(said["exposure"]), np.array(limits))
     proof = problem.proof(weights, prices, assets)
     yield _check_feasible(document, problem, weights, assets, proof)
-    yield _check_optimal(document, problem, proof)
+    yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
 
 
 def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> pd.DataFrame:
@@ -205,14 +211,16 @@ def _check_data(data: dict[str, Any], assets: list[str], table: pd.DataFrame) ->
         other = sorted(set(assets) ^ set(map(str, table.columns)))
         found = f"others ({', '.join(other[:5])})" if other else "another order"
         return Check(name, False, f"expected the {len(assets)} assets of the decision, found {found}"), None
-    if not isinstance(count, int) or not 0 < count <= len(table):
-        return Check(name, False, f"expected at least {count} rows, found {len(table)}"), None
+    if type(count) is not int or not 0 < count <= len(table):
+        return Check(name, False, f"expected at least {describe_value(count)} rows, found {len(table)}"), None
     found_data, stated = data_fingerprint(table.iloc[:count]), dict(data)
     for key, meaning in (
         ("last", "last date"),
         ("first", "first date"),
         ("dates_sha256", "dates"),
         ("sha256", "returns"),
+        ("assets", "number of assets"),
+        ("names_sha256", "names"),
     ):
         if found_data[key] != stated.get(key):
             text = f"{describe_value(stated.get(key))} and {found_data[key]!r}"
@@ -225,9 +233,9 @@ def _check_data(data: dict[str, Any], assets: list[str], table: pd.DataFrame) ->
 
 def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.ndarray, trades: np.ndarray) -> Check:
     off = float(np.abs(weights - previous - trades).max())
-    turnover, cost = float(np.abs(trades).sum()), document["cost"]
-    wrong = max(off, abs(turnover - document["turnover"]))
-    charged = abs(turnover * float(document.get("cost_bps", 0.0)) / 1e4 - cost)
+    turnover, cost = float(np.abs(trades).sum()), finite_number(document["cost"])
+    wrong = max(off, abs(turnover - finite_number(document["turnover"])))
+    charged = abs(turnover * finite_number(document["cost_bps"]) / 1e4 - cost)
     text = f"weights − previous to {wrong:.0e}; turnover {turnover:.4f}, cost {1e4 * cost:.2f} bp"
     return Check("trades", max(wrong, charged) <= _ROUNDING, text)
 
@@ -235,10 +243,15 @@ def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.nd
 def _check_terms(document: dict[str, Any], problem: StatedProblem | None) -> Check:
     """Whether date, turnover budget and cost are those of the data and of the problem."""
     date, last = document["date"], document["data"].get("last")
+    budget, cost_bps = finite_number(document["turnover_l1"]), finite_number(document["cost_bps"])
+    if not 0 <= budget <= 2 or cost_bps < 0:
+        return Check(
+            "terms", False, f"a turnover budget of {budget:g}, in [0, 2], and a cost of {cost_bps:g} are stated"
+        )
     pairs = {"date": (date, last)}
     if problem is not None:
-        daily = float(document["cost_bps"]) / 1e4 / float(document.get("days", 1.0))
-        pairs["turnover budget"] = float(document["turnover_l1"]), problem.turnover_l1
+        daily = cost_bps / 1e4 / finite_number(document.get("days", 1.0))
+        pairs["turnover budget"] = budget, problem.turnover_l1
         pairs["cost a period"] = problem.cost if abs(daily - problem.cost) <= _ROUNDING else daily, problem.cost
     for name, (stated, found) in pairs.items():
         if stated != found:
@@ -251,6 +264,8 @@ def _check_gaps(
 ) -> Check:
     """Whether assets were held, kept and sold as the gaps of the table ask for, and are named so."""
     can = Availability.of(rows)
+    if document["data"].get("gaps") != "keep":
+        return Check("gaps", False, "the table has gaps, and the file says that they were refused")
     if document.get("gaps") != can.describe(list(map(str, document["assets"]))):
         return Check("gaps", False, "the assets that are called halted, young or delisted are not those of the table")
     start = can.after_sales(previous)
@@ -288,13 +303,15 @@ def _same(stated: Any, found: Any, tolerance: float) -> bool:
     return bool(stated == found)
 
 
-def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict[str, Any]) -> Check:
+def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict[str, Any], rounding: float) -> Check:
     gap, allowed = proof["optimality"]["gap"], problem.allowed_gap
     if problem.convexity > allowed:
         return Check("optimal", False, "the covariance has a negative eigenvalue: nothing can be proved")
-    for key in ("gap", "utility"):
+    if not rounding <= allowed:
+        return Check("optimal", False, f"numbers so large that rounding ({rounding:.0e}) hides what is to be proved")
+    for key, tolerance in (("gap", allowed), ("utility", allowed), ("relative_gap", OPTIMAL)):
         stated = document["optimality"][key]
-        if not _same(stated, proof["optimality"][key], allowed):
+        if not _same(stated, proof["optimality"][key], tolerance):
             return Check("optimal", False, f"the {key} that is stated is {stated}, found {proof['optimality'][key]}")
     text = f"no feasible portfolio is better by more than {1e4 * gap:.1e} bp a period"
     limit = f"{OPTIMAL:g} of the data's size" if allowed < MOST_GAP else f"{MOST_GAP:g} a period"
@@ -303,14 +320,19 @@ def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict
 
 def _no_problem(document: dict[str, Any]) -> tuple[bool | None, str]:
     """What is said of optimality where no problem is stated: only networks of synthetic markets may state none."""
-    if document["model"].get("architecture") == "MarketPolicy" or "optimality" in document:
+    model = document["model"].get("architecture")
+    if model == "MarketPolicy" or "optimality" in document:
         return False, "expected the problem that the market policy poses, found none"
+    if not isinstance(model, str) or not model:
+        return False, f"expected the architecture of a model that poses no problem, found {describe_value(model)}"
     return None, "the model states no problem: its answer is projected, not optimised"
 
 
 def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any]) -> tuple[bool, str]:
-    """Long-only, fully invested, within the budget: for models that state no problem."""
-    excess = float(np.abs(weights - previous).sum()) - float(document["turnover_l1"])
+    """Long-only, fully invested, within the budget, nothing else: for models that state no problem."""
+    if document["constraints"]:
+        return False, f"{len(document['constraints'])} constraints are stated, and no problem that they belong to"
+    excess = float(np.abs(weights - previous).sum()) - finite_number(document["turnover_l1"])
     off = max(float(-weights.min()), abs(float(weights.sum()) - 1), excess)
     return off <= FEASIBLE, f"non-negative, of sum 1, within the turnover budget (to {max(off, 0.0):.0e})"
 
@@ -318,9 +340,7 @@ def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any])
 def _vector(document: dict[str, Any], name: str, assets: list[str]) -> np.ndarray:
     found = document[name]
     expect(list(found) == assets, name, "a number for each asset in their order", f"{len(found)} others")
-    numbers = np.array([found[asset] for asset in assets], dtype=float)
-    expect(np.isfinite(numbers).all(), name, "finite numbers", "others")
-    return numbers
+    return np.array([finite_number(found[asset]) for asset in assets])
 
 
 def _no_constant(text: str) -> float:

@@ -9,6 +9,8 @@ import numpy as np
 from time2decide.core.validation import expect, validate_positive
 
 _WHOLE = 1e-6  # of a share, that counts as rounding
+_LEAST_PRICE, _LARGEST_PRICE = 1e-6, 1e12
+_LARGEST_VALUE = 1e18
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,14 @@ def whole_shares(
     of trading and is at least what the weights ask for: nothing is bought on credit. An asset without a price (NaN) is
     not traded, and what its sale would bring is not spent.
     """
-    validate_positive("value", value)
-    priced = np.isfinite(prices)
-    fits = prices.shape == weights.shape and bool(priced.any() and (prices[~np.isnan(prices)] > 0).all())
-    expect(fits and not np.isinf(prices).any(), "prices", "a positive price of every asset, or NaN for none", "others")
+    validate_positive("value", value, most=_LARGEST_VALUE)
+    priced = ~np.isnan(prices)
+    fits = prices.shape == weights.shape and bool(priced.any())
+    expect(
+        fits, "prices", "a price of every asset, or NaN for none", f"shape {prices.shape}" if priced.any() else "none"
+    )
+    wrong = prices[priced & ~((prices >= _LEAST_PRICE) & (prices <= _LARGEST_PRICE))]
+    expect(not wrong.size, "prices", f"prices from {_LEAST_PRICE:g} to {_LARGEST_PRICE:g}", f"{wrong[:1].sum():g}")
     stated, prices = prices, np.where(priced, prices, 1.0)
     change = np.where(priced, weights - previous, 0.0) * value / prices
     shares = np.trunc(change + np.copysign(_WHOLE, change))

@@ -63,10 +63,40 @@ class StatedProblem:
     benchmark: np.ndarray | None
     constraints: Constraints
 
+    @property
+    def level(self) -> float:
+        """max μ: what every asset shares does not matter, and its rounding would hide what does."""
+        return float(self.mean.max())
+
     def gradient(self, weights: np.ndarray) -> np.ndarray:
-        """μ − 2λΣ(s − b), (m,)."""
+        """μ − max μ − 2λΣ(s − b), (m,)."""
         active = weights if self.benchmark is None else weights - self.benchmark
-        return np.asarray(self.mean - 2 * self.risk_aversion * self.covariance @ active)
+        return np.asarray(self.mean - self.level - 2 * self.risk_aversion * self.covariance @ active)
+
+    def slope(self, weights: np.ndarray, prices: Prices) -> np.ndarray:
+        """Gradient less the prices of exposure and limits, (m,)."""
+        slope = self.gradient(weights) - (prices.exposure - self.level)
+        for limit, eta in zip(self.constraints.limits, prices.limits, strict=True):
+            slope = slope - eta * limit.coefficients
+        return slope
+
+    def rounding(self, weights: np.ndarray, prices: Prices) -> float:
+        """What rounding can hide in a gap: the size of the terms that cancel in it, times the precision."""
+        s, rules = weights, self.constraints
+        active = s if self.benchmark is None else s - self.benchmark
+        terms = np.abs(self.mean - self.level) + 2 * self.risk_aversion * np.abs(self.covariance) @ np.abs(active)
+        terms, rest = terms + abs(prices.exposure - self.level), self.cost + max(prices.turnover, 0.0)
+        for limit, eta in zip(rules.limits, np.abs(prices.limits), strict=True):
+            factors = np.abs(limit.coefficients)
+            terms, rest = terms + eta * factors, rest + eta * float(factors @ np.abs(s))
+        lower, upper = self._range()
+        reach = np.maximum(np.abs(upper - s), np.abs(lower - s))  # a weight that is pinned cancels nothing
+        return float(np.finfo(float).eps * ((terms * reach).max() + rest))
+
+    def _range(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and largest weights within bounds and turnover budget, (m,) each."""
+        lower, upper = self.constraints.bounds(len(self.start))
+        return np.maximum(lower, self.start - self.turnover_l1), np.minimum(upper, self.start + self.turnover_l1)
 
     def utility(self, weights: np.ndarray) -> float:
         """What is maximised, per period."""
@@ -92,7 +122,9 @@ class StatedProblem:
     def scale(self) -> float:
         """Size of the data (differences of slopes at p, curvature, cost), in which a gap is measured."""
         curvature = 2 * self.risk_aversion * self.covariance.diagonal().max()
-        rate = abs(self.constraints.cash_return - self.gradient(self.start).max()) if self._has_cash else 0.0
+        rate = (
+            abs(self.constraints.cash_return - self.level - self.gradient(self.start).max()) if self._has_cash else 0.0
+        )
         return float(max(np.ptp(self.gradient(self.start)), curvature, self.cost, rate, 1e-300))
 
     @property
@@ -107,13 +139,11 @@ class StatedProblem:
         `convexity` is added, which is 0 for a covariance.
         """
         s, p, rules = weights, self.start, self.constraints
-        theta, nu = max(prices.turnover, 0.0), prices.exposure
-        lower, upper = rules.bounds(len(s))
-        lower, upper = np.maximum(lower, p - self.turnover_l1), np.minimum(upper, p + self.turnover_l1)
-        slope, rest = self.gradient(s) - nu, 0.0
+        theta = max(prices.turnover, 0.0)
+        lower, upper = self._range()
+        slope, rest = self.slope(s, prices), 0.0
         for limit, eta in zip(rules.limits, prices.limits, strict=True):
             value = float(limit.coefficients @ s)
-            slope = slope - eta * limit.coefficients
             rest += (
                 eta * max(limit.high - value, 0.0) if eta > 0 else -eta * max(value - limit.low, 0.0) if eta else 0.0
             )
@@ -121,7 +151,7 @@ class StatedProblem:
         gains = slope * (ends - s) - (self.cost + theta) * (np.abs(ends - p) - np.abs(s - p))
         rest += theta * max(self.turnover_l1 - float(np.abs(s - p).sum()), 0.0)
         if self._has_cash:
-            cash, rate = rules.exposure - float(s.sum()), rules.cash_return - nu
+            cash, rate = rules.exposure - float(s.sum()), rules.cash_return - prices.exposure
             rest += max(rate * (rules.cash[0] - cash), rate * (rules.cash[1] - cash))
         return float(gains.max(axis=0).sum()) + rest + self.convexity
 
@@ -166,9 +196,7 @@ class StatedProblem:
 
     def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:
         """What relaxing the bound of an asset is worth: positive at the upper, negative at the lower end, (m,)."""
-        slope = self.gradient(weights) - prices.exposure
-        for limit, eta in zip(self.constraints.limits, prices.limits, strict=True):
-            slope = slope - eta * limit.coefficients
+        slope = self.slope(weights, prices)
         price, moved = self.cost + max(prices.turnover, 0.0), weights - self.start
         least, most = slope - np.where(moved < 0, -price, price), slope - np.where(moved > 0, price, -price)
         lower, upper = self.constraints.bounds(len(weights))
@@ -200,9 +228,9 @@ class StatedProblem:
                 mean=_vector(found["mean"], m),
                 covariance=_unpack(found["covariance"], m),
                 start=_vector(found["start"], m),
-                risk_aversion=_number(found["risk_aversion"]),
-                turnover_l1=_number(found["turnover_l1"]),
-                cost=_number(found["cost"]),
+                risk_aversion=finite_number(found["risk_aversion"]),
+                turnover_l1=finite_number(found["turnover_l1"]),
+                cost=finite_number(found["cost"]),
                 benchmark=None if found["benchmark"] is None else _vector(found["benchmark"], m),
                 constraints=rules,
             )
@@ -247,8 +275,8 @@ def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constrain
     lower, upper = (
         np.array([_ends(value, value)[i] for value in found[name]]) for i, name in enumerate(("lower", "upper"))
     )
-    least, most = map(_number, found["cash"])
-    numbers = _number(found["exposure"]), (least, most), _number(found["cash_return"])
+    least, most = map(finite_number, found["cash"])
+    numbers = finite_number(found["exposure"]), (least, most), finite_number(found["cash_return"])
     rules = Constraints(lower, upper, *numbers, limits, tuple(assets))
     rules.bounds(m)
     rules.limits_for(m)
@@ -269,20 +297,21 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _number(value: Any) -> float:
+def finite_number(value: Any) -> float:
+    """A number of JSON as it is, neither text nor bool; others raise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
         raise TypeError(f"{value!r:.40} for a number")
     return float(value)
 
 
 def _ends(low: Any, high: Any) -> tuple[float, float]:
-    return -np.inf if low is None else _number(low), np.inf if high is None else _number(high)
+    return -np.inf if low is None else finite_number(low), np.inf if high is None else finite_number(high)
 
 
 def _vector(values: Any, m: int) -> np.ndarray:
     if not isinstance(values, list) or len(values) != m:
         raise TypeError(f"no list of {m} numbers")
-    return np.array([_number(value) for value in values])
+    return np.array([finite_number(value) for value in values])
 
 
 def _unpack(found: Any, m: int) -> np.ndarray:

@@ -361,8 +361,8 @@ def _weight_problems(rows: list[list[str]], name: str, columns: tuple[str, ...])
         if row[0] in seen:
             yield f"{name}: row {number}: expected distinct assets, found {row[0]!r} again"
         seen.add(row[0])
-        if not _is_number(row[1]):
-            yield f"{name}: row {number} ({row[0]}): expected a number, found {row[1]!r}"
+        if not (_is_number(row[1]) and math.isfinite(float(row[1]))):
+            yield f"{name}: row {number} ({row[0]}): expected a finite number, found {row[1]!r}"
 
 
 def _is_number(text: str) -> bool:
