@@ -271,3 +271,10 @@ def test_damaged_content_never_ends_in_a_raw_error(document, table, tmp_path):
         assert found.checks
     with pytest.raises(InputError, match="expected a file, found none"):
         verify_decision(tmp_path / "none.json", table)
+
+
+def test_names_and_dates_are_written_as_they_are_read_again(table, tmp_path):
+    odd = table.set_axis([f" {name}" for name in NAMES], axis=1).set_axis(table.index.strftime("%Y%m%d"))
+    made = Time2Decide.from_pretrained().decision(odd, PREVIOUS.set_axis(odd.columns), 0.4)
+    found = verify_decision(made.save(tmp_path / "d.json"), odd)
+    assert found.passed, str(found)

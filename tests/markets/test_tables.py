@@ -259,3 +259,16 @@ def test_a_number_by_asset_that_is_not_finite_is_named(cell, tmp_path):
     path.write_text(f"asset,weight\nA,1\nB,{cell}\n")
     with pytest.raises(InputError, match=rf"w.csv: row 2 \(B\): expected a finite number, found '{cell}'"):
         read_weights(path)
+
+
+def test_words_are_no_dates_underscores_no_numbers_and_no_price_overflows(tmp_path, table):
+    dates = [*(str(day.date()) for day in DAYS[:-1]), "now"]
+    with pytest.raises(InputError, match="row 30: expected a date like 2024-01-31 in the first column, found 'now'"):
+        load_returns(table.set_axis(dates))
+    prices = (1 + table).cumprod() * 50
+    prices.iloc[-2, 1] = 1e-320
+    with pytest.raises(InputError, match=r"column 'B', row 30 .*: expected a price near the one before"):
+        load_returns(prices, values="prices")
+    (tmp_path / "w.csv").write_text("asset,weight\nA,0_0.4\nB,0.6\n")
+    with pytest.raises(InputError, match=r"expected a number, found '0_0\.4'"):
+        read_weights(tmp_path / "w.csv")

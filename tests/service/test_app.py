@@ -1,6 +1,7 @@
 """The service: decision files over HTTP, limits, our own errors, and the same answers to many clients at once."""
 
 import itertools
+import json
 import os
 import sys
 import threading
@@ -206,3 +207,20 @@ def test_requests_made_from_the_description_get_our_own_errors(client, examples)
             assert set(answer.json()) == {"detail"}
 
     check()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"assets": ["\ud800", "B", "C", "D"]},
+        {"previous": {"\ud800": 1.0}},
+        {"constraints": {"groups": {"\ud800": {"assets": ["A"], "upper": 0.5}}}},
+        {"constraints": {"cash": {"most": 0.5, "return": 1e308}}},
+        {"constraints": {"weights": {"exposure": 1e308}}},
+        {"dates": [str(day.date()) for day in pd.date_range("2024-01-01", periods=119)] + ["now"]},
+    ],
+)
+def test_what_no_answer_can_hold_is_refused(client, change):
+    answer = client.post("/decide", content=json.dumps(request_of(**change)))
+    assert answer.status_code == 422, answer.text
+    assert "expected" in answer.json()["detail"] or "valid" in answer.json()["detail"]

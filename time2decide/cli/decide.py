@@ -90,7 +90,7 @@ def decide(
 
     Example: time2decide decide prices.csv --turnover 0.5 --previous held.csv --value 1e6 --out decision.json
     """
-    _validate_files(file, out, figure)
+    _validate_files((file, previous, constraints, benchmark, price_file), out, figure)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
     if cost is not None:
@@ -147,14 +147,15 @@ def decide(
         typer.echo(f"written: {written}")
 
 
-def _validate_files(file: str, out: Path | None, figure: Path | None) -> None:
-    """Raise unless the table is there and the outputs can be written and do not replace it."""
-    validate_source(file)
+def _validate_files(read: tuple[str | Path | None, ...], out: Path | None, figure: Path | None) -> None:
+    """Raise unless the table, the first file that is read, is there and the outputs can be written and replace none."""
+    validate_source(str(read[0]))
+    inputs = [Path(one).resolve() for one in read if one is not None]
     for name, path, kinds in (("out", out, (".csv", ".json")), ("figure", figure, (".png", ".svg"))):
         if path is not None:
             fits = path.suffix.lower() in kinds and path.parent.is_dir()
             expect(fits, name, f"a name ending in {' or '.join(kinds)} in an existing folder", path)
-            expect(path.resolve() != Path(file).resolve(), name, "another file than the one that is read", path)
+            expect(path.resolve() not in inputs, name, "another file than those that are read", path)
             validate_output_file(name, path)
 
 

@@ -202,7 +202,7 @@ class _Reader:
         if not cell:
             return None
         try:
-            value = float(cell)
+            value = np.nan if "_" in cell else float(cell)  # Python itself reads 1_000
         except ValueError:
             value = np.nan
         expect(not np.isnan(value), where, "a number or an empty cell", describe_value(cell))

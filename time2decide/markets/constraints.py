@@ -12,6 +12,7 @@ from time2decide.core.validation import InputError, describe_value, expect, is_t
 from time2decide.markets.validation import reordered
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
+_LARGEST = 1e6  # of a return and an exposure, as of returns everywhere
 _BROKEN = 1e-9  # by which a limit must be exceeded, relative to its largest coefficient, to be called broken
 
 
@@ -99,6 +100,8 @@ class Constraints:
                 object.__setattr__(self, name, _in_order(name, value, self.assets))
         for name in ("exposure", "cash_return"):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
+            size = abs(getattr(self, name))
+            expect(size <= _LARGEST, name, f"a number of at most {_LARGEST:g}", f"{size:g}")
         pair = isinstance(self.cash, (tuple, list, np.ndarray)) and np.shape(self.cash) == (2,)
         expect(pair, "cash", "a pair (least, most)", describe_value(self.cash))
         least, most = (_number("cash", value) for value in self.cash)

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide.core.files import validate_input_file, write_text
-from time2decide.core.validation import InputError, expect, refuse, validate_choice, validate_positive
+from time2decide.core.validation import InputError, expect, is_text, refuse, validate_choice, validate_positive
 from time2decide.markets.validation import looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
@@ -233,6 +233,8 @@ def _frame_problems(frame: pd.DataFrame, columns: list[str], name: str) -> Itera
     for i, column in enumerate(columns):
         if pd.isna(frame.columns[i]) or not column:
             yield f"{name}: column {i + 1}: expected the name of an asset, found none"
+        if not is_text(column):
+            yield f"{name}: column {i + 1}: expected a name that is text, found {column!r}"
         if column in columns[:i]:
             yield f"{name}: column {column!r}: expected distinct names, found it twice"
 
@@ -258,9 +260,10 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
             dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
     except (ValueError, FutureWarning):  # several time zones, as those of summer and winter
         dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
+    words = np.array([not text[:1].isdigit() for text in texts])  # pandas reads "now" and "today" as the time of day
     refuse(
         f"{name}: row {row + 1}: expected a date like 2024-01-31 in the first column, found {texts[row]!r}"
-        for row in np.flatnonzero(dates.isna())
+        for row in np.flatnonzero(words | dates.isna())
     )
     return pd.DatetimeIndex(dates)
 
@@ -320,7 +323,13 @@ def _prices_to_returns(table: pd.DataFrame, name: str) -> pd.DataFrame:
         place = _place(table.index, table.columns[column], row)
         raise InputError(f"{name}: {place}: expected a positive price, found {array[row, column]:g}")
     before = table.ffill().to_numpy()[:-1]  # the last price that was known; only rows with a price have a return
-    return pd.DataFrame(array[1:] / before - 1, index=table.index[1:], columns=table.columns)
+    with np.errstate(over="ignore"):
+        returns = array[1:] / before - 1
+    for row, column in np.argwhere(np.isinf(returns)):
+        place = _place(table.index, table.columns[column], row + 1)
+        found = f"{array[row + 1, column]:g} after {before[row, column]:g}"
+        raise InputError(f"{name}: {place}: expected a price near the one before, found {found}")
+    return pd.DataFrame(returns, index=table.index[1:], columns=table.columns)
 
 
 def _place(index: pd.Index, column: str, row: int) -> str:
@@ -366,11 +375,12 @@ def _weight_problems(rows: list[list[str]], name: str, columns: tuple[str, ...])
 
 
 def _is_number(text: str) -> bool:
+    """Whether a cell is a number as other programs write it: Python itself also reads 1_000."""
     try:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 def write_weights(weights: pd.Series, path: str | Path) -> Path:

@@ -24,7 +24,7 @@ from time2decide.markets.allocation import best_allocations
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.markets.tables import GAPS
+from time2decide.markets.tables import GAPS, load_returns
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_current_weights,
@@ -286,7 +286,8 @@ class Time2Decide:
     ) -> Decision | MarketDecision:
         """`decide` with everything that led to the answer."""
         validate_choice("gaps", gaps, GAPS)
-        array = validate_returns(returns, LEAST_WINDOW, WINDOW, gaps)
+        table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
+        array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
         if constraints is None:
             previous = validate_weights(previous_weights, array.shape[1], names)
@@ -303,8 +304,7 @@ class Time2Decide:
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
-        index = returns.index if isinstance(returns, pd.DataFrame) else None
-        origin = Origin(pd.DataFrame(array, index=index, columns=names), self.policy, self.name, gaps)
+        origin = Origin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)

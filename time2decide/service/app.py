@@ -211,6 +211,7 @@ def _table(request: DecisionRequest, limits: Limits) -> pd.DataFrame:
     index: pd.Index = pd.RangeIndex(rows)
     if request.dates is not None:
         expect(len(request.dates) == rows, "dates", f"{rows}, one for each row", len(request.dates))
+        expect(all(text[:1].isdigit() for text in request.dates), "dates", "ISO dates", "others")  # "now" is none
         try:
             index = pd.DatetimeIndex(pd.to_datetime(request.dates, format="ISO8601"))
         except (ValueError, OverflowError, TypeError):
@@ -280,7 +281,8 @@ def _answer_errors(app: FastAPI) -> None:
     async def bad_request(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-        return JSONResponse({"detail": f"{place}: {' '.join(str(first['msg']).split())}"[:500]}, 422)
+        text = InputError(f"{place}: {' '.join(str(first['msg']).split())}"[:500])  # which can be printed
+        return JSONResponse({"detail": str(text)}, 422)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
