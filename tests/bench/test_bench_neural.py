@@ -45,7 +45,7 @@ def test_warm_starts_save_at_least_half_of_the_iterations(method: str) -> None:
 
 
 def test_saved_share_is_nothing_when_the_prediction_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solvers, "predict", lambda qp: (0 * qp.b, 0 * qp.d))
+    monkeypatch.setattr(solvers, "predict_solution", lambda qp: (0 * qp.b, 0 * qp.d))
     row = warm_start_row(random_qp(10, 5, 3, seed=2), "admm", 1e-5)
     assert row["saved_median"] == 0
     assert np.isclose(row["ratio"], 1)
