@@ -106,7 +106,7 @@ WEIGHTS = {
     "unknown asset": ("asset,weight\nA0,0.5\nA1,0.3\nZ,0.2\n", "unknown"),
     "missing asset": ("asset,weight\nA0,0.5\nA1,0.5\n", "without"),
     "an asset twice": ("asset,weight\nA0,0.5\nA0,0.5\nA1,0\nA2,0\n", "again"),
-    "text": ("asset,weight\nA0,half\nA1,0.5\nA2,0\n", "expected a number"),
+    "text": ("asset,weight\nA0,half\nA1,0.5\nA2,0\n", "expected a finite number"),
     "NaN": ("asset,weight\nA0,nan\nA1,0.5\nA2,0.5\n", "finite"),
     "other columns": ("name,share\nA0,1\n", "columns asset,weight"),
     "empty": ("", "an empty file"),
