@@ -455,3 +455,19 @@ def test_a_value_that_is_not_that_of_the_shares_is_refused_unless_the_rest_may_b
     assert facts["orders"]["value"] == 33000
     assert sum(facts["previous"].values()) == pytest.approx(30 / 33)
     assert run(*given, "25000", "--constraints", "cash.toml", cwd=folder).returncode == 2
+
+
+def test_a_backtest_says_its_constraints(run, folder):
+    (folder / "limits.toml").write_text('[weights]\nupper = 0.5\n[groups.x]\nassets = ["A", "B"]\nupper = 0.4\n')
+    asked = ("backtest", "returns.csv", "--returns", "--strategies", "uniform,inverse-volatility", "--out", "b")
+    done = run(*asked, "--constraints", "limits.toml", "--report", "r.html", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    said = "Constraints of limits.toml: bounds of 4 assets, 1 limit on groups and exposures."
+    assert said in " ".join(done.stdout.split())
+    assert said in (folder / "r.html").read_text()
+
+
+def test_bounds_that_bind_are_named(run, folder):
+    (folder / "c.toml").write_text('[assets."D, E"]\nlower = 0.4\nupper = 0.9\n')  # the optimum holds less of it
+    done = run("decide", "returns.csv", "--constraints", "c.toml", "--turnover", "0.4", cwd=folder)
+    assert "binding: 1 bound (D, E at 40.00%)" in done.stdout

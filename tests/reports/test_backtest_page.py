@@ -68,6 +68,24 @@ def test_the_page_holds_the_paths_and_asks_for_nothing(outcome, path):
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', text)
 
 
+def test_the_page_says_whose_portfolio_is_traded_and_under_which_constraints(market, tmp_path):
+    result, summary, own, simulated = market
+    facts = FACTS | {"source": "my.csv", "constraints": "Constraints of limits.toml: 2 limits."}
+    texts = [write_page(result, summary, tmp_path / "p.html", facts, made).read_text() for made in (own, simulated)]
+    assert ["rebalancing of the simulated portfolio after" in text for text in texts] == [False, True]
+    if CHROMIUM is None:
+        return
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((tmp_path / "p.html").as_uri())
+        assert page.inner_text("#trading") == "What to trade from the simulated portfolio of the backtest"
+        assert page.inner_text("#decided").startswith("From the simulated portfolio of the backtest, not yours")
+        assert "Constraints of limits.toml: 2 limits." in page.inner_text("#lead")
+        browser.close()
+
+
 def test_intervals_hold_the_figure_and_repeat(outcome):
     result, summary, _ = outcome
     assert (summary["sharpe_low"] <= summary["sharpe"]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,17 +113,29 @@ def backtest(
     summary = with_intervals(result)
     files = _write(result, summary, out)
     data_kind = f"{values}, {periods:g} a year"
+    applied = "" if constraints is None or limits is None else _applied(constraints.name, limits, table.shape[1])
     if report is not None:
         decision = latest_decision(result, table, limits, reference)
-        files.append(write_report(result, summary, report, source, data_kind, decision))
+        files.append(write_report(result, summary, report, source, data_kind, decision, applied))
     if as_json:
         from time2decide.reports.backtest_page import records
 
         typer.echo(json.dumps(records(summary), allow_nan=False))
         return
-    print_summary(result, summary, f"{source} ({data_kind})")
+    print_summary(result, summary, f"{source} ({data_kind})", applied)
     for written in files:
         typer.echo(f"written: {written}")
+
+
+def _applied(name: str, limits: Constraints, assets: int) -> str:
+    """The constraints of a backtest in words, and how each strategy meets them."""
+    lower, upper = limits.bounds(assets)
+    bounded = int(((lower != 0) | (upper < math.inf)).sum())
+    parts = [f"bounds of {bounded} assets"] if bounded else []
+    parts += [f"{len(limits.limits)} limit{'s'[: len(limits.limits) != 1]} on groups and exposures"]
+    parts += [f"cash from {limits.cash[0]:.0%} to {limits.cash[1]:.0%}"] if any(limits.cash) else []
+    met = "Strategies that do not optimise are projected onto them; the oracle is not bound by them."
+    return f"Constraints of {name}: {', '.join(parts)}. {met}"
 
 
 def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> None:
@@ -175,7 +188,7 @@ def latest_decision(
     last = result.weights(strategy, budget).iloc[-1]
     current = pd.Series(drifted(last.to_numpy(), result.returns[0, -1]), index=last.index)
     real, plain = strategy == "market", constraints is None and benchmark is None
-    return decision_facts(
+    facts = decision_facts(
         table,
         current / current.sum() if constraints is None else current,
         budget,
@@ -189,6 +202,8 @@ def latest_decision(
         with_frontier=real,
         gaps="keep" if holes else "refuse",
     )
+    facts["input"]["simulated"] = True
+    return facts
 
 
 def _budgets(text: str) -> list[float]:
@@ -231,7 +246,13 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def write_report(
-    result: Backtest, summary: pd.DataFrame, path: Path, source: str, values: str, decision: dict[str, Any] | None
+    result: Backtest,
+    summary: pd.DataFrame,
+    path: Path,
+    source: str,
+    values: str,
+    decision: dict[str, Any] | None,
+    constraints: str = "",
 ) -> Path:
     """The page of a backtest, with the meaning of its columns and strategies."""
     from time2decide.backtesting.registry import REGISTRY
@@ -239,10 +260,10 @@ def write_report(
 
     known = {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}
     facts = {"source": source, "values": values, "cost_bps": result.cost_bps, "window": result.rollouts[0].window}
-    return write_page(result, summary, path, facts | {"columns": COLUMNS | known}, decision)
+    return write_page(result, summary, path, facts | {"constraints": constraints, "columns": COLUMNS | known}, decision)
 
 
-def print_summary(result: Backtest, summary: pd.DataFrame, data: str) -> None:
+def print_summary(result: Backtest, summary: pd.DataFrame, data: str, constraints: str = "") -> None:
     """The table, the findings, and the meaning of the columns."""
     from rich.markup import escape
     from rich.table import Table
@@ -253,6 +274,7 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str) -> None:
     risk = result.rollouts[0].risk_aversion
     days = f"{str(first)[:10]} to {str(final)[:10]}"
     title = f"{data}: {len(result.assets)} assets, {days}, costs {result.cost_bps:g} bp, λ = {risk:g}"
+    title += f"\n{constraints}" if constraints else ""
     table, columns = Table(title=escape(title)), _columns(result, summary)
     for name in ("strategy", *columns):
         table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")

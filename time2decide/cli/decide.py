@@ -334,11 +334,16 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
 
 
 def _binding(facts: dict[str, Any]) -> str:
-    """The constraints that bind, bounds counted."""
+    """The constraints that bind; bounds counted, the largest weights at one named."""
+    from time2decide.policy.decision_facts import listed
+
     active = [name for name in facts.get("active", []) if name != "cash"]
     bounds = [name for name in active if name.startswith("weight of ")]
     named = [name for name in active if name not in bounds]
-    named += [f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''}"] if bounds else []
+    if bounds:
+        weights = {name: facts["weights"][name] for name in (bound.removeprefix("weight of ") for bound in bounds)}
+        at = [f"{name} at {weights[name]:.2%}" for name in sorted(weights, key=lambda name: -abs(weights[name]))]
+        named.append(f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''} ({listed(at)})")
     return f"; binding: {', '.join(named)}" if named else ""
 
 

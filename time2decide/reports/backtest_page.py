@@ -43,9 +43,10 @@ def write_page(
     summary : DataFrame
         Of `with_intervals`.
     facts : dict
-        `source`, `values`, `cost_bps`, `window`, and `columns`: the meaning of the columns by name.
+        `source`, `values`, `cost_bps`, `window`, and `columns`: the meaning of the columns by name; `constraints`, if
+        any, in words.
     decision : dict, optional
-        Of `decision_facts`: the page then starts with it.
+        Of `decision_facts`: the page then starts with it, and says so if its `input` is `simulated`.
     """
     path = Path(path)
     write_text(path, backtest_page(result, summary, facts, decision))
@@ -59,7 +60,8 @@ def backtest_page(
     data = page_data(result, summary, facts, decision)
     title = f"Walk-forward comparison: {facts['source']}"
     if decision is not None:
-        title = f"{facts['source']}: rebalancing after {decision['input']['last']}, and its record"
+        whose = " of the simulated portfolio" if decision["input"].get("simulated") else ""
+        title = f"{facts['source']}: rebalancing{whose} after {decision['input']['last']}, and its record"
     # "<" inside a script element could end it early.
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {

@@ -189,12 +189,14 @@ function why(asset) {
 function decisionTable() {
   const now = D.decision, assets = Object.keys(now.weights), trades = assets.filter((asset) => traded(now.change[asset]));
   at("latest").hidden = false;
-  at("decided").textContent = !trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
+  const whose = now.input.simulated ? "From the simulated portfolio of the backtest, not yours: for yours use `time2decide decide --previous`. " : "";
+  if (whose) at("trading").textContent = "What to trade from the simulated portfolio of the backtest";
+  at("decided").textContent = whose + (!trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
     `${trades.length} of ${assets.length} assets: ${percent(now.turnover, 2)} turnover, budget ${percent(now.turnover_l1, 0)}` +
     (now.forced_turnover > 5e-5 ? ` beyond ${percent(now.forced_turnover, 2)} forced by delisted assets` : "") +
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
-    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED.");
+    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED."));
   at("gaps").hidden = !now.gap_notes?.length;
   at("gaps").replaceChildren(...(now.gap_notes ?? []).map((text) => make("li", text)));
   const rows = trades.map((asset) => ({
@@ -286,7 +288,7 @@ function drawReasons() {
 function lead() {
   const f = D.facts;
   at("lead").textContent = `${f.assets} assets. Walk-forward over ${f.steps} steps from ${f.first} to ${f.last}: each strategy chose weights from at least ${f.window} steps before it. ` +
-    `Costs ${f.cost_bps} bp of the amount traded; risk aversion λ = ${f.risk_aversion}.`;
+    `Costs ${f.cost_bps} bp of the amount traded; risk aversion λ = ${f.risk_aversion}.` + (f.constraints ? " " + typeset(f.constraints) : "");
   for (const [name, meaning] of Object.entries(D.columns)) at("meanings").append(make("dt", name), make("dd", meaning));
 }
 function chooseBudget(place) {
