@@ -51,6 +51,7 @@ _KEYS = {
 }
 
 
+_BUDGET = "the turnover budget"
 _NAMED = 3  # bounds that are listed one by one
 _Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows over (s, t), their lower and upper limits
 
@@ -225,6 +226,7 @@ def refuse_contradictions(
     rows = _rows(constraints, m, previous, turnover_l1)
     if _can_be_met(rows, lower, upper):
         return
+    least = _least_turnover(rows, lower, upper)
     for name in list(rows):
         fewer = {other: row for other, row in rows.items() if other != name}
         rows = rows if _can_be_met(fewer, lower, upper) else fewer
@@ -234,9 +236,8 @@ def refuse_contradictions(
         named = [f"the {word} bound of {assets[i]} ({bound[i]:g})" for i in needed]
         many = f"the {word} bounds of {len(named)} assets (sum {bound[needed].sum():g})"
         conflicts += named if len(named) <= _NAMED else [many]
-    raise InputError(
-        f"constraints: expected some portfolio that meets them all, found none for {' and '.join(conflicts)}"
-    )
+    found = f"none for {' and '.join(conflicts)}{least}"
+    raise InputError(f"constraints: expected some portfolio that meets them all, found {found}")
 
 
 def _needed_bounds(
@@ -260,7 +261,7 @@ def _rows(constraints: Constraints, m: int, previous: np.ndarray | None, turnove
     total = (constraints.exposure - constraints.cash[1], constraints.exposure - constraints.cash[0])
     invested = f"{total[0]:g}" if total[0] == total[1] else f"{total[0]:g} to {total[1]:g}"
     named = [(f"the sum of weights ({invested})", np.ones(m), *total)]
-    named += [(f"{one.name} ({one.low:g} to {one.high:g})", *one.scaled()[1:]) for one in constraints.limits]
+    named += [(f"{one.name} ({_span(one.low, one.high)})", *one.scaled()[1:]) for one in constraints.limits]
     rows: dict[str, _Row] = {}
     for name, coefficients, low, high in named:
         rows[name] = (np.hstack([coefficients, np.zeros(m)])[None], np.array([low]), np.array([high]))
@@ -268,19 +269,49 @@ def _rows(constraints: Constraints, m: int, previous: np.ndarray | None, turnove
         eye, ones = np.eye(m), np.concatenate([np.zeros(m), np.ones(m)])[None]
         matrix = np.vstack([np.hstack([eye, -eye]), np.hstack([-eye, -eye]), ones])
         most = np.concatenate([previous, -previous, [turnover_l1]])
-        rows[f"the turnover budget ({turnover_l1:g})"] = (matrix, np.full(len(most), -np.inf), most)
+        rows[f"{_BUDGET} ({turnover_l1:g})"] = (matrix, np.full(len(most), -np.inf), most)
     return rows
 
 
-def _can_be_met(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> bool:
-    from scipy.optimize import Bounds, LinearConstraint, milp
+def _span(low: float, high: float) -> str:
+    """The numbers from low to high in words; either may be infinite."""
+    if low == high:
+        return f"{low:g}"
+    if low == -np.inf:
+        return f"at most {high:g}"
+    return f"at least {low:g}" if high == np.inf else f"{low:g} to {high:g}"
 
+
+def _least_turnover(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> str:
+    """The least turnover that meets all rows but the turnover budget, for a message; empty if none does."""
+    budget = next((name for name in rows if name.startswith(_BUDGET)), None)
+    if budget is None:
+        return ""
+    matrix, low, high = rows[budget]
+    rows = {**rows, budget: (matrix, low, np.append(high[:-1], np.inf))}
+    least = _minimum(rows, lower, upper, np.repeat([0.0, 1.0], len(lower)))
+    return (
+        ""
+        if least is None or np.isnan(least)
+        else f"; the least turnover that works is {np.ceil(1e4 * least - 1e-3) / 1e4:g}"
+    )
+
+
+def _can_be_met(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> bool:
     if (lower > upper).any():
         return False
-    if not rows:
-        return True
+    return not rows or _minimum(rows, lower, upper, np.zeros(2 * len(lower))) is not None
+
+
+def _minimum(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray, objective: np.ndarray) -> float | None:
+    """The minimum of a linear objective over s and t; None if no point meets the rows, NaN if it was not found."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     free = np.full(len(lower), np.inf)
     matrix, low, high = (np.concatenate([row[i] for row in rows.values()]) for i in range(3))
     bounds = Bounds(np.concatenate([lower, -free]), np.concatenate([upper, free]))
     limits = LinearConstraint(matrix, low - 1e-9, high + 1e-9)
-    return bool(milp(np.zeros(2 * len(lower)), constraints=limits, bounds=bounds).status != 2)
+    solved = milp(objective, constraints=limits, bounds=bounds)
+    if solved.status == 2:
+        return None
+    return float("nan") if solved.fun is None else float(solved.fun)
