@@ -105,9 +105,9 @@ def describe_decision(
     """`decision_facts` of a decision that `network.decision` has made under these constraints."""
     assert decision.origin is not None
     table = decision.origin.table
-    holes = bool(table.isna().to_numpy().any())
-    expect(not (holes and with_uncertainty), "gaps", "no uncertainty where returns are missing", "uncertainty")
     names = [str(column) for column in table.columns]
+    if with_uncertainty:
+        _validate_complete(table, names)
     facts = _trade(decision, names)
     if decision.solution is not None:
         facts |= _exact(decision)
@@ -137,6 +137,13 @@ def describe_decision(
     trained = {"risk_aversion_trained": list(SEEN_RISKS)}
     facts["input"] |= {"window": decision.window, "history": strategy.history, **trained}
     return facts
+
+
+def _validate_complete(table: pd.DataFrame, names: list[str]) -> None:
+    """Raise if returns are missing: histories are resampled by rows, which gaps would break."""
+    gaps = [name for name, missing in zip(names, table.isna().any(), strict=True) if missing]
+    expected = "returns without gaps (leave out the uncertainty, or the assets with gaps)"
+    expect(not gaps, "uncertainty", expected, f"missing returns of {listed(gaps)}")
 
 
 def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> dict[str, Any]:
