@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 
 from time2decide import Time2Decide, backtest
+from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.portfolio import solve_portfolio
+from time2decide.policy.decision_facts import decision_facts
 from time2decide.policy.market_decision import ForecastRecord, MarketStrategy, Verdict, market_decision
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.simulation.engine import rollout
@@ -70,7 +72,10 @@ def test_dear_trades_are_not_made_and_nothing_predictable_means_no_forecasts(mod
     made = model.decision(returns, None, 1.0, cost_bps=4999.0)
     assert made.turnover == 0
     assert made.verdict.probability < 0.05
-    assert "Nothing to predict" in made.verdict.text
+    about = (
+        "risk and the prior on means (a Sharpe ratio of 0.3 a year for equal weights), not about forecasts: the best"
+    )
+    assert f"Nothing to predict here that pays its cost of 4999 bp, so this is about {about}" in made.verdict.text
     assert np.abs(made.weights - made.without_forecasts).sum() < 0.02
 
 
@@ -80,7 +85,12 @@ def test_the_verdict_names_the_forecast_that_pays():
     verdict = Verdict((weak, strong), 10.0)
     assert verdict.best is strong
     assert "the next 3 days earned 16.0 bp per unit traded so far (95 %: 8.2 to 23.8)" in verdict.text
-    assert "trading costs 10 bp: followed at 40%" in verdict.text
+    assert verdict.text.endswith("trading costs 10 bp: followed at 40%.")
+    led = Verdict((weak, strong), 10.0, 0.3, prior_leads=True)
+    assert (
+        "followed at 40%; the prior on means (a Sharpe ratio of 0.3 a year for equal weights) weighs more." in led.text
+    )
+    assert "so this is about risk only: the best" in Verdict((weak,), 10.0).text
 
 
 def test_the_strategy_carries_its_state_and_equals_decisions_from_scratch(model, returns):
@@ -117,3 +127,11 @@ def test_unpredictable_markets_are_hardly_traded():
 def test_two_assets_and_twenty_rows(model):
     weights = model.decide(0.01 * np.random.default_rng(0).normal(size=(20, 2)))
     assert weights.sum() == pytest.approx(1)
+
+
+def test_uncertainty_is_refused_where_returns_are_missing(returns):
+    table = pd.DataFrame(returns, columns=list("ABCDE"), index=pd.bdate_range("2020-01-01", periods=len(returns)))
+    table.iloc[:300, 1] = np.nan
+    expected = r"uncertainty: expected returns without gaps \(leave out .*\), found missing returns of B$"
+    with pytest.raises(InputError, match=expected):
+        decision_facts(table, gaps="keep")

@@ -62,10 +62,16 @@ class ForecastRecord:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Is there anything to predict here, net of costs?"""
+    """Is there anything to predict here, net of costs?
+
+    prior_sharpe : Sharpe ratio a year of equal weights in the prior on means
+    prior_leads : whether means differ between assets more by the prior than by the forecasts
+    """
 
     records: tuple[ForecastRecord, ...]
     cost_bps: float
+    prior_sharpe: float = 0.0
+    prior_leads: bool = False
 
     @property
     def probability(self) -> float:
@@ -88,10 +94,16 @@ class Verdict:
         days = "the next day" if best.days == 1 else f"the next {best.days} days"
         worth = f"{best.worth_bps:.1f} bp per unit traded so far (95 %: {low:.1f} to {high:.1f})"
         if self.probability < _FOLLOWED:
-            pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk only"
-            return f"{pays}: the best forecast, of {days}, earned {worth}."
+            pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk"
+            about = f" and the {self._prior}, not about forecasts" if self.prior_sharpe else " only"
+            return f"{pays}{about}: the best forecast, of {days}, earned {worth}."
         against = f"trading costs {self.cost_bps:g} bp"
-        return f"Forecasts of {days} earned {worth}, {against}: followed at {best.follow:.0%}."
+        beside = f"; the {self._prior} weighs more" if self.prior_leads else ""
+        return f"Forecasts of {days} earned {worth}, {against}: followed at {best.follow:.0%}{beside}."
+
+    @property
+    def _prior(self) -> str:
+        return f"prior on means (a Sharpe ratio of {self.prior_sharpe:g} a year for equal weights)"
 
 
 @dataclass(frozen=True)
@@ -258,7 +270,7 @@ def market_decision(
         turnover_l1=turnover_l1,
         risk_aversion=risk_aversion,
         cost_bps=cost_bps,
-        verdict=_verdict(tokens, answer, cost_bps),
+        verdict=_verdict(policy, tokens, answer, cost_bps),
         solution=solution,
         start=solution.problem.previous[0],
         constraints=constraints or LONG_ONLY,
@@ -266,7 +278,7 @@ def market_decision(
     )
 
 
-def _verdict(tokens: MarketTokens, answer: MarketOutput, cost_bps: float) -> Verdict:
+def _verdict(policy: MarketPolicy, tokens: MarketTokens, answer: MarketOutput, cost_bps: float) -> Verdict:
     records = tuple(
         ForecastRecord(
             days=days,
@@ -280,4 +292,6 @@ def _verdict(tokens: MarketTokens, answer: MarketOutput, cost_bps: float) -> Ver
         )
         for e, days in enumerate(EXPERTS)
     )
-    return Verdict(records, cost_bps)
+    sharpe = policy.config.equilibrium + policy.config.equal_sharpe
+    leads = bool(answer.prior[0].std() > (answer.mean - answer.prior)[0].std())
+    return Verdict(records, cost_bps, sharpe, prior_leads=leads)
