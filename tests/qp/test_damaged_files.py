@@ -36,6 +36,8 @@ def test_a_small_archive_of_much_is_refused_before_it_is_unpacked(tmp_path, monk
         read_problem(path)
 
 
-def test_numbers_at_the_ends_of_floats_are_judged_without_warnings():
-    big = QP(np.array([[2e300, 0.0], [0.0, 1e-300]]), np.array([-1e300, 1e-300]), lb=np.array([-1e300, -1e300]))
+def test_numbers_at_the_ends_of_what_a_problem_takes_are_judged_without_warnings():
+    big = QP(np.array([[9e149, 0.0], [0.0, 1e-300]]), np.array([-9e149, 1e-300]), lb=np.array([-1e300, -1e300]))
     assert isinstance(solve(big).status, str)
+    with pytest.raises(InputError, match=r"A: expected numbers of at most 1e\+150"):
+        QP(np.array([[2e300]]), np.array([1.0]))
