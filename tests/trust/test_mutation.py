@@ -15,8 +15,7 @@ def test_faults_are_noticed(record):
     alive = [row for row in found if row["outcome"] == "survived"]
     share = 1 - len(alive) / len(found)
     assert len(found) > 0.95 * COUNT
-    assert share >= 0.85, "\n".join(f"{row['place']} {row['key']}: {row['why']}" for row in alive)
-    record(
+    record(  # before the bar is judged: a run that misses it must not leave an older, better figure on the page
         "mutation",
         "{killed} of {count} faults noticed ({percent:.1f} %), {explained} of the others explained as harmless",
         killed=len(found) - len(alive),
@@ -24,3 +23,4 @@ def test_faults_are_noticed(record):
         percent=100 * share,
         explained=sum(row["why"] is not None for row in alive),
     )
+    assert share >= 0.85, "\n".join(f"{row['place']} {row['key']}: {row['why']}" for row in alive)
