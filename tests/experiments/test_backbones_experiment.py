@@ -16,7 +16,7 @@ def test_a_smoke_run_prints_its_table(tmp_path):
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
     text = experiment.tables(rows)[0].text()
-    assert all(name in text for name in (*BACKBONES[1:3], "decision layer, no covariance", "pto", "uniform"))
+    assert all(name in text for name in (*BACKBONES[2:4], "decision layer, no covariance", "pto", "uniform"))
 
 
 def test_errors_are_those_of_the_first_step():

@@ -19,7 +19,7 @@ def test_a_smoke_run_prints_its_table(tmp_path):
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
     text = experiment.tables(rows)[0].text()
-    assert all(name in text for name in ("repaired", "no risk gradient", "pto-timepfn", "uniform"))
+    assert all(name in text for name in ("repaired", "with the risk gradient", "pto-timepfn", "uniform"))
 
 
 def test_a_pair_differs_in_covariance_tokens_alone():

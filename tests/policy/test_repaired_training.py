@@ -1,6 +1,6 @@
 """The repaired model: every switch does something, histories are what they say, training resumes to the bit."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -219,6 +219,19 @@ def test_bundled_models_are_strategies_and_name_their_training():
         _, notes = load_checkpoint(place, {"PaperModel": PaperModel}, PaperModel.BUNDLED)
         assert notes["recipe"]["model"]["covariance"] == (place == "repaired")
         assert notes["steps"] == notes["recipe"]["steps"]
+
+
+def test_the_bundled_models_are_what_the_command_trains():
+    recipe = REPAIRED_PRESETS["cpu"]
+    for place in PAPER_MODELS.values():
+        model, notes = load_checkpoint(place, {"PaperModel": PaperModel}, PaperModel.BUNDLED)
+        readout = replace(recipe.model.readout, temperature=model.config.readout.temperature)  # chosen in training
+        changes = {"covariance": place == "repaired", "readout": readout, "backbone": model.config.backbone}
+        expected = replace(recipe, model=replace(recipe.model, **changes), start=notes["recipe"]["start"])
+        assert model.config == expected.model
+        made = {name: value for name, value in asdict(expected).items() if name != "model"}
+        found = {name: notes["recipe"][name] for name in made}
+        assert {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()} == made
 
 
 def test_a_run_of_another_backbone_is_refused(backbone, tmp_path):

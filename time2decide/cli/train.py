@@ -281,6 +281,9 @@ def paper(
     covariance: Annotated[
         bool, typer.Option(help="Covariance tokens: Time2Decide with them, its SFT twin without.")
     ] = True,
+    gradient_passes: Annotated[
+        int, typer.Option(help="Passes of the read-out over the gradient of risk; 0 made the published rows.")
+    ] = 0,
     return_weight: Annotated[float | None, typer.Option(help="λ_r, weight of the forecasts in the loss.")] = None,
     steps: Steps = None,
     seed: Seed = None,
@@ -299,7 +302,8 @@ def paper(
     from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter, train_repaired
 
     config = _recipe(REPAIRED_PRESETS, preset, steps=steps, seed=seed, return_weight=return_weight)
-    config = replace(config, model=replace(config.model, covariance=covariance))
+    readout = replace(config.model.readout, gradient_passes=gradient_passes)
+    config = replace(config, model=replace(config.model, covariance=covariance, readout=readout))
     started = load_backbone(backbone) if ":" in backbone else TimePFN.from_pretrained(backbone)
     work: Any = train_repaired if isinstance(started, TimePFN) else train_adapter
     _train(partial(work, config, started, out), out, threads, preset=preset, backbone=backbone)

@@ -28,7 +28,7 @@ from time2decide.policy.paper_model import PaperModelStrategy
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter
 from time2decide.simulation.engine import Strategy
 
-BACKBONES = ("timepfn:small", "kernel-bank:", "tiny-chronos-bolt", "tiny-chronos-2")
+BACKBONES = ("timepfn:small", "timepfn:medium", "kernel-bank:", "tiny-chronos-bolt", "tiny-chronos-2")
 _PTO, _DECIDES, _SFT = "pto", "decision layer", "decision layer, no covariance"
 _BUDGETS = (0.5, 1.0, 2.0)
 
@@ -37,7 +37,7 @@ def tasks(preset: str) -> list[Config]:
     """One task per backbone."""
     if preset == "smoke":
         sizes: Config = {"series": 2, "steps": 4, "length": 128, "adapter_steps": 3, "chronos_steps": 3}
-        return [{"backbone": name, "recipe": "smoke", "seed": 0, **sizes} for name in BACKBONES[1:3]]
+        return [{"backbone": name, "recipe": "smoke", "seed": 0, **sizes} for name in BACKBONES[2:4]]
     sizes = {"series": 10, "steps": 300, "length": 1024, "adapter_steps": 600, "chronos_steps": 1_500}
     if preset == "paper":
         sizes |= {"series": 30, "steps": 928, "adapter_steps": 5_000, "chronos_steps": 20_000}
