@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,13 @@ def constraints(folder: Path) -> Case:
     return case
 
 
+def _forget(folder: Path) -> None:
+    """Remove what earlier runs of the portfolio left."""
+    for name in ("journal.jsonl", "state.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "decisions", ignore_errors=True)
+
+
 def portfolio(folder: Path) -> Case:
     _table().to_csv(folder / "returns.csv")
     (folder / "limits.toml").write_text(LIMITS)
@@ -194,8 +202,7 @@ def portfolio(folder: Path) -> Case:
         (folder / "portfolio.toml").write_bytes(damaged_bytes(rng, PORTFOLIO.encode()))
         config = read_portfolio(folder / "portfolio.toml")
         if rng.random() < 0.3 and {config.journal, config.state} == {"journal.jsonl", "state.safetensors"}:
-            for name in ("journal.jsonl", "state.safetensors"):
-                (folder / name).unlink(missing_ok=True)
+            _forget(folder)
             run_portfolio(config)
 
     return case
@@ -347,8 +354,7 @@ def journal(folder: Path) -> Case:
     """The journal and the state of a portfolio, as `run` and `backtest --journal` read them."""
     for name, text in (("portfolio.toml", PORTFOLIO), ("limits.toml", LIMITS), ("bounds.csv", BOUNDS)):
         (folder / name).write_text(text)
-    for name in ("journal.jsonl", "state.safetensors"):
-        (folder / name).unlink(missing_ok=True)
+    _forget(folder)
     for rows in (78, 79, 80):
         _table(80)[:rows].to_csv(folder / "returns.csv")
         run_portfolio(read_portfolio(folder / "portfolio.toml"))
@@ -371,9 +377,13 @@ def journal(folder: Path) -> Case:
             tensors[name] = rng.choice([*odd, one.double() * float("nan"), one.int()]).contiguous()
         save_tensors(kept, tensors, facts if isinstance(facts, dict) else {"facts": facts})
 
+    written = set((folder / "decisions").iterdir())
+
     def case(rng: random.Random) -> None:
         path.write_bytes(sound)
         kept.write_bytes(state)
+        for later in set((folder / "decisions").iterdir()) - written:  # a decision that this journal does not have
+            later.unlink()
         trusted = rng.random() < 0.3
         if trusted:
             damage_state(rng)
