@@ -65,7 +65,7 @@ def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
 
     def layer(state: State) -> State:
         tokens, t = state
-        weight, grown = next_momentum(t, cap)
+        weight, grown = _next_momentum(t, cap)
         x, previous = tokens[:, -2:-1, :n], tokens[:, -1:, :n]
         y = torch.addcmul(x, weight, x - previous)
         tokens = model(tokens, step, weight.flatten())
@@ -73,7 +73,7 @@ def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
         if theta is not None:
             tokens = tokens.clone()
             tokens[:, -2:-1, :n] = model.ffn(tokens[:, -2:-1, :n], theta)
-        return tokens, restarted(grown, y, tokens[:, -2:-1, :n], x)
+        return tokens, _restarted(grown, y, tokens[:, -2:-1, :n], x)
 
     return Algorithm(
         start=lambda x, dual: (model.tokens(qp, x), torch.ones_like(cap)),
@@ -89,13 +89,13 @@ def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
 
     def layer(state: State) -> State:
         x, previous, t = state
-        weight, grown = next_momentum(t, cap)
+        weight, grown = _next_momentum(t, cap)
         y = torch.addcmul(x, weight, x - previous)
         new = torch.baddbmm(c, y, M)
         theta = _threshold(qp, step, new)
         if theta is not None:
             new = soft_threshold(new, theta)
-        return new, x, restarted(grown, y, new, x)
+        return new, x, _restarted(grown, y, new, x)
 
     return Algorithm(
         start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1), torch.ones_like(cap)),
@@ -104,13 +104,13 @@ def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     )
 
 
-def next_momentum(t: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+def _next_momentum(t: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
     """β of this layer and t of the next, both (batch, 1, 1)."""
     grown = (1 + (1 + 4 * t * t).sqrt()) / 2
     return torch.minimum((t - 1) / grown, cap), grown
 
 
-def restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
+def _restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """t, set back to 1 where the momentum points uphill."""
     uphill = ((y - new) * (new - old)).sum(-1, keepdim=True) > 0
     return torch.where(uphill, torch.ones_like(t), t)

@@ -45,30 +45,30 @@ class Method:
 
 def _gradient_arguments(limit: float) -> Callable[[QP, dict[str, Any]], tuple[Any, ...]]:
     def arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-        return (primal_step(qp, options.get("step_size"), spectrum(qp), limit=limit),)
+        return (_primal_step(qp, options.get("step_size"), _spectrum(qp), limit=limit),)
 
     return arguments
 
 
 def _primal_dual_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spec = spectrum(qp)
-    step = primal_step(qp, options.get("step_size"), spec, limit=2)
-    return step, dual_step(qp, options.get("dual_step"), step, spec)
+    spec = _spectrum(qp)
+    step = _primal_step(qp, options.get("step_size"), spec, limit=2)
+    return step, _dual_step(qp, options.get("dual_step"), step, spec)
 
 
 def _momentum_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spec = spectrum(qp)
-    step = primal_step(qp, options.get("step_size"), spec, limit=1)
-    return step, momentum(step, spec)
+    spec = _spectrum(qp)
+    step = _primal_step(qp, options.get("step_size"), spec, limit=1)
+    return step, _momentum(step, spec)
 
 
 def _splitting_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spectrum(qp)  # checks that A is positive definite
+    _spectrum(qp)  # checks that A is positive definite
     return (admm.split(qp, **options),)
 
 
 def _inverse_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spec = spectrum(qp)
+    spec = _spectrum(qp)
     return (2 / (spec.largest + spec.smallest),)
 
 
@@ -134,7 +134,7 @@ def is_definite(qp: QP) -> Tensor:
     return values[:, 0] > values[:, -1] * 10 * torch.finfo(values.dtype).eps
 
 
-def spectrum(qp: QP) -> Spectrum:
+def _spectrum(qp: QP) -> Spectrum:
     """Compute the spectrum that step sizes depend on; A must be positive definite, as the paper assumes."""
     values = torch.linalg.eigvalsh(qp.A)
     smallest, largest = values[:, 0], values[:, -1]
@@ -149,7 +149,7 @@ def spectrum(qp: QP) -> Spectrum:
     return Spectrum(largest, smallest, norm)
 
 
-def primal_step(qp: QP, chosen: ArrayLike, spec: Spectrum, *, limit: float) -> Tensor:
+def _primal_step(qp: QP, chosen: ArrayLike, spec: Spectrum, *, limit: float) -> Tensor:
     """γ (batch,): 1/L by default; chosen ones must satisfy 0 < γ < 2/L (limit 2) or 0 < γ ≤ 1/L (limit 1)."""
     if chosen is None:
         return 1 / spec.largest
@@ -167,7 +167,7 @@ def primal_step(qp: QP, chosen: ArrayLike, spec: Spectrum, *, limit: float) -> T
     return step
 
 
-def dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor:
+def _dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor:
     """η (batch,): 0.9 of the largest safe value by default; chosen ones must satisfy both conditions."""
     gap = step * spec.constraint_norm.square()
     bound = torch.clamp(4 - 2 * step * spec.largest, max=1.0)  # on ηγ‖C‖²
@@ -186,7 +186,7 @@ def dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor
     return eta
 
 
-def momentum(step: Tensor, spec: Spectrum) -> Tensor:
+def _momentum(step: Tensor, spec: Spectrum) -> Tensor:
     """β = (1 − √(γμ)) / (1 + √(γμ)), the constant momentum for a strongly convex objective, (batch,)."""
     root = (step * spec.smallest).sqrt()
     return (1 - root) / (1 + root)

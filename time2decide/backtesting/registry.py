@@ -66,28 +66,28 @@ class Entry:
 
 
 @cache
-def shared_features() -> CachedFeatures:
+def _shared_features() -> CachedFeatures:
     """One cache for all networks of this process: they read the same windows."""
     return CachedFeatures()
 
 
 def network(checkpoint: str, history: str, name: str) -> PolicyStrategy:
     """A network of a bundled name or a folder as a strategy."""
-    return PolicyStrategy(load_policy(checkpoint)[0], history, name, shared_features())
+    return PolicyStrategy(load_policy(checkpoint)[0], history, name, _shared_features())
 
 
 def _network_forecast() -> NetworkForecast:
-    return NetworkForecast(load_policy("decide")[0], shared_features())
+    return NetworkForecast(load_policy("decide")[0], _shared_features())
 
 
-def market(follow: bool = True, name: str = "market") -> MarketStrategy:
+def _market(follow: bool = True, name: str = "market") -> MarketStrategy:
     """The bundled market policy as a strategy."""
     return MarketStrategy(MarketPolicy.from_pretrained(), name, follow)
 
 
 REGISTRY: dict[str, Entry] = {
-    "market": Entry(market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
-    "market-risk": Entry(lambda: market(False, "market-risk"), "the market policy without forecasts: risk alone"),
+    "market": Entry(_market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
+    "market-risk": Entry(lambda: _market(False, "market-risk"), "the market policy without forecasts: risk alone"),
     **{
         name: Entry(partial(network, checkpoint, history, name), text)
         for name, (checkpoint, history, text) in _NETWORKS.items()
@@ -172,7 +172,7 @@ def _of_folder(name: str) -> Strategy:
     if isinstance(model, MarketPolicy):
         return MarketStrategy(model, name)
     if isinstance(model, Policy):
-        return PolicyStrategy(model, default_history(model, notes), name, shared_features())
+        return PolicyStrategy(model, default_history(model, notes), name, _shared_features())
     return PaperModelStrategy((model if isinstance(model, PaperModel) else load_backbone_model(name),), name)
 
 

@@ -68,7 +68,7 @@ class Refitted:
         return np.where(self._there[..., None], observation.previous, self._target)
 
 
-def by_estimator(estimator: Any) -> Fit:
+def _by_estimator(estimator: Any) -> Fit:
     """The weights of an skfolio optimiser, cut off at 0; one that optimises (MeanRisk) gets the constraints."""
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
@@ -112,7 +112,7 @@ def inverse_volatility() -> Refitted:
 
 def minimum_variance() -> Refitted:
     """The long-only portfolio of least variance under the Ledoit–Wolf covariance."""
-    return Refitted(by_estimator(_skfolio().MeanRisk(prior_estimator=_shrunk_prior())), "minimum-variance")
+    return Refitted(_by_estimator(_skfolio().MeanRisk(prior_estimator=_shrunk_prior())), "minimum-variance")
 
 
 def mean_variance_shrunk() -> Refitted:
@@ -123,17 +123,17 @@ def mean_variance_shrunk() -> Refitted:
         prior_estimator=_shrunk_prior(),
         fallback=skfolio.MeanRisk(prior_estimator=_shrunk_prior()),
     )
-    return Refitted(by_estimator(best), "mean-variance-shrunk")
+    return Refitted(_by_estimator(best), "mean-variance-shrunk")
 
 
 def hierarchical() -> Refitted:
     """Hierarchical risk parity: risk is split along a tree of correlated groups (López de Prado 2016)."""
-    return Refitted(by_estimator(_skfolio().HierarchicalRiskParity()), "hierarchical")
+    return Refitted(_by_estimator(_skfolio().HierarchicalRiskParity()), "hierarchical")
 
 
 def risk_budgeting() -> Refitted:
     """Every asset contributes the same share of the variance, under the Ledoit–Wolf covariance."""
-    return Refitted(by_estimator(_skfolio().RiskBudgeting(prior_estimator=_shrunk_prior())), "risk-budgeting")
+    return Refitted(_by_estimator(_skfolio().RiskBudgeting(prior_estimator=_shrunk_prior())), "risk-budgeting")
 
 
 def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:

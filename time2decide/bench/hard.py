@@ -186,13 +186,13 @@ def hard_rows(quick: bool = False) -> list[dict[str, Any]]:
     rows = []
     for method in ("exact", "solve_qp", *(name for name in METHODS if name != "exact")):
         problems = len(FAMILIES) * 2 if quick else 20_000 if method == "exact" else 2_000
-        for family, found in count(method, problems).items():
+        for family, found in _count(method, problems).items():
             verdicts = {name: found[name] for name in ("right", "wrong", "open")}
             rows.append({"method": method, "family": family, **verdicts})
     return rows
 
 
-def count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]:
+def _count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]:
     """Verdicts by family over `problems` drawn in turn; a family that the method does not take is left out.
 
     A method of `solve`, or ``solve_qp`` for the interface of qpsolvers. One problem in twenty is part of a mixed batch.

@@ -167,7 +167,7 @@ def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
     ours: dict[int, list[float]] = {batch: [] for batch in batches}
     for i in range(checked):
         others["daqp"].append(timed(by_daqp, lift(Arrays.of(lifted[i]), 0))[0])
-        others["slsqp"].append(timed(by_slsqp, y[i], previous[i], gamma[i])[0])
+        others["slsqp"].append(timed(_by_slsqp, y[i], previous[i], gamma[i])[0])
         for batch, times in ours.items():
             data = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]
             times += [timed(project_portfolio, *data)[0] / batch for _ in range(5)]
@@ -199,7 +199,7 @@ def _lifted(y: np.ndarray, previous: np.ndarray, gamma: np.ndarray) -> QP:
     return QP(np.eye(m), previous - y, C, d, l1_radius=gamma)
 
 
-def by_slsqp(y: np.ndarray, previous: np.ndarray, gamma: float) -> np.ndarray:
+def _by_slsqp(y: np.ndarray, previous: np.ndarray, gamma: float) -> np.ndarray:
     """The nearest feasible weights by SLSQP, the route of the paper."""
     ones = np.ones(len(y))
     constraints = [
@@ -240,7 +240,7 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
     def paper() -> np.ndarray:
         raw = ours.decide(past)
         pairs = zip(raw.reshape(-1, raw.shape[-1]), past.previous.reshape(-1, raw.shape[-1]), strict=True)
-        return np.stack([by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
+        return np.stack([_by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
 
     repaired = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), "paper-repaired")
     pto_timepfn = backbone_pto(TimePFN.from_pretrained(), returns_scale=100.0)
@@ -273,7 +273,7 @@ def lmc_rows(quick: bool = False) -> list[dict[str, Any]]:
     lmc_kernels(config.length)  # made once per process
     calls: dict[str, Callable[[], object]] = {
         "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],
-        "sklearn": lambda: [sklearn_series(config, 0, i) for i in range(each)],
+        "sklearn": lambda: [_sklearn_series(config, 0, i) for i in range(each)],
     }
     with one_thread():
         times = interleaved(calls, rounds=1 if quick else 3)
@@ -291,7 +291,7 @@ def lmc_rows(quick: bool = False) -> list[dict[str, Any]]:
     ]
 
 
-def sklearn_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
+def _sklearn_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
     """The same distribution by composed scikit-learn kernels and `GaussianProcessRegressor.sample_y`."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process import kernels as k

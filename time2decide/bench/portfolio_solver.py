@@ -363,13 +363,13 @@ def check(problem: dict[str, Any]) -> dict[str, float]:
     difference = float(ours.problem.utility(theirs[None])[0] - charged - ours.utility)
     return {
         "violation": max(violation, 0.0),
-        "gap": independent_gap(problem, ours),
-        "utility_error": max(difference, 0.0) / data_size(problem),
-        "behind_us": max(-difference, 0.0) / data_size(problem),
+        "gap": _independent_gap(problem, ours),
+        "utility_error": max(difference, 0.0) / _data_size(problem),
+        "behind_us": max(-difference, 0.0) / _data_size(problem),
     }
 
 
-def data_size(problem: dict[str, Any]) -> float:
+def _data_size(problem: dict[str, Any]) -> float:
     """The scale of gaps and utilities: range of means, curvature, costs."""
     curvature = 2 * problem["risk_aversion"] * float(problem["covariance"].diagonal().max())
     size = max(float(np.ptp(problem["mean"])), curvature, float(np.max(problem["cost"])), 1e-300)
@@ -378,7 +378,7 @@ def data_size(problem: dict[str, Any]) -> float:
     return max(size, float(np.abs(problem["mean"] - constraints.cash_return).max())) if flexible else size
 
 
-def independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> float:
+def _independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> float:
     """The bound of weak duality from the data, the weights and the two prices alone.
 
     Every ν gives a bound. Where means are large beside their differences the price itself has lost digits, so the
@@ -403,7 +403,7 @@ def independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> flo
 
     traded = np.flatnonzero(s != p)[:_SLOPES]
     others = (slope - np.sign(s - p) * price)[traded]
-    return min(bound(nu) for nu in (float(solution.budget_price) - level, *others)) / data_size(problem)
+    return min(bound(nu) for nu in (float(solution.budget_price) - level, *others)) / _data_size(problem)
 
 
 def frontier_error(problem: dict[str, Any]) -> float:
@@ -416,4 +416,4 @@ def frontier_error(problem: dict[str, Any]) -> float:
     budgets = np.linspace(frontier.turnover[0] + 1e-12, 2.0, 50)
     apart = solve_portfolio(*data, turnover_l1=budgets, **options)
     ours = apart.problem.utility(frontier.at(budgets))
-    return float(np.abs(ours - apart.utility).max() / data_size(problem))
+    return float(np.abs(ours - apart.utility).max() / _data_size(problem))

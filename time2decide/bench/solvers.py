@@ -152,7 +152,7 @@ def neural_rows(quick: bool = False) -> list[dict[str, Any]]:
     """Speed and accuracy of five solvers, then iterations cold and warm of three first-order ones."""
     batch, rounds, counted = (128, 1, 16) if quick else (4096, 5, 256)
     with one_thread(), torch.no_grad():
-        speed = [row for n, m in NEURAL_SIZES for row in speed_rows(random_qp(batch, n, m, seed=SEED), rounds)]
+        speed = [row for n, m in NEURAL_SIZES for row in _speed_rows(random_qp(batch, n, m, seed=SEED), rounds)]
         warm = [
             warm_start_row(random_qp(counted, n, m, seed=SEED + 1), method, tol)
             for n, m in (NEURAL_SIZES[:1] if quick else NEURAL_SIZES)
@@ -163,7 +163,7 @@ def neural_rows(quick: bool = False) -> list[dict[str, Any]]:
     return [{key: row.get(key) for key in keys} for row in speed + warm]
 
 
-def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
+def _speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
     """One row per solver; `ratio` is its time over that of the exact solver."""
     calls: dict[str, Callable[[], Any]] = {
         "exact": lambda: _answer(solve_exact(qp, workers=1)),

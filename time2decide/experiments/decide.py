@@ -32,14 +32,14 @@ _KINDS = {"clean": (0.0, 0.0), "noisy": (0.004, 0.012)}  # noise levels that cou
 _BUDGETS = {"γ < 0.9": (0.0, 0.9), "0.9 ≤ γ < 1.4": (0.9, 1.4), "1.4 ≤ γ": (1.4, 2.1)}
 
 
-def seeds_tasks(preset: str) -> list[Config]:
+def _seeds_tasks(preset: str) -> list[Config]:
     """The bundled network, and one of another seed."""
     sizes = {"evaluation": 2, "length": 128} if preset == "smoke" else {"evaluation": 30, "length": 1024}
     common = {"recipe": preset, "seed": 0, **sizes}
     return [common | {"trained": "bundled", "network": fingerprint("decide")}, common | {"trained": "seed 1"}]
 
 
-def run_seeds(config: Config) -> list[Row]:
+def _run_seeds(config: Config) -> list[Row]:
     """Train if need be, then score on both markets with both histories."""
     torch.set_num_threads(1)
     bundled = config["trained"] == "bundled"
@@ -59,7 +59,7 @@ def _train(recipe: PolicyTraining) -> Policy:
         return train_policy(recipe, folder)
 
 
-def seeds_tables(rows: list[Row]) -> list[Table]:
+def _seeds_tables(rows: list[Row]) -> list[Table]:
     """MSE × 1e4 of both networks, and their difference in standard errors of the mean over series."""
     cells = []
     for (market, strategy), chosen in sorted(grouped(rows, "market", "strategy").items()):
@@ -76,7 +76,7 @@ def seeds_tables(rows: list[Row]) -> list[Table]:
     return [Table("MSE × 1e4", ["market, strategy, training", *(f"γ={g:g}" for g in BUDGETS)], cells)]
 
 
-def ablation_tasks(preset: str) -> list[Config]:
+def _ablation_tasks(preset: str) -> list[Config]:
     """Five views of the covariance with λ_r = 0.1, and the other weights with the full view."""
     steps, count = {"smoke": (6, 6), "cpu": (1000, 150), "paper": (5000, 1000)}[preset]
     weight = PRESETS["cpu"].return_weight
@@ -88,7 +88,7 @@ def ablation_tasks(preset: str) -> list[Config]:
     return [{"covariance": c, "return_weight": w, **common} for c, w in pairs]
 
 
-def run_ablation(config: Config) -> list[Row]:
+def _run_ablation(config: Config) -> list[Row]:
     """Train one network and score it on both splits."""
     changes = {key: config[key] for key in ("steps", "return_weight", "seed")}
     model = PolicyConfig(covariance=config["covariance"])
@@ -123,7 +123,7 @@ def _scores(policy: Policy, config: Config, split: str) -> list[Row]:
     return rows
 
 
-def ablation_claims(rows: list[Row]) -> list[Claim]:
+def _ablation_claims(rows: list[Row]) -> list[Claim]:
     """What the paper says of covariance and of the return loss, one case per market and size of the budget."""
     rows = [row for row in rows if row["mse"] is not None]
     usual = PRESETS["cpu"].return_weight
@@ -162,7 +162,7 @@ def _compared(ours: dict[tuple[str, str], float], theirs: dict[tuple[str, str], 
     return [value > 0 for value in less], f"{min(less):.1f} to {max(less):.1f} % less MSE" if less else ""
 
 
-def ablation_tables(rows: list[Row]) -> list[Table]:
+def _ablation_tables(rows: list[Row]) -> list[Table]:
     """Both ablations, MSE × 1e4, on evaluation and on validation episodes."""
     rows = [row for row in rows if row["mse"] is not None]
     places = list(grouped(rows, "market", "budgets"))
@@ -193,18 +193,18 @@ EXPERIMENTS = (
         title="The decision network trained again from another seed",
         paper="none: the paper's tables are of one training",
         presets={"smoke": "20 s", "cpu": "25 min"},
-        tasks=seeds_tasks,
-        run=run_seeds,
-        tables=seeds_tables,
+        tasks=_seeds_tasks,
+        run=_run_seeds,
+        tables=_seeds_tables,
     ),
     Experiment(
         id="decide-ablation",
         title="What the decision network gains from the covariance, and from forecasting",
         paper="Section 5.2 (SFT against Time2Decide) and Appendix H, for our network",
         presets={"smoke": "20 s", "cpu": "25 min", "paper": "3 h"},
-        tasks=ablation_tasks,
-        run=run_ablation,
-        tables=ablation_tables,
-        claims=ablation_claims,
+        tasks=_ablation_tasks,
+        run=_run_ablation,
+        tables=_ablation_tables,
+        claims=_ablation_claims,
     ),
 )

@@ -80,11 +80,11 @@ class Engine:
 def run_tasks(run: Run, tasks: list[Config], engine: Engine) -> Outcomes:
     """Run all tasks and yield each as it finishes, in any order; `run` is a module-level function."""
     if engine.in_this_process:
-        return ((task, attempt(run, task)) for task in tasks)
+        return ((task, _attempt(run, task)) for task in tasks)
     return _on_ray(run, tasks, engine) if engine.name == "ray" else _in_processes(run, tasks, engine.workers)
 
 
-def attempt(run: Run, config: Config) -> Outcome:
+def _attempt(run: Run, config: Config) -> Outcome:
     """Run one task; an exception becomes its error, with the whole traceback."""
     start = time.perf_counter()
     try:
@@ -195,7 +195,7 @@ def _attempt_on_one_thread(run: Run, config: Config) -> Outcome:
     import torch
 
     torch.set_num_threads(1)
-    return attempt(run, config)
+    return _attempt(run, config)
 
 
 def _lost() -> Outcome:

@@ -27,7 +27,7 @@ _HORIZON = 96
 _OTHERS = ("kernel-bank:",)  # backbones that are compared with TimePFN
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per market and seed, and one more for each other backbone."""
     if preset == "smoke":
         shared = {"market": "noisy", "seed": 0, "series": 2, "length": 256, "every": 32}
@@ -39,7 +39,7 @@ def tasks(preset: str) -> list[Config]:
     return cells + [cell | {"backbone": backbone} for backbone in _OTHERS for cell in cells]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Errors of every forecaster over the same windows of the evaluation series."""
     lmc = LMCConfig(length=config["length"])
     returns = synthetic_returns(config["market"], "evaluation", count=config["series"], seed=config["seed"], config=lmc)
@@ -90,7 +90,7 @@ def errors(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str
     }
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market, mean over seeds; the paper has none of these."""
     keys = ("mse_1", "mse_96", "relative_1", "relative_96", "median_1", "median_96")
     note = (
@@ -116,8 +116,8 @@ EXPERIMENTS = (
         title="Forecast errors of the pretrained backbone and of simple forecasters",
         paper="None: the paper takes a published checkpoint and does not report its errors",
         presets={"smoke": "5 s", "cpu": "10 min", "paper": "2 h"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

@@ -88,7 +88,7 @@ _NOTE = (
 )
 
 
-def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
+def _tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
     """One task per market, seed and strategy, with what it depends on: its grid, the weights of its network."""
     if preset == "smoke":
         sizes, seeds, markets = {"evaluation": 2, "validation": 1, "length": 128}, range(1), markets[:1]
@@ -115,14 +115,14 @@ def fingerprint(name: str) -> str:
     return file_fingerprint((PRETRAINED | PaperModel.BUNDLED)[name] / "model.safetensors")
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Tune on validation series if there is something to tune, then score on the evaluation series."""
     label: str = config["strategy"]
     name = LABELS["portfolio-clean"].get(label, label)
     maker = MAKERS[name]
     remembered = Remembered()
     if maker.network in PaperModel.BUNDLED:
-        return run_paper_model(config, maker.make(PaperModel.from_pretrained(maker.network), remembered, None))
+        return _run_paper_model(config, maker.make(PaperModel.from_pretrained(maker.network), remembered, None))
     policy = load_policy(maker.network)[0] if maker.network else None
     series = partial(seen_series, config, remembered=remembered) if maker.network else partial(series_of, config)
     parameters: list[float] | None = None
@@ -134,7 +134,7 @@ def run(config: Config) -> list[Row]:
     return scored(name, strategy, returns, oracle, parameters)
 
 
-def run_paper_model(config: Config, strategy: Strategy) -> list[Row]:
+def _run_paper_model(config: Config, strategy: Strategy) -> list[Row]:
     """Score a model of the paper's architecture, with what it does if it is shown the oracle's history."""
     returns, oracle = series_of(config, "evaluation")
     rows = scored(strategy.name, strategy, returns, oracle)
@@ -386,7 +386,7 @@ def _is(row: Row, strategy: str, budget: float) -> bool:
     return bool(row["strategy"] == strategy and row["turnover_l1"] == budget)
 
 
-def sizes_tasks(preset: str) -> list[Config]:
+def _sizes_tasks(preset: str) -> list[Config]:
     """One task per market and number of assets."""
     sizes = {"evaluation": 2, "length": 112} if preset == "smoke" else {"evaluation": 10, "length": 400}
     assets = (3, 8) if preset == "smoke" else (8, 32)
@@ -398,7 +398,7 @@ def sizes_tasks(preset: str) -> list[Config]:
     ]
 
 
-def run_sizes(config: Config) -> list[Row]:
+def _run_sizes(config: Config) -> list[Row]:
     """Score the bundled network and its baselines on another number of assets."""
     lmc = LMCConfig(channels=config["assets"], length=config["length"])
     returns = synthetic_returns(config["market"], count=config["evaluation"], seed=config["seed"], config=lmc)
@@ -409,7 +409,7 @@ def run_sizes(config: Config) -> list[Row]:
     return [row for name, one in made.items() for row in scored(name, one, returns, oracle, budgets=SIZES_BUDGETS)]
 
 
-def sizes_tables(rows: list[Row]) -> list[Table]:
+def _sizes_tables(rows: list[Row]) -> list[Table]:
     """MSE × 1e4 per number of assets, and how far the network is below PtO."""
     found = []
     for (market, m), chosen in grouped(rows, "market", "assets").items():
@@ -429,8 +429,8 @@ def _experiment(market: str, markets: tuple[str, ...], hours: str) -> Experiment
         title=f"Time2Decide against every baseline on {market} returns",
         paper=f"Table of Section 5.2 ({market})",
         presets={"smoke": "20 s", "cpu": hours, "paper": "1 day"},
-        tasks=partial(tasks, markets),
-        run=run,
+        tasks=partial(_tasks, markets),
+        run=_run,
         tables=tables,
         claims=partial(claims, market=market),
     )
@@ -444,8 +444,8 @@ EXPERIMENTS = (
         title="One network for any number of assets",
         paper="none: the paper's models are for 16 assets",
         presets={"smoke": "10 s", "cpu": "10 min"},
-        tasks=sizes_tasks,
-        run=run_sizes,
-        tables=sizes_tables,
+        tasks=_sizes_tasks,
+        run=_run_sizes,
+        tables=_sizes_tables,
     ),
 )

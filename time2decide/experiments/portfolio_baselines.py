@@ -42,7 +42,7 @@ GRIDS: dict[str, list[float]] = {
 _PAPER_ROWS = {"uniform": "Uniform", "pto-ridge": "Predict-then-Optimize", "averaged-oracle": "Time2Decide"}
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per market and seed."""
     if preset == "smoke":
         return [{"market": "clean", "seed": 0, "evaluation": 2, "validation": 2, "length": 144, "grids": GRIDS}]
@@ -51,7 +51,7 @@ def tasks(preset: str) -> list[Config]:
     return [{"market": market, "seed": seed, **sizes} for market in MARKETS for seed in range(seeds)]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Tune on validation series, then score every strategy on the evaluation series."""
     known, (returns, oracle) = (series_of(config, split) for split in ("validation", "evaluation"))
     rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
@@ -120,7 +120,7 @@ def _rows(result: Rollout, returns: np.ndarray, oracle: np.ndarray, parameter: S
     ]
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """MSE, regret and utility per market: mean ± standard error over seeds, the paper's figure in brackets."""
     note = (
         "Brackets: the paper's Uniform; its PtO with a TimePFN forecast beside pto-ridge; its Time2Decide beside "
@@ -159,8 +159,8 @@ EXPERIMENTS = (
         title="Strategies without training: MSE to the oracle, regret and utility",
         paper="Tables of Section 5.2, rows Uniform and Predict-then-Optimize, and baselines the paper lacks",
         presets={"smoke": "10 s", "cpu": "30 to 45 min", "paper": "4 h"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

@@ -40,7 +40,7 @@ PRETRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per way to pretrain."""
     sizes: Config = {"recipe": "cpu", "steps": 3_000, "evaluation": [30, 200], "length": 1024, "seed": 0}
     if preset == "smoke":
@@ -48,7 +48,7 @@ def tasks(preset: str) -> list[Config]:
     return [{"pretraining": name, **sizes} for name in PRETRAININGS]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Pretrain, then score predict-then-optimise with either scale of returns on every market."""
     recipe = replace(PRESETS[config["recipe"]], steps=config["steps"], seed=config["seed"])
     with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ def run(config: Config) -> list[Row]:
         returns = synthetic_returns(market, **options)[:, : WINDOW + steps]
         oracle = synthetic_oracle(market, **options)[:, :, : WINDOW + steps]
         for scale in (1.0, RETURNS_SCALE):
-            error = one_step_error(TimePFNForecaster(backbone, scale), returns)
+            error = _one_step_error(TimePFNForecaster(backbone, scale), returns)
             found = scored("pto", backbone_pto(backbone, scale), returns, oracle)
             rows += [{"market": market, "returns_scale": scale, "relative_error": error, **row} for row in found]
         if config["pretraining"] == "as here":
@@ -68,7 +68,7 @@ def run(config: Config) -> list[Row]:
     return rows
 
 
-def one_step_error(forecaster: TimePFNForecaster, returns: np.ndarray, every: int = 8) -> float:
+def _one_step_error(forecaster: TimePFNForecaster, returns: np.ndarray, every: int = 8) -> float:
     """Mean squared error of the first step over the mean variance of the windows."""
     squared, variance = [], []
     for t in range(WINDOW, returns.shape[1], every):
@@ -78,7 +78,7 @@ def one_step_error(forecaster: TimePFNForecaster, returns: np.ndarray, every: in
     return float(np.mean(squared) / np.mean(variance))
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market: a line per pretraining and scale, the paper's predict-then-optimise in brackets."""
     first = rows[0]
     note = (
@@ -120,8 +120,8 @@ EXPERIMENTS = (
         title="Predict-then-optimise by how its backbone was pretrained, and by the scale of the returns it is given",
         paper="None: explains why its figure on clean returns is three times ours",
         presets={"smoke": "10 s", "cpu": "20 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

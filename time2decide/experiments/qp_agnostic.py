@@ -64,7 +64,7 @@ def tasks(preset: str) -> list[Config]:
     ]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Predict, certify and compare with the exact answers."""
     kappa = None if config["kappa"] is None else tuple(config["kappa"])
     qp = random_qp(config["count"], config["n"], config["m"], kappa=kappa, seed=config["seed"])
@@ -110,7 +110,7 @@ def checkpoint_hash() -> str:
     return fingerprint(PRETRAINED["qp"] / "model.safetensors", 12)
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """One line per case: R², the paper's best cell, how answers were certified, and the two networks untrained."""
     others = {(row["model"], *_case(row)): row for row in rows}
     cells = []
@@ -189,7 +189,7 @@ EXPERIMENTS = (
         paper="beside the R² grids and the κ table of Section 4",
         presets={"smoke": "5 s", "cpu": "4 min", "paper": "8 min"},
         tasks=tasks,
-        run=run,
-        tables=tables,
+        run=_run,
+        tables=_tables,
     ),
 )

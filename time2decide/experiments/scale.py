@@ -44,7 +44,7 @@ class Assumptions:
     efficiency: float = 0.9  # share of a machine that is busy: the last tasks end at different times
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per kind of work."""
     small = preset == "smoke"
     return [
@@ -53,7 +53,7 @@ def tasks(preset: str) -> list[Config]:
     ]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Processor seconds and operations of a training step, the median over rounds."""
     generator = torch.Generator().manual_seed(config["seed"])
     with one_thread(), torch.random.fork_rng(devices=[]):
@@ -176,8 +176,8 @@ EXPERIMENTS = (
         title="What the paper's full sweep costs, from measured training steps",
         paper="not in the paper: its 336 QP cells and 448 fine-tunings",
         presets={"smoke": "5 s", "cpu": "1 min"},
-        tasks=tasks,
-        run=run,
+        tasks=_tasks,
+        run=_run,
         tables=tables,
     ),
 )

@@ -31,7 +31,7 @@ _SMALL = FineTuning(share=1.0, steps=4, batch=8, episodes=2, decisions=4, check_
 _KEYS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "traded", "regret", "mse")
 
 
-def tasks(preset: str) -> list[Row]:
+def _tasks(preset: str) -> list[Row]:
     """One task: the fine-tunings and all rollouts share the same days."""
     networks = {name: fingerprint(name) for name in ("decide", "decide-utility")}
     common: Row = {"seed": 0, "cost_bps": 10.0, "share": 0.7, "networks": networks}
@@ -62,7 +62,7 @@ class Refitted:
         return self.networks[bisect_right(self.starts, past.step) - 1].decide(past)
 
 
-def run(config: Row) -> list[Row]:
+def _run(config: Row) -> list[Row]:
     """Walk over the last days with every strategy; the fine-tuned network first learns from the days before."""
     torch.set_num_threads(1)
     table = load_returns("sp500")
@@ -98,7 +98,7 @@ def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures
     return Refitted(steps, networks), notes
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """One table per budget, best Sharpe ratio first, and which strategies differ from 1/N beyond the interval."""
     columns = ["strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp"]
     found = []
@@ -138,8 +138,8 @@ EXPERIMENTS = (
         title="Real prices: walk-forward on 20 stocks with costs, as shipped and fine-tuned",
         paper="– (beyond the paper)",
         presets={"smoke": "20 s", "cpu": "12 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

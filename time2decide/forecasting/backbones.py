@@ -178,10 +178,10 @@ def load_backbone(name: str) -> Backbone:
         from time2decide.forecasting.chronos import load_chronos
 
         return load_chronos(place)
-    return load_timesfm(place)
+    return _load_timesfm(place)
 
 
-def load_timesfm(place: str) -> TimesFMBackbone:
+def _load_timesfm(place: str) -> TimesFMBackbone:
     """The backbone of a folder with ``model.safetensors`` or of a name on the hub, in evaluation mode."""
     try:
         package = import_module("timesfm.timesfm_2p5.timesfm_2p5_torch")

@@ -210,8 +210,8 @@ class IteratedEWMA(OnlineCovariance):
     def _estimate(self, assets: np.ndarray) -> np.ndarray:
         correlation = self._pairs.correlation(assets)
         if self.quadratic:
-            correlation = unit_diagonal(qis(correlation, self._pairs.effective_steps()))
-        return _scaled(shrink_to_constant(correlation, self.shrinkage), np.sqrt(self._variance.value()[assets]))
+            correlation = _unit_diagonal(qis(correlation, self._pairs.effective_steps()))
+        return _scaled(_shrink_to_constant(correlation, self.shrinkage), np.sqrt(self._variance.value()[assets]))
 
     def _forget(self, assets: np.ndarray) -> None:
         self._variance.forget(assets)
@@ -406,7 +406,7 @@ def qis(sample: np.ndarray, observations: float) -> np.ndarray:
     return np.asarray((vectors * delta) @ vectors.T)
 
 
-def shrink_to_constant(correlation: np.ndarray, amount: float) -> np.ndarray:
+def _shrink_to_constant(correlation: np.ndarray, amount: float) -> np.ndarray:
     """(1 − a) R + a (ρ̄ 11ᵀ + (1 − ρ̄) I), ρ̄ the mean correlation."""
     m = len(correlation)
     if not amount or m < 2:
@@ -424,11 +424,11 @@ def definite_correlation(correlation: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(correlation)
         raised = np.maximum(values, 2 * _SMALLEST_EIGENVALUE)
-        return unit_diagonal((vectors * raised) @ vectors.T)
+        return _unit_diagonal((vectors * raised) @ vectors.T)
     return correlation
 
 
-def unit_diagonal(covariance: np.ndarray) -> np.ndarray:
+def _unit_diagonal(covariance: np.ndarray) -> np.ndarray:
     """The correlation matrix of a covariance."""
     deviation = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(deviation, deviation)

@@ -152,7 +152,7 @@ def draw(fold: tuple[Term, ...], count: int, rng: np.random.Generator) -> np.nda
         return np.asarray(deviation[:, None] * rng.standard_normal((length, count)))
     rank = kernel.factor.shape[1]
     if count * rank > length:
-        factor = tall_factor(_gram(fold))
+        factor = _tall_factor(_gram(fold))
         return np.asarray(factor @ rng.standard_normal((factor.shape[1], count)))
     inner = draw(fold[:-1], count * rank, rng).reshape(length, count, rank)  # (T, count, rank)
     return np.asarray(np.einsum("tcr,tr->tc", inner, kernel.factor))
@@ -226,7 +226,7 @@ def lmc_kernels(length: int) -> tuple[Kernel, ...]:
     )
 
 
-def tall_factor(gram: np.ndarray) -> np.ndarray:
+def _tall_factor(gram: np.ndarray) -> np.ndarray:
     """F (T, rank) with FFᵀ = gram up to 1e-12 of the largest variance, by Cholesky with pivoting."""
     tolerance = _TOLERANCE * float(gram.diagonal().max())
     from scipy.linalg import lapack
@@ -238,7 +238,7 @@ def tall_factor(gram: np.ndarray) -> np.ndarray:
 
 
 def _from_gram(gram: np.ndarray) -> Kernel:
-    return Kernel(tall_factor(gram), gram.diagonal().copy(), False)
+    return Kernel(_tall_factor(gram), gram.diagonal().copy(), False)
 
 
 def _from_factor(factor: np.ndarray) -> Kernel:

@@ -147,8 +147,8 @@ class EquivariantSolver(PretrainedModel):
             slack = torch.baddbmm(q, scores, dual)
             clipped = torch.baddbmm(q, scores, torch.relu(dual)).clamp(-3, 3)
             token = self.norm(state)
-            classical = signed_log(dual - slack)
-            read = [token, attention @ token, signed_log(dual), signed_log(slack), q, clipped, classical]
+            classical = _signed_log(dual - slack)
+            read = [token, attention @ token, _signed_log(dual), _signed_log(slack), q, clipped, classical]
             update = self.mlp(torch.cat(read, -1))  # (batch, m, width + 1)
             state = state + update[..., :-1]
             logit = 2 * (self.sharpness * classical + update[..., -1:])
@@ -227,7 +227,7 @@ def _refuse_wrong_gradients(A: Tensor, X: Tensor) -> None:
     expect(worst.max().item() <= _INVERSE, "A", what, found)
 
 
-def signed_log(v: Tensor) -> Tensor:
+def _signed_log(v: Tensor) -> Tensor:
     """sign(v)·log(1 + |v|): the identity near 0, and large multipliers are compressed."""
     return torch.sign(v) * torch.log1p(v.abs())
 

@@ -59,7 +59,7 @@ class Transformer(PretrainedModel):
         self.embedding = TokenEmbedding(config.n, config.m, config.d_model)
         self.norm = nn.LayerNorm(config.d_model)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.head = answer_head(config.d_model, config.n)
+        self.head = _answer_head(config.d_model, config.n)
         if generator is not None:
             initialise(self, generator, position_std=config.position_std)
             if config.scaled_init:
@@ -159,7 +159,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) 
     return functional.dropout(torch.softmax(scores, dim=-1), dropout) @ v
 
 
-def answer_head(width: int, n: int) -> nn.Sequential:
+def _answer_head(width: int, n: int) -> nn.Sequential:
     """width → 2·width → width → n with ReLU: the head that reads x̂ from the last token."""
     return nn.Sequential(
         nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, n)
@@ -256,7 +256,7 @@ class LSTM(PretrainedModel):
         width, between = config.d_model, config.dropout if config.layers > 1 else 0.0
         self.embedding = TokenEmbedding(config.n, config.m, width, positions=False)
         self.lstm = nn.LSTM(width, width, config.layers, batch_first=True, dropout=between)
-        self.head = answer_head(width, config.n)
+        self.head = _answer_head(width, config.n)
         if generator is not None:
             initialise(self, generator)
 

@@ -210,7 +210,7 @@ def fine_tune(
         kept={"own": training.own},
         tuned=_TUNED,
     )
-    still = holding(start)
+    still = _holding(start)
     gain = _validate(model, validation, config) - _validate(still, validation, config)
     holds = bool(gain.mean() <= gain.std() / len(gain) ** 0.5)
     if holds:
@@ -300,7 +300,7 @@ def _validate(model: Policy, group: Group, config: FineTuning) -> Tensor:
 
 
 @torch.no_grad()
-def holding(policy: Policy) -> Policy:
+def _holding(policy: Policy) -> Policy:
     """The same network with a read-out that sells nothing."""
     still = copy.deepcopy(policy).eval()
     still.head.weight[1] = 0.0

@@ -188,7 +188,7 @@ class MarketPolicy(PretrainedModel):
         return (self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal) / math.sqrt(_YEAR)
 
 
-def net_evidence(batch: MarketBatch) -> Tensor:
+def _net_evidence(batch: MarketBatch) -> Tensor:
     """Gain of each forecast per unit traded beyond half the cost, in standard errors, (B, E)."""
     net = batch.worth - _COST_SHARE * batch.cost[:, None]
     return (net / batch.worth_error.clamp_min(1e-9)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
@@ -202,7 +202,7 @@ def posterior(batch: MarketBatch) -> Tensor:
     five standard errors counts for each in proportion to its net gain per day: of two that surely pay, the better
     one is followed.
     """
-    evidence = net_evidence(batch).clamp_min(0.0)
+    evidence = _net_evidence(batch).clamp_min(0.0)
     gain = ((batch.worth - _COST_SHARE * batch.cost[:, None]) * batch.pace).clamp_min(0.0)
     beyond = (evidence.max(-1, keepdim=True).values ** 2 - _PROVEN**2).clamp(0.0, _MOST_BEYOND) / 2
     share = gain / gain.max(-1, keepdim=True).values.clamp_min(1e-12)

@@ -200,7 +200,7 @@ def policy_path(
         days = np.arange(first, min(first + _TOGETHER, len(market)))
         one = torch.ones(1)
         with torch.no_grad():
-            answer = pose_days(policy, [(market, days)], risk_aversion * one, cost * one)
+            answer = _pose_days(policy, [(market, days)], risk_aversion * one, cost * one)
         mean, sigma, last = (part.double().numpy() for part in (answer.mean, answer.covariance, answer.days))
         for k, day in enumerate(days):
             terms = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
@@ -239,7 +239,7 @@ def draw_days(
     return drawn
 
 
-def pose_days(
+def _pose_days(
     policy: MarketPolicy, days: Sequence[tuple[TrainingMarket, np.ndarray]], risk: Tensor, cost: Tensor
 ) -> MarketOutput:
     """The network's answer for days of markets of one size; λ and cost belong to markets."""
@@ -257,7 +257,7 @@ def risk_loss(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]], turn
     """
     pairs = [(market, np.array([day, day + APART])) for market, day in days]
     one = torch.ones(len(days))  # Σ does not depend on λ and costs
-    answer = pose_days(policy, pairs, one, one)
+    answer = _pose_days(policy, pairs, one, one)
     sigma = answer.covariance.double()
     realised = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
     level = torch.tensor([market.level for market, _ in pairs]).double().repeat_interleave(2)

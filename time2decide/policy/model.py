@@ -77,7 +77,7 @@ class PolicyStrategy:
         n, k = history.shape[:2]
         return PolicyInput(
             self.features_of(observation.returns)[torch.arange(n).repeat_interleave(k)],
-            latest(history.reshape(n * k, *history.shape[2:])),
+            _latest(history.reshape(n * k, *history.shape[2:])),
             torch.full((n * k,), float(self.wants_hindsight)),
             torch.from_numpy(np.tile(np.minimum(observation.turnover_l1, 2.0), n)).float(),
             torch.full((n * k,), observation.risk_aversion),
@@ -123,7 +123,7 @@ def default_history(policy: Policy, notes: Mapping[str, Any]) -> str:
     return str(notes.get("history", "own" if policy.config.objective == "utility" else "hindsight"))
 
 
-def latest(history: np.ndarray) -> Tensor:
+def _latest(history: np.ndarray) -> Tensor:
     """The last HISTORY allocations of histories (n, window, m), latest first, (n, m, HISTORY)."""
     return torch.from_numpy(np.ascontiguousarray(history[:, : -HISTORY - 1 : -1].swapaxes(1, 2))).float()
 

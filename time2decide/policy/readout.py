@@ -84,7 +84,7 @@ class DecisionReadout(nn.Module):
         self, z: Tensor, returns: Tensor, weights: Tensor, reduced: Tensor, gamma: Tensor, risk: Tensor
     ) -> Tensor:
         """ŝ from scores z in common units, (batch, m)."""
-        features = torch.cat([compare(z, weights), describe(z, returns, weights, gamma, risk), reduced], dim=-1)
+        features = torch.cat([compare(z, weights), _describe(z, returns, weights, gamma, risk), reduced], dim=-1)
         own = self.own(features)  # (batch, m, hidden)
         everyone = own.mean(dim=1, keepdim=True).expand_as(own)
         keep, buy, sharper, more = self.answer(self.mixed(torch.cat([own, everyone], dim=-1))).unbind(-1)
@@ -128,7 +128,7 @@ def compare(z: Tensor, weights: Tensor) -> Tensor:
     return torch.stack(parts, dim=-1)
 
 
-def describe(z: Tensor, returns: Tensor, weights: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
+def _describe(z: Tensor, returns: Tensor, weights: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
     """The asset itself: forecast, last return, mean and standard deviation in units of u, weight; γ and λ."""
     unit = typical_change(returns)
     deviation = returns.std(dim=1, correction=0) / unit

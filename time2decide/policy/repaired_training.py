@@ -264,10 +264,10 @@ def prepare(config: RepairedTraining, backbone: TimePFN, folder: Path) -> Traini
         switches["readout"] = replace(config.model.readout, temperature=temperature)
         model = PaperModel.from_backbone(backbone, seed=config.seed, **switches)
     config = replace(config, model=model.config, start=checksum(backbone.state_dict())[:16])
-    return training_run(config, model, folder)
+    return _training_run(config, model, folder)
 
 
-def training_run(config: RepairedTraining, model: DecisionModel, folder: Path) -> TrainingRun:
+def _training_run(config: RepairedTraining, model: DecisionModel, folder: Path) -> TrainingRun:
     """The training of any decision model by this recipe, at its first step."""
     data = Examples.of(config, "train")
     histories = Histories(config, data.returns.shape[-1])
@@ -304,7 +304,7 @@ def train_adapter(
     model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance)
     readout = replace(readout, temperature=best_temperature(model, Examples.of(config, "validation")))
     model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance, readout=readout)
-    run = training_run(config, model, Path(out_dir))
+    run = _training_run(config, model, Path(out_dir))
     done = run.run(save_every, report)
     made = {"recipe": run.settings["recipe"], "backbone": backbone.name, "steps": done.step}
     model.adapter.save_pretrained(out_dir, made | {"seconds": round(done.seconds)} | (notes or {}))

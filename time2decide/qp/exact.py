@@ -191,7 +191,7 @@ def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point,
         if candidates is None:  # an engine found no answer: is there any?
             failures += 1
             if not asked and (failures > 1 or len(form.g) <= _SMALL):
-                verdict, asked = diagnose(form), True
+                verdict, asked = _diagnose(form), True
             if verdict is not None:
                 return none, verdict
             continue
@@ -204,7 +204,7 @@ def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point,
         if reached <= min(tol, _NEARLY) or (turn >= _ENOUGH and reached <= tol):
             break
     if reached > tol or _hangs_by_rounding(p, best):
-        verdict = verdict if asked else diagnose(form)
+        verdict = verdict if asked else _diagnose(form)
         if verdict is not None:
             return none, verdict
     return best, Status.OPTIMAL if reached <= tol else Status.NOT_CONVERGED
@@ -374,7 +374,7 @@ def _inside(p: Arrays, point: Point) -> Point:
     return point._replace(x=np.clip(point.x, p.lb, p.ub), rows=np.maximum(point.rows, 0), box=box)
 
 
-def diagnose(form: Form) -> str | None:
+def _diagnose(form: Form) -> str | None:
     """Infeasible or unbounded where that can be proved, None otherwise."""
     one = _One(None, form)
     same, units = one.scaled, one.units

@@ -164,7 +164,7 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
 
     @app.post("/decide", summary="The next rebalancing", responses={200: {"model": DecisionFile}, **_PROBLEMS})
     async def decide(request: DecisionRequest) -> JSONResponse:
-        return JSONResponse(await workers.run(lambda: decide_request(request, served, limits)))
+        return JSONResponse(await workers.run(lambda: _decide_request(request, served, limits)))
 
     return app
 
@@ -180,7 +180,7 @@ def _prepare_threads() -> None:
     import_module("time2decide.markets.turnover_kernels")
 
 
-def decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:
+def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:
     """The decision file of a request; an `InputError` names the field."""
     expect(request.model in served, "model", f"one of {', '.join(served)}", repr(request.model)[:60])
     expect(request.gaps in GAPS, "gaps", f"one of {', '.join(GAPS)}", repr(request.gaps)[:60])
