@@ -248,7 +248,7 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     traded = len(_trades(facts))
     if every or traded:
         screen.print(_title(facts, traded), markup=False, soft_wrap=True)
-        screen.print(trade_table(facts, every))
+        screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
     parts = (_verdict_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
@@ -270,7 +270,7 @@ def _trades(facts: dict[str, Any]) -> list[str]:
     return sorted((name for name in change if abs(change[name]) > _TRADED), key=lambda name: -abs(change[name]))
 
 
-def trade_table(facts: dict[str, Any], every: bool = False) -> Table:
+def _trade_table(facts: dict[str, Any], every: bool = False) -> Table:
     """The trades, or every asset: weight now, target, trade, and what was asked for beyond them."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape

@@ -33,7 +33,7 @@ _PTO, _DECIDES, _SFT = "pto", "decision layer", "decision layer, no covariance"
 _BUDGETS = (0.5, 1.0, 2.0)
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per backbone."""
     if preset == "smoke":
         sizes: Config = {"series": 2, "steps": 4, "length": 128, "adapter_steps": 3, "chronos_steps": 3}
@@ -44,7 +44,7 @@ def tasks(preset: str) -> list[Config]:
     return [{"backbone": name, "recipe": "cpu", "seed": 0, **sizes} for name in BACKBONES]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Forecast errors, predict-then-optimise, and the decision layer with and without covariance tokens."""
     with tempfile.TemporaryDirectory() as folder:
         backbone = _make(config, Path(folder) / "backbone")
@@ -92,7 +92,7 @@ def forecast_errors(backbone: Backbone, returns: np.ndarray, every: int = 8) -> 
     return {"forecast_mse": mean(raw), "difference_mse": mean(relative)}
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market: a line per backbone and way to decide."""
     note = (
         f"MSE × 1e4 of the raw output to the oracle, own history; regret × 1e4 per step of the weights held, at γ = "
@@ -124,8 +124,8 @@ EXPERIMENTS = (
         title="One decision layer on several forecasting backbones",
         paper="None: the paper has one backbone",
         presets={"smoke": "20 s", "cpu": "1 h", "paper": "a day"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

@@ -66,7 +66,7 @@ _BUDGETS = (0.5, 1.0, 2.0)
 _REFERENCES = "references"
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per market and arm, and one for the references; the second market has the pairs only."""
     if preset == "smoke":
         shared: Config = {"recipe": "smoke", "steps": 3, "evaluation": [1, 4], "length": 320, "seed": 0}
@@ -94,7 +94,7 @@ def recipe_of(config: Config) -> RepairedTraining:
     return replace(base, model=model, **here, **sizes, **changes)
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Train an arm and score it at every λ, or score the references."""
     backbone = TimePFN.from_pretrained()
     if config["arm"] == _REFERENCES:
@@ -125,7 +125,7 @@ def _data(config: Config, risk: float, budgets: tuple[float, ...]) -> tuple[Any,
     return returns, oracle[:, [BUDGETS.index(budget) for budget in budgets], : WINDOW + steps]
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market and λ: a line per arm; then what covariance tokens bring in each pair of arms."""
     note = (
         "MSE × 1e4 of the raw output to the oracle on its own history, ± standard error over series. shown s*: mean "
@@ -200,7 +200,7 @@ def claims(rows: list[Row]) -> list[Claim]:
 _MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}  # strategy -> bundled checkpoint
 
 
-def risk_tasks(preset: str) -> list[Config]:
+def _risk_tasks(preset: str) -> list[Config]:
     """One task per market, λ and strategy; a checkpoint is named by its weights."""
     risks, markets = list(_RISKS[1:]), ["clean", "noisy", "noisy-matched"]
     sizes: Config = {"evaluation": [30, 200 if preset == "cpu" else 928], "length": 1024, "seed": 0}
@@ -216,7 +216,7 @@ def risk_tasks(preset: str) -> list[Config]:
     ]
 
 
-def run_risk(config: Config) -> list[Row]:
+def _run_risk(config: Config) -> list[Row]:
     """Score one strategy at one λ."""
     name, risk = config["strategy"], config["risk_aversion"]
     returns, oracle = _data(config, risk, BUDGETS)
@@ -227,7 +227,7 @@ def run_risk(config: Config) -> list[Row]:
     return scored(name, strategy, returns, oracle, risk_aversion=risk)
 
 
-def risk_tables(rows: list[Row]) -> list[Table]:
+def _risk_tables(rows: list[Row]) -> list[Table]:
     """A table per market and λ: MSE of every strategy, and the comparisons of the repaired model in pairs."""
     note = (
         "MSE × 1e4 of the raw output to the oracle of that λ on its own history, ± standard error over series; below "
@@ -255,9 +255,9 @@ EXPERIMENTS = (
         title="The paper's architecture repaired, one repair taken back at a time",
         paper="None: the paper has no ablation",
         presets={"smoke": "15 s", "cpu": "1.5 h", "paper": "a day on a GPU"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
         claims=claims,
     ),
     Experiment(
@@ -265,9 +265,9 @@ EXPERIMENTS = (
         title="The paper's architecture, repaired, with and without covariance tokens at larger risk aversions",
         paper="None: the paper has one risk aversion",
         presets={"smoke": "10 s", "cpu": "40 min", "paper": "5 h"},
-        tasks=risk_tasks,
-        run=run_risk,
-        tables=risk_tables,
+        tasks=_risk_tasks,
+        run=_run_risk,
+        tables=_risk_tables,
         claims=partial(
             covariance_claims, ours="paper-repaired", sft="paper-repaired-sft", judged_on=REPAIRED_ARCHITECTURE
         ),

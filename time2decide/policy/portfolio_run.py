@@ -164,7 +164,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         raise InputError(f"model: expected a market policy, found {config.model}")
     table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
-    given = terms_of(config, table)
+    given = _terms_of(config, table)
     journal, messages = Journal(journal_path), []
     with journal.locked():
         repaired = journal.repair()
@@ -254,7 +254,7 @@ def _model(config: PortfolioConfig) -> str:
     return str(config.folder / config.model) if (config.folder / config.model).is_dir() else config.model
 
 
-def terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
+def _terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
     """γ, λ, cost, constraints and benchmark of a configuration, for the assets of a table."""
     names = [str(column) for column in table.columns]
     limits, reference = config.path("constraints"), config.path("benchmark")

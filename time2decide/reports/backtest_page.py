@@ -49,11 +49,11 @@ def write_page(
         Of `decision_facts`: the page then starts with it, and says so if its `input` is `simulated`.
     """
     path = Path(path)
-    write_text(path, backtest_page(result, summary, facts, decision))
+    write_text(path, _backtest_page(result, summary, facts, decision))
     return path
 
 
-def backtest_page(
+def _backtest_page(
     result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None = None
 ) -> str:
     """The page as text."""

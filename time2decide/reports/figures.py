@@ -115,7 +115,7 @@ def _panels(rows: int, columns: int, width: float, height: float, **options: Any
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def convergence(rows: list[Row]) -> Figure:
+def _convergence(rows: list[Row]) -> Figure:
     """KKT residual by layer: the construction as a line, the classical iteration as dashes on top of it."""
     kinds = [kind for kind in _CLASSES if any(row["kind"] == kind for row in rows)]
     figure, axes = _panels(1, len(kinds), 3.6, 3.9, sharey=True)
@@ -134,7 +134,7 @@ def convergence(rows: list[Row]) -> Figure:
     return figure
 
 
-def qp_grid(rows: list[Row]) -> Figure:
+def _qp_grid(rows: list[Row]) -> Figure:
     """R² by depth at the best number of heads, ours and the paper's."""
     sizes = grouped(rows, "n", "m")
     figure, axes = _panels(-(-len(sizes) // 3), min(len(sizes), 3), 5.2, 3.4)
@@ -157,7 +157,7 @@ def _best_published(n: int, m: int, layers: int, name: str) -> float:
     return max(found, default=float("nan"))
 
 
-def qp_histograms(rows: list[Row]) -> Figure:
+def _qp_histograms(rows: list[Row]) -> Figure:
     """One row of panels per size, one column per error; both transformers in each panel."""
     sizes = grouped(rows, "n", "m")
     figure, panels = _panels(len(sizes), len(_ERRORS), 3.7, 2.6)
@@ -184,7 +184,7 @@ def _histogram_label(row: Row, error: str) -> str:
     return f"{name}: {below:.0f}% below {row[f'{error}_edges'][0]:.0e}"
 
 
-def portfolio_baselines(rows: list[Row]) -> Figure:
+def _portfolio_baselines(rows: list[Row]) -> Figure:
     """MSE to the oracle by turnover budget, one panel per market; the paper's Time2Decide dotted."""
     markets = grouped((row for row in rows if row["strategy"] != "oracle"), "market")
     figure, axes = _panels(1, len(markets), 4.2, 4.2, sharey=True)
@@ -200,7 +200,7 @@ def portfolio_baselines(rows: list[Row]) -> Figure:
     return figure
 
 
-def portfolio(rows: list[Row]) -> Figure:
+def _portfolio(rows: list[Row]) -> Figure:
     """One line of two panels per market."""
     markets = grouped(rows, "market")
     figure, panels = _panels(len(markets), 2, 5.5, 4.0)
@@ -237,7 +237,7 @@ def _paper_line(axis: Axes, market: str) -> None:
     axis.plot(list(theirs), list(theirs.values()), color=_INK, ls=":", lw=1.6, label="the paper's Time2Decide")
 
 
-def toy_pto(rows: list[Row]) -> Figure:
+def _toy_pto(rows: list[Row]) -> Figure:
     """Shrinkage and regret by number of samples, decision error by signal strength."""
     figure, ((shrinkage, regret, error),) = _panels(1, 3, 3.85, 3.7)
     for row in (row for row in rows if row["kind"] == "exact"):
@@ -273,7 +273,7 @@ def _points(axis: Axes, rows: list[Row], x: str) -> None:
         axis.errorbar([row[x] for row in rows], heights, bars, fmt="o", ms=3.5, color=colour, capsize=2, lw=1)
 
 
-def parity(rows: list[Row]) -> Figure:
+def _parity(rows: list[Row]) -> Figure:
     """One bar per arm, the mean over seeds; the paper's figure as a mark."""
     arms = grouped(rows, "arm")
     figure, ((axis,),) = _panels(1, 1, 8.5, 0.38 * len(arms) + 1.2)
@@ -298,12 +298,12 @@ def parity(rows: list[Row]) -> Figure:
 
 
 FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
-    "convergence": convergence,
-    "qp-grid": qp_grid,
-    "qp-histograms": qp_histograms,
-    "portfolio-baselines": portfolio_baselines,
-    "portfolio-clean": portfolio,
-    "portfolio-noisy": portfolio,
-    "toy-pto": toy_pto,
-    "parity": parity,
+    "convergence": _convergence,
+    "qp-grid": _qp_grid,
+    "qp-histograms": _qp_histograms,
+    "portfolio-baselines": _portfolio_baselines,
+    "portfolio-clean": _portfolio,
+    "portfolio-noisy": _portfolio,
+    "toy-pto": _toy_pto,
+    "parity": _parity,
 }

@@ -50,12 +50,12 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
     ours = not text.exists() or text.read_bytes().startswith(f"# {TITLE}\n".encode())
     expect(ours, "out", "no file or an older report beside the page", f"another text in {text}")
     found = sections(root)
-    write_text(page, html(found))
-    write_text(text, markdown(found, page.parent))
+    write_text(page, _html(found))
+    write_text(text, _markdown(found, page.parent))
     return page, text
 
 
-def html(found: list[Section]) -> str:
+def _html(found: list[Section]) -> str:
     """One self-contained page: style and figures are inside, and there is no script."""
     parts = {
         "TITLE": escape(TITLE),
@@ -73,7 +73,7 @@ def html(found: list[Section]) -> str:
     return page
 
 
-def markdown(found: list[Section], folder: Path) -> str:
+def _markdown(found: list[Section], folder: Path) -> str:
     """The same as GitHub Markdown; pictures are linked relative to `folder`."""
     lines = [f"# {TITLE}", "", _INTRO, "", "## The paper's claims", ""]
     for judged_on, claims in _by_architecture(found).items():
