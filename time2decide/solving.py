@@ -11,7 +11,7 @@ from torch import Tensor
 
 from time2decide.attention import FORMS, build, run
 from time2decide.attention import METHODS as CONSTRUCTIONS
-from time2decide.attention.methods import is_definite
+from time2decide.attention.methods import has_definite_curvature
 from time2decide.core.validation import (
     ArrayLike,
     as_tensor,
@@ -130,7 +130,7 @@ def _iterate(
     qp: QP, method: str, form: str, start: tuple[Tensor, Tensor] | None, limits: dict[str, Any], options: dict[str, Any]
 ) -> Solution:
     """A construction on the problems with definite A; the others of a batch are not converged, x is NaN there."""
-    usable = is_definite(qp)
+    usable = has_definite_curvature(qp)
     whole = bool(usable.all()) or not bool(usable.any())  # none: the method says why
     part = qp if whole else qp[usable]
     first = start if whole or start is None else (start[0][usable], start[1][usable])

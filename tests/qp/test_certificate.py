@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from time2decide import QP, project_portfolio, random_qp, solve, solve_qp
-from time2decide.attention.methods import is_definite
+from time2decide.attention.methods import has_definite_curvature
 from time2decide.bench import hard
 from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded
 from time2decide.qp.engines import Answer
@@ -107,7 +107,7 @@ def test_nothing_wrong_is_said_by_other_methods(method):
         for seed in range(3):
             problem = hard.draw(family, 20_000 + seed)
             qp = QP(**problem.fields)
-            if method != "neural+polish" and not bool(is_definite(qp).all()):
+            if method != "neural+polish" and not bool(has_definite_curvature(qp).all()):
                 continue
             answer = solve(qp, method, **({} if "neural" in method else {"max_steps": 300}))
             off = 1e-3 if method == "neural" else 1e-6

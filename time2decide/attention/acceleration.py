@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.attention.gradient import GradientDescent
-from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, selector
+from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, slot_selector
 from time2decide.attention.loop import Algorithm, State
-from time2decide.attention.projected_gradient import threshold_loop
+from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
@@ -34,8 +34,8 @@ class Accelerated(nn.Module):
         self.gradient = GradientDescent(n, dtype)
         self.ffn = SoftThresholdFFN(n, dtype)
         self.n, self.width = n, self.gradient.width + 2
-        which = selector(2, self.width, self.width - 2, dtype)  # the two identity slots
-        content = selector(n, self.width, 0, dtype)
+        which = slot_selector(2, self.width, self.width - 2, dtype)  # the two identity slots
+        content = slot_selector(n, self.width, 0, dtype)
         # query [current, previous] -> key weights: the scores become β(1, −1) and (1, −1) after scaling rows by β
         difference = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=dtype)
         self.mixing_head = LinearAttentionHead(W_Q=which.mT @ difference, W_K=which.mT, W_V=content.mT, W_O=content)
@@ -58,7 +58,7 @@ class Accelerated(nn.Module):
         return torch.cat([data, current, pair[:, 1:]], dim=1)
 
 
-def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def accelerated_literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     """The token matrix goes through both blocks, scores and all; `beta` is the largest momentum."""
     model = Accelerated(qp.n, qp.A.dtype).to(qp.A.device)
     n, cap = qp.n, beta.view(-1, 1, 1)
@@ -82,7 +82,7 @@ def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     )
 
 
-def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def accelerated_state(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     """Cached attention: by linearity the gradient is read once, at y."""
     M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
     cap = beta.view(-1, 1, 1)
@@ -122,5 +122,5 @@ def _threshold(qp: QP, step: Tensor, y: Tensor) -> Tensor | None:
         return (step * qp.l1_penalty).view(-1, 1, 1)
     if qp.l1_radius is not None:
         radius = qp.l1_radius.view(-1, 1, 1)
-        return threshold_loop(y.abs(), radius, torch.zeros_like(radius))
+        return projection_threshold_loop(y.abs(), radius, torch.zeros_like(radius))
     return None
