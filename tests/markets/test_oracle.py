@@ -15,7 +15,7 @@ from time2decide.markets import (
     synthetic_oracle,
     synthetic_returns,
 )
-from time2decide.markets.synthetic import to_returns
+from time2decide.markets.synthetic import synthetic_to_returns
 
 SHORT = LMCConfig(length=200)
 
@@ -117,8 +117,8 @@ def test_noise_differs_between_series_and_seeds():
 
 def test_returns_are_a_hundredth_of_the_series_between_minus_30_and_80_percent():
     series = np.array([-1e3, -31.0, -29.0, 2.0, 79.0, 81.0, 1e3])
-    np.testing.assert_allclose(to_returns(series), [-0.3, -0.3, -0.29, 0.02, 0.79, 0.8, 0.8])
-    np.testing.assert_allclose(to_returns(series[:2], 0.02), [-0.3, -0.29])  # the noise is clipped with them
+    np.testing.assert_allclose(synthetic_to_returns(series), [-0.3, -0.3, -0.29, 0.02, 0.79, 0.8, 0.8])
+    np.testing.assert_allclose(synthetic_to_returns(series[:2], 0.02), [-0.3, -0.29])  # the noise is clipped with them
 
 
 def test_cached_labels_equal_computed_ones(returns):

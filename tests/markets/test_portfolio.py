@@ -39,7 +39,7 @@ def test_compiled_and_numpy_forms_agree(monkeypatch):
         arguments = random_problem(1000 + seed)
         answers = []
         for module in (turnover_decision, turnover_kernels):
-            monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m, module=module: module)
+            monkeypatch.setattr(portfolio_file, "turnover_engine", lambda rows, m, module=module: module)
             answers.append(solve_portfolio(**arguments))
         size = max(np.ptp(arguments["mean"]), 1e-12)
         assert answers[0].utility == pytest.approx(answers[1].utility, abs=1e-11 * size, rel=1e-10)
@@ -263,8 +263,8 @@ def test_the_path_alone_solves_what_is_not_degenerate(form, monkeypatch):
         raise AssertionError("the path gave up")
 
     module = turnover_decision if form == "numpy" else turnover_kernels
-    monkeypatch.setattr(portfolio_general, "repair", refuse)
-    monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: module)
+    monkeypatch.setattr(portfolio_general, "repair_general_rows", refuse)
+    monkeypatch.setattr(portfolio_file, "turnover_engine", lambda rows, m: module)
     monkeypatch.setattr(portfolio_file, "_solve_single", lambda *arguments: None)
     rng = np.random.default_rng(6)
     for _ in range(60):
@@ -277,7 +277,7 @@ def test_the_path_alone_solves_what_is_not_degenerate(form, monkeypatch):
 def test_the_shortest_way_gives_the_same_answer(monkeypatch):
     from time2decide.markets import turnover_kernels
 
-    monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: turnover_kernels)
+    monkeypatch.setattr(portfolio_file, "turnover_engine", lambda rows, m: turnover_kernels)
     for seed in range(60):
         arguments = random_problem(seed) | {"cost": 1e-4}
         short = portfolio_file._solve_single(*arguments.values())
@@ -395,7 +395,7 @@ def test_a_limit_that_nothing_can_reach_changes_nothing(seed):
 
 def test_fixed_assets_under_limits_are_solved_to_rounding():
     """Bounds that meet leave interior points no interior: of this projection seven digits were lost."""
-    from time2decide.markets.portfolio_general import _Row, solve_row
+    from time2decide.markets.portfolio_general import _Row, solve_general_row
 
     p = np.array([
         1.0936198669635666e-05, 0.06688657604345434, 0.0501676660822582, 0.06670049597813724, 0.06739107288629642,
@@ -411,6 +411,6 @@ def test_fixed_assets_under_limits_are_solved_to_rounding():
     lower[fixed] = upper[fixed] = p[fixed]
     limit, cash = np.repeat([1.0, 0.0], [7, 8])[None], np.array([0.0, 0.0, q.min()])
     terms = np.zeros(15), 0.29999999999999993, 1.0, cash, limit, np.array([-np.inf]), np.array([0.6])
-    found = solve_row(_Row(np.eye(15), q, p, lower, upper, *terms))
+    found = solve_general_row(_Row(np.eye(15), q, p, lower, upper, *terms))
     assert found.gap <= 1e-14
     np.testing.assert_allclose(found.s[fixed], p[fixed], rtol=0, atol=1e-15)

@@ -21,9 +21,9 @@ from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.neural.equivariant_training import (
     UNSEEN_SIZES,
     EquivariantTraining,
-    draw_problems,
-    draw_size,
-    solver_loss,
+    draw_problem_size,
+    draw_training_problems,
+    equivariant_loss,
     train_equivariant,
 )
 from time2decide.qp import PAPER_SIZES, InputError
@@ -114,15 +114,15 @@ def test_a_folder_belongs_to_one_recipe(tmp_path: Path) -> None:
 def test_learns(tmp_path: Path) -> None:
     config = EquivariantTraining(steps=80, batch=48, warmup=10, largest=8, lr=8e-3, decay=0.9)
     trained = train_equivariant(config, tmp_path)
-    problems = draw_problems(np.random.default_rng(99), 1000, 7, 6)
+    problems = draw_training_problems(np.random.default_rng(99), 1000, 7, 6)
     with torch.no_grad():
-        before, after = (solver_loss(model, problems, 6).item() for model in (EquivariantSolver(), trained))
+        before, after = (equivariant_loss(model, problems, 6).item() for model in (EquivariantSolver(), trained))
     assert after < 0.7 * before
 
 
 def test_sizes_that_training_sees() -> None:
     rng = np.random.default_rng(0)
-    drawn = [draw_size(rng, 24) for _ in range(5000)]
+    drawn = [draw_problem_size(rng, 24) for _ in range(5000)]
     assert not set(drawn) & set(UNSEEN_SIZES)
     assert set(PAPER_SIZES) <= set(drawn)
     assert 0.45 < np.mean([size in PAPER_SIZES for size in drawn]) < 0.6

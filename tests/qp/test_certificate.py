@@ -8,7 +8,7 @@ from time2decide import QP, project_portfolio, random_qp, solve, solve_qp
 from time2decide.attention.methods import has_definite_curvature
 from time2decide.bench import hard
 from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded
-from time2decide.qp.engines import Answer
+from time2decide.qp.engines import EngineAnswer
 from time2decide.qp.exact import solve_exact
 
 I = np.eye  # noqa: E741
@@ -225,7 +225,7 @@ def _quick_and_full(qp, x, rows, equal, box, tol):
 
     p, point = Arrays.of(qp), Point(x[None], rows[None], equal[None], box[None])
     one = _One(p, _form_of(qp))
-    return one.is_surely_optimal(Answer(x, np.concatenate([box, rows, equal])), tol), one.level(point, tol)
+    return one.is_surely_optimal(EngineAnswer(x, np.concatenate([box, rows, equal])), tol), one.level(point, tol)
 
 
 @pytest.mark.parametrize("seed", range(60))

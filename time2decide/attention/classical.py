@@ -12,7 +12,7 @@ from torch import Tensor
 from time2decide.attention.admm import AdmmSplitting
 from time2decide.attention.loop import Algorithm, State, primal_algorithm, primal_dual_algorithm
 from time2decide.qp.problem import QP
-from time2decide.qp.projections import soft_threshold, sorted_threshold
+from time2decide.qp.projections import simplex_threshold, soft_threshold
 from time2decide.qp.solution import proximal_map
 
 
@@ -45,7 +45,7 @@ def classical_projected_gradient(qp: QP, step: Tensor) -> Algorithm:
 
     def one(state: State) -> State:
         y = torch.baddbmm(c, state[0], M)
-        return (soft_threshold(y, sorted_threshold(y.abs(), radius).clamp_min_(0)),)
+        return (soft_threshold(y, simplex_threshold(y.abs(), radius).clamp_min_(0)),)
 
     return primal_algorithm(one)
 
@@ -109,7 +109,7 @@ def classical_admm(qp: QP, parts: AdmmSplitting) -> Algorithm:
             return soft_threshold(v, qp.l1_penalty.view(-1, 1, 1) / rho)
         if qp.l1_radius is None:
             return v
-        return soft_threshold(v, sorted_threshold(v.abs(), qp.l1_radius.view(-1, 1, 1)).clamp_min_(0))
+        return soft_threshold(v, simplex_threshold(v.abs(), qp.l1_radius.view(-1, 1, 1)).clamp_min_(0))
 
     def solve(z: Tensor, y: Tensor) -> Tensor:
         return ((rho * z - y) @ K - b) @ W

@@ -21,7 +21,7 @@ from time2decide.attention.ista import ISTA
 from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.core.validation import expect
 from time2decide.qp.problem import QP
-from time2decide.qp.projections import is_single, soft_threshold
+from time2decide.qp.projections import is_single_vector, soft_threshold
 
 ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
 
@@ -67,7 +67,7 @@ def projection_threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Te
     size (batch, 1, n), radius and theta (batch, 1, 1). Threshold sets are nested, so that equal counts before and
     after a turn mean equal sets: then the turn was exact.
     """
-    if is_single(size):
+    if is_single_vector(size):
         return torch.full_like(theta, _loop_of_one(size.numpy().ravel(), radius.item(), theta.item()))
     before = None
     for _ in range(2 * size.shape[-1] + 4):

@@ -19,7 +19,7 @@ from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
-from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
+from time2decide.markets.estimators import VarianceEWMA, ewma_decay, two_scale
 from time2decide.simulation.decisions import solve_observation
 from time2decide.simulation.engine import Observation, Rollout, continues
 
@@ -245,9 +245,9 @@ class _PooledState:
     def _learn(self, outcome: np.ndarray) -> None:
         """One more outcome for the regression, and for the record of the forecast that was made before it."""
         features, forecast = self._features(), self._standard_forecast()
-        keep = decay_of(self._FORGET)
+        keep = ewma_decay(self._FORGET)
         self._gram, self._cross = keep * self._gram + features.T @ features, keep * self._cross + features.T @ outcome
-        keep = decay_of(self._RECORD)
+        keep = ewma_decay(self._RECORD)
         self._products = keep * self._products + float(forecast @ outcome)
         self._squares = keep * self._squares + float(forecast @ forecast)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.market_state import MarketState
@@ -132,7 +132,7 @@ def _policy_and_checksum(name: str) -> tuple[MarketPolicy, str]:
     policy = Time2Decide.from_pretrained(name).policy
     if not isinstance(policy, MarketPolicy):
         raise InputError(f"journal: expected decisions of a market policy, found {name}")
-    return policy, checksum(policy.state_dict())
+    return policy, checkpoint_checksum(policy.state_dict())
 
 
 def _match(entries: list[dict[str, Any]], table: pd.DataFrame, names: list[str]) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import make_strategies
 from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
-from time2decide.markets.allocation import validate_budgets
+from time2decide.markets.allocation import validate_oracle_budgets
 from time2decide.markets.constraint_files import refuse_contradictions
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
@@ -181,7 +181,7 @@ def backtest(
     if risk_aversion is None:
         risk_aversion = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
     chosen = make_strategies(strategies)
-    budgets = validate_budgets(turnover_l1)
+    budgets = validate_oracle_budgets(turnover_l1)
     if constraints is not None:
         expect(isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__)
         constraints = constraints.aligned(None if table is None else assets)

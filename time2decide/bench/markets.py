@@ -40,7 +40,7 @@ from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_polic
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
 from time2decide.qp import QP, project_portfolio, solve_exact
 from time2decide.qp.certificate import Arrays
-from time2decide.qp.engines import by_daqp, lift
+from time2decide.qp.engines import by_daqp, lift_l1
 from time2decide.simulation.engine import Observation
 
 
@@ -166,7 +166,7 @@ def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
     others: dict[str, list[float]] = {"daqp": [], "slsqp": []}
     ours: dict[int, list[float]] = {batch: [] for batch in batches}
     for i in range(checked):
-        others["daqp"].append(timed(by_daqp, lift(Arrays.of(lifted[i]), 0))[0])
+        others["daqp"].append(timed(by_daqp, lift_l1(Arrays.of(lifted[i]), 0))[0])
         others["slsqp"].append(timed(_by_slsqp, y[i], previous[i], gamma[i])[0])
         for batch, times in ours.items():
             data = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]

@@ -27,7 +27,7 @@ from time2decide.forecasting.simple import ridge
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.markets.portfolio_general import scaled_row, solve_row
+from time2decide.markets.portfolio_general import scaled_general_row, solve_general_row
 from time2decide.markets.portfolio_gradient import portfolio_layer
 from time2decide.simulation.engine import rollout
 
@@ -355,7 +355,7 @@ def check(problem: dict[str, Any]) -> dict[str, float]:
     ours = solve_portfolio(**problem)
     constraints = problem.get("constraints", LONG_ONLY)
     violation = constraints.excess(ours.weights, ours.problem.previous[0], problem["turnover_l1"])
-    theirs = solve_row(scaled_row(ours.problem, 0)[0]).s
+    theirs = solve_general_row(scaled_general_row(ours.problem, 0)[0]).s
     cash = constraints.exposure - theirs.sum()
     excess = np.clip(cash, *constraints.cash) - cash  # what it gains by breaking constraints is charged at their prices
     beyond = max(np.abs(theirs - ours.problem.previous[0]).sum() - problem["turnover_l1"], 0.0)

@@ -367,11 +367,11 @@ def _chosen(**options: Any) -> dict[str, Any]:
 @contextmanager
 def _progress() -> Iterator[Report]:
     """Report on the steps; after Ctrl-C or SIGTERM print where it stopped and how to resume; exit code 130 or 143."""
-    from time2decide.core.training import step_report
+    from time2decide.core.training import training_progress_bar
 
     at = 0
     try:
-        with step_report(lines_every=30.0) as show:
+        with training_progress_bar(lines_every=30.0) as show:
 
             def report(done: int, total: int, loss: float) -> None:
                 nonlocal at

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 
-def digest(value: object, length: int = 16) -> str:
+def json_digest(value: object, length: int = 16) -> str:
     """Hexadecimal SHA-256 of a JSON-able value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
 
 
-def fingerprint(path: str | Path, length: int = 16) -> str:
+def file_digest(path: str | Path, length: int = 16) -> str:
     """Hexadecimal SHA-256 of the content of a file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:length]
 

@@ -15,7 +15,7 @@ from statistics import mean
 import numpy as np
 
 from time2decide.backtesting.baselines import PredictThenOptimise, Uniform
-from time2decide.core.table import Table, with_last_note
+from time2decide.core.table import Table, tables_with_last_note
 from time2decide.experiments.portfolio import scored
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
@@ -115,7 +115,7 @@ def _tables(rows: list[Row]) -> list[Table]:
         columns += [f"{key} γ={g:g}" for key in ("MSE", "regret") for g in _BUDGETS]
         sizes = f"{here[0]['series']} series × {here[0]['steps']} decisions"
         found.append(Table(f"{market}: the same decision layer on several backbones, {sizes}", columns, cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 EXPERIMENTS = (

@@ -16,7 +16,7 @@ import torch
 from time2decide.attention.methods import build
 from time2decide.bench.solvers import RUNTIME_SIZES, measure
 from time2decide.bench.timing import one_thread
-from time2decide.core.table import Table, quantity
+from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
@@ -172,7 +172,7 @@ def _runtime_tables(rows: list[Row]) -> list[Table]:
     for row in rows:
         size = f"{row['n']}, {row['m']}" if row["m"] else str(row["n"])
         ours = [f"{row['classical_us']:.1f}", f"{row['attention_us']:.1f}", f"{row['overhead']:.2f}"]
-        ours += [quantity(row.get("literal_us"), ".1f"), quantity(row.get("literal_overhead"), ".2f")]
+        ours += [quantity_cell(row.get("literal_us"), ".1f"), quantity_cell(row.get("literal_overhead"), ".2f")]
         theirs = ["–"] * 3
         if row["batch"] == 1:
             times = [f"{1e3 * _paper(row, name):.0f}" for name in ("classical_ms", "transformer_ms")]

@@ -15,7 +15,7 @@ from statistics import mean
 import numpy as np
 import torch
 
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import OUR_NETWORK, Claim
 from time2decide.experiments.portfolio import Remembered, fingerprint, scored, seen_series, values
 from time2decide.experiments.registry import Experiment
@@ -179,12 +179,12 @@ def _ablation_tables(rows: list[Row]) -> list[Table]:
         caption = f"MSE × 1e4 on {split} episodes, the oracle's past allocations as history"
         columns = ["told of the covariance", *(f"{market} {budgets}" for market, budgets in places)]
         found.append(Table(caption, columns, cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _cell(row: Row | None) -> str:
     mse, error = (None if row is None or row[key] is None else 1e4 * row[key] for key in ("mse", "mse_error"))
-    return quantity(mse, ".1f", error)
+    return quantity_cell(mse, ".1f", error)
 
 
 EXPERIMENTS = (

@@ -12,7 +12,7 @@ from statistics import mean
 
 import numpy as np
 
-from time2decide.core.table import Table, with_last_note
+from time2decide.core.table import Table, tables_with_last_note
 from time2decide.experiments.paper_models import PAPER_BACKBONE, backbone_of
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
@@ -107,7 +107,7 @@ def _tables(rows: list[Row]) -> list[Table]:
         ]
         sizes = f"{chosen[0]['windows']} windows of 16 channels, {len(grouped(chosen, 'seed'))} seed(s)"
         found.append(Table(f"{market}: forecast errors, {sizes}", ["forecaster", *keys], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 EXPERIMENTS = (

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import REPAIRED_ARCHITECTURE, Claim
 from time2decide.experiments.paper_models import shown_oracle_history
 from time2decide.experiments.portfolio import CONFIDENCE, RETURNS_SCALE, fingerprint, gain, pairs, scored
@@ -146,12 +146,12 @@ def _tables(rows: list[Row]) -> list[Table]:
         caption = f"{market}, λ = {risk:g}: the repaired model without one repair, {sizes}"
         columns = ["arm", *(f"γ={g:g}" for g in _BUDGETS), "shown s*", "other returns"]
         found.append(Table(caption, columns, cells, note))
-    return [*with_last_note(found), _pair_table(rows)]
+    return [*tables_with_last_note(found), _pair_table(rows)]
 
 
 def _mse(row: Row) -> str:
     error = row.get("mse_error")
-    return quantity(1e4 * row["mse"], ".1f", None if error is None else 1e4 * error)
+    return quantity_cell(1e4 * row["mse"], ".1f", None if error is None else 1e4 * error)
 
 
 def _pair_table(rows: list[Row]) -> Table:
@@ -246,7 +246,7 @@ def _risk_tables(rows: list[Row]) -> list[Table]:
         series, steps = here[0]["evaluation"]
         caption = f"{market}, λ = {risk:g}: the paper's architecture, repaired, {series} series × {steps} decisions"
         found.append(Table(caption, ["strategy", *(f"γ={g:g}" for g in BUDGETS)], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 EXPERIMENTS = (

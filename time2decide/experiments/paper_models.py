@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.digests import fingerprint
+from time2decide.core.digests import file_digest
 from time2decide.core.provenance import provenance
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
@@ -160,7 +160,7 @@ def _sweep_tasks(preset: str) -> list[Config]:
 
 def _repaired_task(budgets: list[float]) -> Config:
     """The bundled repaired model, named by its weights, beside the literal ones."""
-    weights = fingerprint(PaperModel.BUNDLED["repaired"] / "model.safetensors")
+    weights = file_digest(PaperModel.BUNDLED["repaired"] / "model.safetensors")
     return {"model": "repaired", "network": weights, "budgets": budgets}
 
 
@@ -275,7 +275,7 @@ def _sweep_tables(rows: list[Row]) -> list[Table]:
             columns = ["strategy", *(f"λ_r={weight:g}" for weight in weights), "chosen"]
             cells = _sweep_cells(chosen, weights, published(f"lambda_r_sweep_{market}"))
             found.append(Table(f"{market}, γ={budget:g}: MSE to the oracle (paper's)", columns, cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, str], float]) -> list[list[str]]:
@@ -300,7 +300,7 @@ def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, s
 
 
 def _mse(row: Row, paper: float | None) -> str:
-    return quantity(row["mse"], ".4f", row.get("mse_error"), paper)
+    return quantity_cell(row["mse"], ".4f", row.get("mse_error"), paper)
 
 
 def _finetuned_tasks(preset: str) -> list[Config]:
@@ -401,7 +401,7 @@ def _finetuned_tables(rows: list[Row]) -> list[Table]:
         series, steps = here[0]["evaluation"]
         caption = f"{market}: MSE of predict-then-optimise to the oracle (paper's), {series} series × {steps} decisions"
         found.append(Table(caption, ["strategy", *(f"γ={b:g}" for b in BUDGETS), "forecast MSE"], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _starts_tasks(preset: str) -> list[Config]:

@@ -24,8 +24,8 @@ from time2decide.backtesting.baselines import (
     backbone_pto,
 )
 from time2decide.core.cache import cached_tensors
-from time2decide.core.digests import fingerprint as file_fingerprint
-from time2decide.core.table import Table, quantity
+from time2decide.core.digests import file_digest as file_fingerprint
+from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import OUR_NETWORK, REPAIRED_ARCHITECTURE, Claim, published_mse
 from time2decide.experiments.paper_models import shown_oracle_history
 from time2decide.experiments.portfolio_baselines import series_of, tune
@@ -266,7 +266,7 @@ def _score(rows: list[Row], name: str, budget: float, key: str) -> str:
     scores = 1e4 * values(rows, name, budget, key)
     paper = published_mse(rows[0]["market"], _PAPER.get(name, ""), budget) if key == "mse" else None
     error = bootstrap_error(scores) if len(scores) > 1 else None
-    return quantity(float(scores.mean()), ".1f", error, None if paper is None else 1e4 * paper, ".0f")
+    return quantity_cell(float(scores.mean()), ".1f", error, None if paper is None else 1e4 * paper, ".0f")
 
 
 def _comparisons(rows: list[Row], key: str) -> Table:

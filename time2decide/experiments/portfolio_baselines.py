@@ -20,7 +20,7 @@ from time2decide.backtesting.baselines import (
     Uniform,
     oracle_rollout,
 )
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
@@ -141,7 +141,7 @@ def _tables(rows: list[Row]) -> list[Table]:
                 for name, own in grouped(chosen, "strategy").items()
             ]
             found.append(Table(caption, ["strategy", *(f"γ={budget:g}" for budget in BUDGETS)], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _cell(rows: list[Row], budget: float, key: str) -> str:
@@ -150,7 +150,7 @@ def _cell(rows: list[Row], budget: float, key: str) -> str:
     values = [scale * row[key] for row in rows if row["turnover_l1"] == budget]
     error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
     paper = published_mse(rows[0]["market"], _PAPER_ROWS.get(rows[0]["strategy"], ""), budget)
-    return quantity(mean(values) if values else None, form, error, paper if key == "mse" else None)
+    return quantity_cell(mean(values) if values else None, form, error, paper if key == "mse" else None)
 
 
 EXPERIMENTS = (

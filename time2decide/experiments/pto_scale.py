@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
 from time2decide.experiments.portfolio import RETURNS_SCALE, scored
 from time2decide.experiments.registry import Experiment
@@ -99,13 +99,13 @@ def _tables(rows: list[Row]) -> list[Table]:
         series, steps = here[0]["evaluation"]
         caption = f"{market}: predict-then-optimise by how its backbone was pretrained, {series} series × {steps} steps"
         found.append(Table(caption, ["", "forecast", *(f"γ={g:g}" for g in BUDGETS)], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _cell(market: str, row: Row, name: str, scale: float | None) -> str:
     paper = published_mse(market, name, row["turnover_l1"]) if scale == 1.0 else None
     error = row.get("mse_error")
-    return quantity(
+    return quantity_cell(
         1e4 * row["mse"],
         ".1f",
         None if error is None else 1e4 * error,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from time2decide.core.digests import fingerprint
-from time2decide.core.table import Table, quantity
+from time2decide.core.digests import file_digest
+from time2decide.core.table import Table, quantity_cell
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import published
 from time2decide.experiments.registry import Experiment
@@ -21,8 +21,8 @@ from time2decide.experiments.store import Config, Row
 from time2decide.neural.equivariant import PRETRAINED, EquivariantSolver
 from time2decide.neural.equivariant_training import UNSEEN_SIZES
 from time2decide.neural.metrics import r2_score
-from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish
-from time2decide.neural.solver import load_solver, predict_solution
+from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish_prediction
+from time2decide.neural.solver import load_neural_solver, predict_solution
 from time2decide.qp.exact import solve_exact
 from time2decide.qp.generators import KAPPA_RANGES, PAPER_SIZES, random_qp
 from time2decide.qp.solution import kkt
@@ -74,7 +74,7 @@ def _run(config: Config) -> list[Row]:
     x, dual = predict_solution(qp, checkpoint=model)
     right = ((dual > 0) == (truth.dual > 1e-9)).all(-1)
     residual = kkt(qp, x, dual).worst
-    answer = polish(qp, dual > 0)
+    answer = polish_prediction(qp, dual > 0)
     certified = (answer.residual <= 1e-8).numpy()
     return [
         {
@@ -96,7 +96,7 @@ def _run(config: Config) -> list[Row]:
 
 def _model(name: str) -> EquivariantSolver:
     """One of `MODELS`; all take the same number of passes."""
-    trained = load_solver()
+    trained = load_neural_solver()
     if name == "trained":
         return trained
     shape = trained.config
@@ -107,7 +107,7 @@ def _model(name: str) -> EquivariantSolver:
 @cache
 def checkpoint_hash() -> str:
     """The first digits of the SHA-256 of the bundled weights."""
-    return fingerprint(PRETRAINED["qp"] / "model.safetensors", 12)
+    return file_digest(PRETRAINED["qp"] / "model.safetensors", 12)
 
 
 def _tables(rows: list[Row]) -> list[Table]:
@@ -118,11 +118,11 @@ def _tables(rows: list[Row]) -> list[Table]:
         n, m, kappa = case = _case(row)
         asked = TARGETS.get((n, m)) if kappa is None else None
         name = f"({n}, {m})" + ("" if kappa is None else f" {_range(kappa)}")
-        line = [name, f"{row['r2']:.7f}", f"{row['missed']:.1e}", quantity(asked, ".4f")]
-        line += [quantity(_paper(case), ".3f"), *(f"{row[how]:.4f}" for how in (PREDICTED, REPAIRED, EXACT))]
+        line = [name, f"{row['r2']:.7f}", f"{row['missed']:.1e}", quantity_cell(asked, ".4f")]
+        line += [quantity_cell(_paper(case), ".3f"), *(f"{row[how]:.4f}" for how in (PREDICTED, REPAIRED, EXACT))]
         for model in MODELS[1:]:
             other = others.get((model, *case), {})
-            line += [quantity(other.get("missed"), ".1e"), quantity(other.get(PREDICTED), ".4f")]
+            line += [quantity_cell(other.get("missed"), ".1e"), quantity_cell(other.get(PREDICTED), ".4f")]
         cells.append(line)
     columns = ["(n, m) κ", "R²", "1 − R²", "R² asked", "R² paper", "predicted", "repaired", "exact"]
     columns += [f"{model}: {what}" for model in MODELS[1:] for what in ("1 − R²", "predicted")]

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from time2decide.core.cache import cache_directory
-from time2decide.core.digests import digest
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.digests import json_digest
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.core.validation import InputError
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
@@ -75,11 +75,11 @@ def _grid_tables(rows: list[Row]) -> list[Table]:
         for layers in sorted({depth for depth, _ in r2}):
             places = [f"n={n};m={m};layers={layers};heads={h}" for h in heads]
             theirs = [paper.get((place, name)) for place in places]
-            line = [quantity(r2.get((layers, h)), ".3f", paper=v) for h, v in zip(heads, theirs, strict=True)]
+            line = [quantity_cell(r2.get((layers, h)), ".3f", paper=v) for h, v in zip(heads, theirs, strict=True)]
             cells.append([str(layers), *line])
         columns = ["layers", *(f"{h} head{'s' * (h > 1)}" for h in heads)]
         found.append(Table(f"({n}, {m}) {name}: R² on the test set (paper's)", columns, cells, _describe(rows)))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _grid_claims(rows: list[Row]) -> list[Claim]:
@@ -165,7 +165,7 @@ def _ablation_tables(rows: list[Row]) -> list[Table]:
     r2, paper = {(row["n"], row["m"], row["architecture"]): row["r2"] for row in rows}, published("arch_ablation")
     names = (*TRANSFORMERS, *BASELINES)
     cells = [
-        [f"{n}, {m}", *(quantity(r2.get((n, m, a)), ".4f", paper=paper[f"n={n};m={m}", a]) for a in names)]
+        [f"{n}, {m}", *(quantity_cell(r2.get((n, m, a)), ".4f", paper=paper[f"n={n};m={m}", a]) for a in names)]
         for n, m in ABLATION_SIZES
     ]
     sizes = {row["architecture"]: row["parameters"] for row in rows}
@@ -318,7 +318,7 @@ def best_published(n: int, m: int, architecture: str) -> tuple[int, int]:
 
 def trained(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a cell and how its training went; trained now unless it is on disk. A killed one goes on."""
-    key = digest(config)
+    key = json_digest(config)
     path = cache_directory() / "models" / f"{key}.safetensors"
     with contextlib.suppress(InputError):  # not there, or damaged: trained again
         return load_model(path)

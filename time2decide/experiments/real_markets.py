@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
-from time2decide.core.digests import digest
-from time2decide.core.digests import fingerprint as file_fingerprint
+from time2decide.core.digests import file_digest as file_fingerprint
+from time2decide.core.digests import json_digest
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError, expect
 from time2decide.experiments.registry import Experiment
@@ -83,7 +83,7 @@ def _load(source: str, last: int | None) -> tuple[Universe, float, str]:
     table, _ = load_market(source, gaps="keep")
     table = table if last is None else table.iloc[-last:]
     array = table.to_numpy()
-    found = digest({"assets": list(table.columns), "shape": list(array.shape), "values": array.tobytes().hex()})
+    found = json_digest({"assets": list(table.columns), "shape": list(array.shape), "values": array.tobytes().hex()})
     return universe_of(array, FIRST), usual_periods(table.index), found
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from time2decide.core.digests import digest
+from time2decide.core.digests import json_digest
 from time2decide.core.files import append_line
 from time2decide.core.provenance import provenance
 from time2decide.core.validation import InputError, describe_value, expect
@@ -57,7 +57,7 @@ LABELS: dict[str, dict[str, str]] = {
 
 def task_key(config: Config) -> str:
     """The same configuration always has the same key."""
-    return digest(config)
+    return json_digest(config)
 
 
 def results_root(path: str | Path | None = None) -> Path:

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 import numpy as np
 import torch
 
-from time2decide.core.table import Table, quantity
+from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped
@@ -126,7 +126,7 @@ def _toy_tables(rows: list[Row]) -> list[Table]:
     for row in (row for row in rows if row["kind"] == "signal"):
         cells = [f"{row['signal']:.3f}", str(row["count"])]
         for rule in RULES:
-            cells += [quantity(row[rule], ".4f"), f"{row[f'{rule}_exact']:.4f}"]
+            cells += [quantity_cell(row[rule], ".4f"), f"{row[f'{rule}_exact']:.4f}"]
         error.append(cells)
     caption = f"Regret × 1e3, simulated ± standard error and exact; {rows[0]['trials']:,} trials per point"
     found = [
@@ -142,7 +142,7 @@ def _toy_tables(rows: list[Row]) -> list[Table]:
 
 
 def _estimate(row: Row, name: str) -> str:
-    return quantity(1e3 * row[name], ".3f", 1e3 * row[f"{name}_se"])
+    return quantity_cell(1e3 * row[name], ".3f", 1e3 * row[f"{name}_se"])
 
 
 LENGTH, VARIABLES = 50, 4
@@ -241,7 +241,7 @@ def _parity_tables(rows: list[Row]) -> list[Table]:
         r2 = [row["r2"] for row in found]
         error = stdev(r2) / len(r2) ** 0.5 if len(r2) > 1 else None
         row, paper = found[-1], published_r2(found[0])
-        figures = [quantity(mean(r2), ".4f", error), quantity(paper, ".4f"), f"{row['oddness']:.0e}"]
+        figures = [quantity_cell(mean(r2), ".4f", error), quantity_cell(paper, ".4f"), f"{row['oddness']:.0e}"]
         cells.append([arm, *figures, str(row["parameters"]), str(len(r2))])
     caption = f"R² of the covariance of unseen series; {rows[0]['train']:,} series, {rows[0]['epochs']} epochs"
     note = (

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import one_line
+from time2decide.core.checkpoints import error_line
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.features import EXPERTS, window_features
 from time2decide.forecasting.timepfn import TimePFN
@@ -162,7 +162,7 @@ def load_weights(place: str, model: str, example: str, load: Callable[[str], Any
     try:
         return load(place)
     except Exception as error:  # whatever the library, the network or the server has to say
-        raise InputError(f"backbone: expected {model} at {place}, found {one_line(error)}") from None
+        raise InputError(f"backbone: expected {model} at {place}, found {error_line(error)}") from None
 
 
 def load_backbone(name: str) -> Backbone:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from time2decide.core.checkpoints import save_foreign
 from time2decide.core.files import write_text
-from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
 from time2decide.forecasting.backbones import DECILES, Encoded, load_weights, outputs_of
 from time2decide.forecasting.pretraining import Pool, PretrainingConfig
@@ -155,7 +155,7 @@ def train_chronos(
 
     loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle", clip_norm=1.0)
     settings = {"training": asdict(config), "model": backbone.name}
-    done = fit(backbone, loss, loop, report, state=folder / STATE, settings=settings)
+    done = fit_model(backbone, loss, loop, report, state=folder / STATE, settings=settings)
     save_foreign(folder, backbone.model.save_pretrained)
     notes = {"training": asdict(config), "start": backbone.name, "seconds": round(done.seconds)}
     write_text(folder / "training.json", json.dumps(notes, indent=2) + "\n")

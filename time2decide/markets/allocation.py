@@ -24,7 +24,7 @@ from time2decide.core.validation import (
     validate_positive,
     validate_simplex,
 )
-from time2decide.markets.portfolio import PortfolioProblem, solve_rows, validate_semidefinite
+from time2decide.markets.portfolio import PortfolioProblem, solve_portfolio_rows, validate_covariance
 
 _CERTIFIED = 1e-14  # gap relative to the data (return differences and curvature): a few units of rounding
 _VERTEX_ROUNDS = 2
@@ -62,7 +62,7 @@ def mean_variance_step(
     fits = m and p.shape[-1:] == (m,) and S.shape[-2:] == (m, m)
     expect(fits, "returns", "(..., m) as in previous and covariance", f"{r.shape} and {S.shape}")
     weight = validate_positive("risk_aversion", risk_aversion, allow_zero=True)
-    validate_semidefinite(S)
+    validate_covariance(S)
     p = validate_simplex("previous", p)
     shapes = {"returns": r.shape[:-1], "previous": p.shape[:-1], "covariance": S.shape[:-2], "turnover_l1": gamma.shape}
     try:
@@ -77,7 +77,7 @@ def mean_variance_step(
     return as_tensor("answer", answer) if isinstance(returns, Tensor) else answer
 
 
-def validate_budgets(turnover_l1: ArrayLike) -> np.ndarray:
+def validate_oracle_budgets(turnover_l1: ArrayLike) -> np.ndarray:
     """One or several budgets γ as an array (k,), or an `InputError`."""
     budgets = np.atleast_1d(as_array("turnover_l1", turnover_l1))
     expect(budgets.ndim == 1 and budgets.size, "turnover_l1", "a number or a list of numbers", f"shape {budgets.shape}")
@@ -137,7 +137,7 @@ def _solve_open(
         exposure=p.sum(-1),
         cash=np.zeros((rows, 3)),
     )
-    return solve_rows(problem, np.zeros((rows, m), np.int64), False)[0]
+    return solve_portfolio_rows(problem, np.zeros((rows, m), np.int64), False)[0]
 
 
 def greedy_allocations(gradient: np.ndarray, p: np.ndarray, half: np.ndarray) -> np.ndarray:

@@ -177,10 +177,10 @@ class _Reader:
 
     def _table(self, path: Path) -> dict[str, tuple[float | None, float | None, str]]:
         """Bounds and group by asset; None for an empty cell."""
-        from time2decide.markets.tables import read_cells
+        from time2decide.markets.tables import read_table_cells
 
         validate_input_file(path)
-        header, *rows = [[cell.strip() for cell in row] for row in read_cells(path)]
+        header, *rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
         known = header in (["asset", "lower", "upper"], ["asset", "lower", "upper", "group"])
         expect(known, path.name, "the columns asset,lower,upper and perhaps group", ",".join(header)[:60])
         table: dict[str, tuple[float | None, float | None, str]] = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from time2decide.core.validation import InputError, describe_value, expect, is_text, refuse_masked
-from time2decide.markets.validation import reordered
+from time2decide.markets.validation import weights_in_order
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
 _LARGEST = 1e6  # of a return and an exposure, as of returns everywhere
@@ -221,7 +221,7 @@ def _in_order(name: str, value: Any, names: Sequence[Any] | None) -> Any:
     """The numbers of a Series in the order of `names`, or as they stand if there are none."""
     if not _is_series(value):
         return value
-    return _floats(name, value if names is None else reordered(name, value, list(names)))
+    return _floats(name, value if names is None else weights_in_order(name, value, list(names)))
 
 
 def _number(name: str, value: Any) -> float:

@@ -96,7 +96,7 @@ class _PairAverage:
     """Exponentially weighted mean of x xᵀ, pair by pair: Σ βᵏ x xᵀ / Σ βᵏ over the steps with both observed."""
 
     def __init__(self, half_life: float, m: int) -> None:
-        self.decay = decay_of(half_life)
+        self.decay = ewma_decay(half_life)
         self.total, self.weight = np.zeros((m, m)), np.zeros((m, m))
 
     def update(self, rows: np.ndarray) -> None:
@@ -227,7 +227,7 @@ class VarianceEWMA:
     """EWMA of squared returns, asset by asset, and returns divided by the volatility known before them."""
 
     def __init__(self, half_life: float, m: int) -> None:
-        self.decay = decay_of(half_life)
+        self.decay = ewma_decay(half_life)
         self.total, self.count = np.zeros(m), np.zeros(m, dtype=int)
 
     def value(self) -> np.ndarray:
@@ -468,7 +468,7 @@ def mixture_weights(diagonals: np.ndarray, gram: np.ndarray, tol: float = 1e-9) 
     return np.asarray(weights / weights.sum())
 
 
-def decay_of(half_life: float) -> float:
+def ewma_decay(half_life: float) -> float:
     """β = 2^(−1/half_life)."""
     return float(0.5 ** (1.0 / half_life))
 

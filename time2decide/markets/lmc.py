@@ -58,7 +58,7 @@ class LMCConfig:
         expect(low <= high, "dirichlet_min", f"at most {high}", low)
 
 
-class Kernel(NamedTuple):
+class LMCKernel(NamedTuple):
     """A covariance function on a grid of T points.
 
     factor : (T, rank) with FFᵀ = K, or (T, 0) for white noise, whose K = diag(variance) has no tall factor
@@ -70,10 +70,10 @@ class Kernel(NamedTuple):
     white: bool
 
 
-class Term(NamedTuple):
+class LMCTerm(NamedTuple):
     """One step of a fold: combine what came before with `kernel`, by product or by sum."""
 
-    kernel: Kernel
+    kernel: LMCKernel
     product: bool
 
 
@@ -83,19 +83,19 @@ def lmc_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
     X_i(t) = Σ_j w_ij f_j(t) with r = clip(round(scale·Weibull(shape) + 1), max(2, C//20), C) latent processes f and
     weights w_i ~ Dirichlet(α·1_r), α uniform once per series. A series depends on (seed, index) and nothing else.
     """
-    rng = series_generator(seed, index)
+    rng = lmc_generator(seed, index)
     bank = lmc_kernels(config.length)
     rank = round(config.weibull_scale * rng.weibull(config.weibull_shape) + 1)
     rank = min(max(rank, 2, config.channels // 20), config.channels)
     latent = np.empty((config.length, rank))
     for j in range(rank):
-        latent[:, j] = draw(_random_fold(bank, config.most_kernels, rng), 1, rng)[:, 0]
+        latent[:, j] = draw_lmc_process(_random_fold(bank, config.most_kernels, rng), 1, rng)[:, 0]
     concentration = rng.uniform(config.dirichlet_min, config.dirichlet_max)
     weights = rng.dirichlet(np.full(rank, concentration), size=config.channels)  # (channels, rank)
     return latent @ weights.T
 
 
-def channel_gram(config: LMCConfig, steps: int, rng: np.random.Generator, most_latents: int = 4) -> np.ndarray:
+def lmc_channel_gram(config: LMCConfig, steps: int, rng: np.random.Generator, most_latents: int = 4) -> np.ndarray:
     """The covariance of `steps` consecutive values of one random channel at a random place, (steps, steps).
 
     It is Σ_j w_j² K_j over the latent processes that matter most to the channel, given their kernels K and the
@@ -105,7 +105,7 @@ def channel_gram(config: LMCConfig, steps: int, rng: np.random.Generator, most_l
     weights = np.sort(rng.dirichlet(np.full(config.channels, concentration)))[::-1][:most_latents]
     start = int(rng.integers(0, config.length - steps + 1))
     part = slice(start, start + steps)
-    bank = tuple(Kernel(k.factor[part], k.variance[part], k.white) for k in lmc_kernels(config.length))
+    bank = tuple(LMCKernel(k.factor[part], k.variance[part], k.white) for k in lmc_kernels(config.length))
     return sum(
         (w**2 * _gram(_random_fold(bank, config.most_kernels, rng)) for w in weights), start=np.zeros((steps, steps))
     )
@@ -132,12 +132,12 @@ def lmc_set(
     return cached_array(key, lambda: _generate(config, seed, first, count, workers), enabled=cache)
 
 
-def series_generator(seed: int, *key: int) -> np.random.Generator:
+def lmc_generator(seed: int, *key: int) -> np.random.Generator:
     """The random stream of one series (or of one purpose of one series): independent for every key."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-def draw(fold: tuple[Term, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+def draw_lmc_process(fold: tuple[LMCTerm, ...], count: int, rng: np.random.Generator) -> np.ndarray:
     """`count` independent draws, (T, count), of the zero-mean process whose covariance is the folded one."""
     kernel, product = fold[-1]
     length = len(kernel.variance)
@@ -146,7 +146,7 @@ def draw(fold: tuple[Term, ...], count: int, rng: np.random.Generator) -> np.nda
         noise = rng.standard_normal(shape)
         scaled = np.sqrt(kernel.variance)[:, None] * noise if kernel.white else kernel.factor @ noise
         fresh: np.ndarray = np.asarray(scaled)
-        return fresh if len(fold) == 1 else fresh + draw(fold[:-1], count, rng)
+        return fresh if len(fold) == 1 else fresh + draw_lmc_process(fold[:-1], count, rng)
     if kernel.white:
         deviation = np.sqrt(kernel.variance * _variance(fold[:-1]))
         return np.asarray(deviation[:, None] * rng.standard_normal((length, count)))
@@ -154,18 +154,18 @@ def draw(fold: tuple[Term, ...], count: int, rng: np.random.Generator) -> np.nda
     if count * rank > length:
         factor = _tall_factor(_gram(fold))
         return np.asarray(factor @ rng.standard_normal((factor.shape[1], count)))
-    inner = draw(fold[:-1], count * rank, rng).reshape(length, count, rank)  # (T, count, rank)
+    inner = draw_lmc_process(fold[:-1], count * rank, rng).reshape(length, count, rank)  # (T, count, rank)
     return np.asarray(np.einsum("tcr,tr->tc", inner, kernel.factor))
 
 
-def _random_fold(bank: tuple[Kernel, ...], most: int, rng: np.random.Generator) -> tuple[Term, ...]:
+def _random_fold(bank: tuple[LMCKernel, ...], most: int, rng: np.random.Generator) -> tuple[LMCTerm, ...]:
     size = int(rng.integers(1, most + 1))
     chosen = rng.integers(0, len(bank), size)
     products = rng.random(size) < 0.5
-    return tuple(Term(bank[k], bool(p)) for k, p in zip(chosen, products, strict=True))
+    return tuple(LMCTerm(bank[k], bool(p)) for k, p in zip(chosen, products, strict=True))
 
 
-def _variance(fold: tuple[Term, ...]) -> np.ndarray:
+def _variance(fold: tuple[LMCTerm, ...]) -> np.ndarray:
     """Diagonal of the folded covariance, (T,)."""
     total = fold[0].kernel.variance
     for kernel, product in fold[1:]:
@@ -173,7 +173,7 @@ def _variance(fold: tuple[Term, ...]) -> np.ndarray:
     return total
 
 
-def _gram(fold: tuple[Term, ...]) -> np.ndarray:
+def _gram(fold: tuple[LMCTerm, ...]) -> np.ndarray:
     """The folded covariance itself, (T, T)."""
     total = _kernel_gram(fold[0].kernel)
     for kernel, product in fold[1:]:
@@ -182,7 +182,7 @@ def _gram(fold: tuple[Term, ...]) -> np.ndarray:
     return total
 
 
-def _kernel_gram(kernel: Kernel) -> np.ndarray:
+def _kernel_gram(kernel: LMCKernel) -> np.ndarray:
     return np.diag(kernel.variance) if kernel.white else kernel.factor @ kernel.factor.T
 
 
@@ -205,7 +205,7 @@ def _generate_part(config: LMCConfig, seed: int, start: int, stop: int) -> np.nd
 
 
 @lru_cache(maxsize=4)
-def lmc_kernels(length: int) -> tuple[Kernel, ...]:
+def lmc_kernels(length: int) -> tuple[LMCKernel, ...]:
     """The 33 kernels on `length` equally spaced points of [0, 1]; a period of p steps is p/length.
 
     periodic exp(−2 sin²(πd/p)), linear xx' + σ₀², Gaussian exp(−d²/2ℓ²), rational quadratic (1 + d²/2α)^−α,
@@ -221,7 +221,7 @@ def lmc_kernels(length: int) -> tuple[Kernel, ...]:
         *(periodic[p] for p in PERIODS),
         *(_from_factor(np.column_stack([grid, np.full(length, s)]) if s else grid[:, None]) for s in LINEAR_OFFSETS),
         *(_from_gram(toeplitz(column)) for column in stationary),
-        *(Kernel(np.zeros((length, 0)), np.full(length, level), True) for level in NOISE_LEVELS),
+        *(LMCKernel(np.zeros((length, 0)), np.full(length, level), True) for level in NOISE_LEVELS),
         _from_factor(np.ones((length, 1))),
     )
 
@@ -237,9 +237,9 @@ def _tall_factor(gram: np.ndarray) -> np.ndarray:
     return factor
 
 
-def _from_gram(gram: np.ndarray) -> Kernel:
-    return Kernel(_tall_factor(gram), gram.diagonal().copy(), False)
+def _from_gram(gram: np.ndarray) -> LMCKernel:
+    return LMCKernel(_tall_factor(gram), gram.diagonal().copy(), False)
 
 
-def _from_factor(factor: np.ndarray) -> Kernel:
-    return Kernel(factor, np.einsum("ij,ij->i", factor, factor), False)
+def _from_factor(factor: np.ndarray) -> LMCKernel:
+    return LMCKernel(factor, np.einsum("ij,ij->i", factor, factor), False)

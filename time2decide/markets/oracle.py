@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from time2decide.core.validation import ArrayLike, as_array, as_tensor, expect, validate_count, validate_positive
-from time2decide.markets.allocation import best_allocations, half_turnover, validate_budgets
+from time2decide.markets.allocation import best_allocations, half_turnover, validate_oracle_budgets
 from time2decide.markets.covariance import Covariance, empirical_covariance
-from time2decide.markets.portfolio import validate_semidefinite
+from time2decide.markets.portfolio import validate_covariance
 
 #: The paper's seven turnover budgets γ.
 BUDGETS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -49,9 +49,9 @@ def oracle_path(
     Allocations in the shape of `returns`; with a sequence of budgets (series, k, time, assets). Row t is what the
     oracle holds while returns[:, t] is earned.
     """
-    array = validate_return_array(returns, window)
+    array = validate_oracle_returns(returns, window)
     weight = validate_positive("risk_aversion", risk_aversion, allow_zero=True)
-    budgets = validate_budgets(turnover_l1)
+    budgets = validate_oracle_budgets(turnover_l1)
     expect(callable(covariance), "covariance", "a function of windows", type(covariance).__name__)
     series, time, m = array.shape
     half = np.broadcast_to(half_turnover(budgets), (series, len(budgets)))
@@ -62,7 +62,7 @@ def oracle_path(
             return 2 * weight * sigma
 
     path = np.full((series, len(budgets), time, m), 1.0 / m)
-    path[:, :, window:] = best_path(array[:, window:], curvature, half)
+    path[:, :, window:] = best_oracle_path(array[:, window:], curvature, half)
     if as_tensor("turnover_l1", turnover_l1).dim() == 0:
         path = path[:, 0]
     if as_tensor("returns", returns).dim() == 2:
@@ -70,7 +70,7 @@ def oracle_path(
     return as_tensor("path", path) if isinstance(returns, Tensor) else path
 
 
-def best_path(returns: np.ndarray, curvature: Callable[[int], np.ndarray], half: np.ndarray) -> np.ndarray:
+def best_oracle_path(returns: np.ndarray, curvature: Callable[[int], np.ndarray], half: np.ndarray) -> np.ndarray:
     """The best allocation of every step, from uniform and each near the one before, (n, k, time, m).
 
     returns (n, time, m), curvature of a step 2λΣ (n, m, m), half = γ/2 (n, k).
@@ -91,11 +91,11 @@ def _covariance_at(t: int, covariance: Covariance, windows: np.ndarray) -> np.nd
     good = shape and real and np.isfinite(sigma).all()
     expect(good, "covariance", f"finite numbers ({series}, {m}, {m}) at step {t}", found)
     if covariance is not empirical_covariance:  # which is semidefinite by its form
-        validate_semidefinite(sigma)
+        validate_covariance(sigma)
     return sigma
 
 
-def validate_return_array(returns: ArrayLike, window: int) -> np.ndarray:
+def validate_oracle_returns(returns: ArrayLike, window: int) -> np.ndarray:
     """Returns as a float64 array (series, time, assets) with more than `window` finite steps, or an `InputError`."""
     validate_count("window", window, least=2)
     array = as_array("returns", returns)

@@ -49,7 +49,7 @@ class _Answer(NamedTuple):
     gap: float
 
 
-def repair(
+def repair_general_rows(
     problem: PortfolioProblem,
     rows: np.ndarray,
     weights: np.ndarray,
@@ -60,9 +60,9 @@ def repair(
     """Solve the given rows by the second family of solvers, in place; an answer is replaced only by a better one."""
     sizes = np.array([limit.size for limit in problem.limits])
     for row in rows:
-        one, scale, shift = scaled_row(problem, int(row))
+        one, scale, shift = scaled_general_row(problem, int(row))
         try:
-            answer = solve_row(one)
+            answer = solve_general_row(one)
         except InputError:
             _name_the_conflict(problem, int(row))
             raise
@@ -84,7 +84,7 @@ def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:
     refuse_contradictions(constraints, names, problem.previous[i], float(problem.turnover_l1[i]))
 
 
-def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
+def scaled_general_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     m = problem.mean.shape[1]
     which = problem.which[i]
     if problem.dense.size:
@@ -130,7 +130,7 @@ def _reach(A: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndar
 
 
 @np.errstate(all="ignore")  # the gap judges what comes of numbers at the ends of what floats hold
-def solve_row(row: _Row) -> _Answer:
+def solve_general_row(row: _Row) -> _Answer:
     s, theta, nu, eta = _clarabel(row)
     best = _certified(row, s, theta, nu, eta)
     best = best if _feasible(row, best.s) else best._replace(gap=np.inf)

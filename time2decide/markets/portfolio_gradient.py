@@ -19,7 +19,7 @@ from torch import Tensor
 
 from time2decide.core.validation import ArrayLike, InputError, describe_value, expect
 from time2decide.markets.constraints import Constraints
-from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, kernels, solve_portfolio
+from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, solve_portfolio, turnover_engine
 
 
 def portfolio_layer(
@@ -107,7 +107,7 @@ def _adjoint(solution: PortfolioSolution, v: np.ndarray) -> tuple[np.ndarray, np
     theta = solution.turnover_price.reshape(rows)
     money = problem.exposure - solution.weights.reshape(rows, m).sum(-1)
     free = np.minimum(money - problem.cash[:, 0], problem.cash[:, 1] - money) > 1e-12
-    kernels(rows, m).adjoint_rows(
+    turnover_engine(rows, m).adjoint_rows(
         problem.dense, problem.loadings, problem.specific, problem.which, 2 * problem.risk_aversion,
         solution.classes.reshape(rows, m), theta > 0, free, v, y, prices, previous,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from time2decide.core.cache import cached_array
 from time2decide.core.validation import validate_choice, validate_count
-from time2decide.markets.lmc import LMCConfig, lmc_set, series_generator
+from time2decide.markets.lmc import LMCConfig, lmc_generator, lmc_set
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 
 #: Standard deviation of the noise of each market. The paper says 0.01; at 0.0065 the ratio of Uniform's noisy to its
@@ -47,11 +47,11 @@ def synthetic_returns(
     noise = np.zeros_like(series)
     if deviation:
         for i in range(number):
-            noise[i] = deviation * series_generator(seed, first + i, _NOISE_STREAM).standard_normal(series.shape[1:])
-    return to_returns(series, noise)
+            noise[i] = deviation * lmc_generator(seed, first + i, _NOISE_STREAM).standard_normal(series.shape[1:])
+    return synthetic_to_returns(series, noise)
 
 
-def to_returns(series: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
+def synthetic_to_returns(series: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
     """clip(0.01·x + noise, −0.3, 0.8)"""
     return np.clip(_SCALE * series + noise, _LOWEST, _HIGHEST)
 

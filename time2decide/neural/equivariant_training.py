@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import expect, validate_count, validate_fields
 from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
 from time2decide.qp import PAPER_SIZES, random_qp, solve_exact
@@ -75,21 +75,21 @@ def train_equivariant(
 
     def loss(step: int) -> Tensor:
         rng = np.random.default_rng([config.seed, step])
-        n, m = draw_size(rng, config.largest)
+        n, m = draw_problem_size(rng, config.largest)
         depth = int(rng.integers(config.depths[0], config.depths[1] + 1))
-        problems = {name: tensor.to(place) for name, tensor in draw_problems(rng, config.batch, n, m).items()}
-        return solver_loss(model, problems, depth)
+        problems = {name: tensor.to(place) for name, tensor in draw_training_problems(rng, config.batch, n, m).items()}
+        return equivariant_loss(model, problems, depth)
 
     loop = LoopConfig.of(config, averaging=config.decay)
     recipe = asdict(config)
     state = Path(out_dir) / STATE
-    done = fit(model, loss, loop, report, state=state, settings=recipe)
+    done = fit_model(model, loss, loop, report, state=state, settings=recipe)
     made = {"recipe": recipe, "skipped_steps": done.skipped, "seconds": round(done.seconds)}
     model.cpu().save_pretrained(out_dir, made | (notes or {}))
     return model
 
 
-def draw_size(rng: np.random.Generator, largest: int) -> tuple[int, int]:
+def draw_problem_size(rng: np.random.Generator, largest: int) -> tuple[int, int]:
     """In half the steps a size of the paper, in the others any 2 ≤ n ≤ largest, 1 ≤ m ≤ largest but the unseen."""
     if rng.random() < 0.5:
         n, m = PAPER_SIZES[rng.integers(len(PAPER_SIZES))]
@@ -100,7 +100,7 @@ def draw_size(rng: np.random.Generator, largest: int) -> tuple[int, int]:
             return size
 
 
-def draw_problems(rng: np.random.Generator, count: int, n: int, m: int) -> dict[str, Tensor]:
+def draw_training_problems(rng: np.random.Generator, count: int, n: int, m: int) -> dict[str, Tensor]:
     """`count` problems of the paper's distribution with exact x and dual, float32."""
     qp = random_qp(count, n, m, seed=rng)
     answer = solve_exact(qp, workers=1)
@@ -108,7 +108,7 @@ def draw_problems(rng: np.random.Generator, count: int, n: int, m: int) -> dict[
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def solver_loss(model: EquivariantSolver, problems: dict[str, Tensor], depth: int) -> Tensor:
+def equivariant_loss(model: EquivariantSolver, problems: dict[str, Tensor], depth: int) -> Tensor:
     """Deeply supervised loss; pass l of L has weight 2^(l−L), normalised. Of every pass,
 
         log(1 + ‖dx‖² / mean‖x*‖²)                        what R² sees, without letting one instance rule

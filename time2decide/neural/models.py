@@ -58,10 +58,10 @@ class Transformer(PretrainedModel):
         self.config = config
         self.embedding = TokenEmbedding(config.n, config.m, config.d_model)
         self.norm = nn.LayerNorm(config.d_model)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.layers))
         self.head = _answer_head(config.d_model, config.n)
         if generator is not None:
-            initialise(self, generator, position_std=config.position_std)
+            initialise_model(self, generator, position_std=config.position_std)
             if config.scaled_init:
                 self._shrink_branches()
 
@@ -97,7 +97,7 @@ class TokenEmbedding(nn.Module):
         return h if self.positions is None else h + self.positions
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """h + attention(norm(h)), then h + feed-forward(norm(h))."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -166,7 +166,7 @@ def _answer_head(width: int, n: int) -> nn.Sequential:
     )
 
 
-def initialise(model: nn.Module, generator: torch.Generator, *, position_std: float = 0.02) -> None:
+def initialise_model(model: nn.Module, generator: torch.Generator, *, position_std: float = 0.02) -> None:
     """Draw all weights from `generator`: matrices uniform with variance 1/(3·fan_in), positions normal, biases zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -205,7 +205,7 @@ class MLP(PretrainedModel):
         self.blocks = nn.ModuleList(_ResidualBlock(i, o, config.dropout) for i, o in pairwise(widths))
         self.out = nn.Linear(widths[-1], config.n)
         if generator is not None:
-            initialise(self, generator)
+            initialise_model(self, generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
         h = tokens.flatten(1)  # (batch, tokens · entries)
@@ -258,7 +258,7 @@ class LSTM(PretrainedModel):
         self.lstm = nn.LSTM(width, width, config.layers, batch_first=True, dropout=between)
         self.head = _answer_head(width, config.n)
         if generator is not None:
-            initialise(self, generator)
+            initialise_model(self, generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
         states, _ = self.lstm(self.embedding(tokens))  # (batch, tokens, width)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import PretrainedModel, checksum
+from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.stated_problem import Prices, StatedProblem
@@ -56,7 +56,7 @@ def decision_document(decision: Decision | MarketDecision, **about: str) -> dict
         "model": {
             "name": origin.model,
             "architecture": type(origin.policy).__name__,
-            "fingerprint": checksum(origin.policy.state_dict()),
+            "fingerprint": checkpoint_checksum(origin.policy.state_dict()),
         },
         "assets": names,
         "weights": by_asset(names, weights),

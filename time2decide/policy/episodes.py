@@ -17,8 +17,8 @@ from time2decide.core.cache import cached_tensors
 from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
 from time2decide.markets.covariance import rolling_covariances
 from time2decide.markets.lmc import lmc_set
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, best_path
-from time2decide.markets.synthetic import MARKETS, SPLITS, to_returns
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, best_oracle_path
+from time2decide.markets.synthetic import MARKETS, SPLITS, synthetic_to_returns
 
 _SEEN_MARKETS = (0.4, 0.15, 0.15)  # shares of the clean, noisy and noisy-matched market; the rest has other noise
 _MOST_NOISE = 0.015
@@ -91,7 +91,7 @@ def signals(config: EpisodeConfig) -> Tensor:
     Noise is independent of the past, so that both have the same conditional mean, and this one has less variance.
     """
     _, cut = _draw(config, _generator(config))
-    return _tensor(to_returns(cut)[:, WINDOW + config.burn_in :])
+    return _tensor(synthetic_to_returns(cut)[:, WINDOW + config.burn_in :])
 
 
 def _generator(config: EpisodeConfig) -> np.random.Generator:
@@ -109,7 +109,7 @@ def _draw(config: EpisodeConfig, rng: np.random.Generator) -> tuple[np.ndarray, 
 def _make(config: EpisodeConfig) -> Episodes:
     rng = _generator(config)
     noise, cut = _draw(config, rng)
-    returns = to_returns(cut, noise[:, None, None] * rng.standard_normal(cut.shape))
+    returns = synthetic_to_returns(cut, noise[:, None, None] * rng.standard_normal(cut.shape))
     low, high = np.log(SEEN_RISKS)
     usual = rng.random(config.count) < _USUAL_RISK
     risk = np.where(usual, RISK_AVERSION, np.exp(rng.uniform(low, high, config.count)))
@@ -158,7 +158,7 @@ def _cut(series: np.ndarray, assets: int, length: int, rng: np.random.Generator)
 
 def oracle_paths(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray) -> np.ndarray:
     """The oracle's path from uniform, (n, k, steps, m)."""
-    return best_path(returns, lambda t: 2 * risk[:, None, None] * covariance[:, t], budgets / 2)
+    return best_oracle_path(returns, lambda t: 2 * risk[:, None, None] * covariance[:, t], budgets / 2)
 
 
 def features_of(windows: np.ndarray, done: Callable[[int], None] | None = None) -> WindowFeatures:

@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import PretrainedModel, checksum
-from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
+from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
+from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit_model
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.covariance import empirical_covariance, rolling_covariances
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
@@ -158,7 +158,7 @@ def fine_tune_to(
 def _settings(config: FineTuning | MarketTuning, returns: np.ndarray, split: Split, start: PretrainedModel) -> Any:
     """Settings that a resumed run must share: recipe, rows and first weights."""
     rows = torch.from_numpy(np.ascontiguousarray(returns[: split.validation.stop]))
-    return {"fine_tuning": asdict(config), "data": checksum({"returns": rows} | start.state_dict())}
+    return {"fine_tuning": asdict(config), "data": checkpoint_checksum({"returns": rows} | start.state_dict())}
 
 
 def _loop(config: FineTuning | MarketTuning, **others: Any) -> LoopConfig:
@@ -199,7 +199,7 @@ def fine_tune(
             training.gather(model, torch.arange(config.episodes))
         return utility_loss(model, training, *draws[step], config.unroll, config.cost_bps / 1e4)
 
-    done = fit(
+    done = fit_model(
         model,
         loss,
         _loop(config),
@@ -335,7 +335,7 @@ def tune_market_policy(
         days = rng.integers(0, len(market) - APART, config.portfolios)
         return risk_loss(policy, [(market, int(day)) for day in days], config.turnover_weight)
 
-    progress = fit(
+    progress = fit_model(
         policy,
         loss,
         _loop(config, warmup=10.0),

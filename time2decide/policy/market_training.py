@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.digests import digest
-from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.digests import json_digest
+from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import InputError, expect, validate_count
 from time2decide.forecasting.market_state import MarketState, MarketTokens
 from time2decide.markets.portfolio import solve_portfolio
@@ -179,8 +179,8 @@ def train_market_policy(
     loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
     tables = {name: table for name, table in (universes or {}).items() if isinstance(table, np.ndarray)}
-    settings["data"] = {name: digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
-    progress = fit(policy, loss, loop, report, state=Path(out) / STATE, settings=settings)
+    settings["data"] = {name: json_digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
+    progress = fit_model(policy, loss, loop, report, state=Path(out) / STATE, settings=settings)
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
     policy.save_pretrained(out, facts)
     return policy

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.training import LoopConfig, Progress, Report, fit
+from time2decide.core.training import LoopConfig, Progress, Report, fit_model
 from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.lmc import LMCConfig
@@ -194,4 +194,4 @@ def _fine_tune(
         return sum(len(part) * loss(*held_out[part]).item() for part in parts) / len(drawn)
 
     settings = {"training": asdict(config), "model": type(model).__name__}
-    return fit(model, loss_of, loop, evaluate=evaluate, state=state, settings=settings, report=report)
+    return fit_model(model, loss_of, loop, evaluate=evaluate, state=state, settings=settings, report=report)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.files import read_toml
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_choice, validate_positive
@@ -213,7 +213,7 @@ def _differences(
     model = entry["model"]
     if model["name"] != network.name:
         found.append(f"model {model['name']} then, {network.name} now")
-    elif model["fingerprint"] != checksum(network.policy.state_dict()):
+    elif model["fingerprint"] != checkpoint_checksum(network.policy.state_dict()):
         found.append(f"model {network.name} has other weights now")
     if holdings is not None:
         held = _held(Path(holdings), names, terms["constraints"])
@@ -443,7 +443,7 @@ def _entry(
         "date": data["last"],
         "rows_read": rows,
         "data": data,
-        "model": {"name": network.name, "fingerprint": checksum(network.policy.state_dict())},
+        "model": {"name": network.name, "fingerprint": checkpoint_checksum(network.policy.state_dict())},
         "holdings": source,
         "previous": by_asset(names, decision.previous),
         "weights": by_asset(names, decision.weights),
@@ -513,7 +513,10 @@ def _document_again(
 ) -> dict[str, Any] | None:
     """The decision file of an entry; None if it would be another one now."""
     past, names = table.iloc[: int(entry["data"]["rows"])], [str(column) for column in table.columns]
-    if entry["model"]["fingerprint"] != checksum(network.policy.state_dict()) or list(entry["weights"]) != names:
+    if (
+        entry["model"]["fingerprint"] != checkpoint_checksum(network.policy.state_dict())
+        or list(entry["weights"]) != names
+    ):
         return None
     before = np.array([entry["previous"][name] for name in names], dtype=float)
     state = MarketState(len(names)).extend(past.to_numpy())

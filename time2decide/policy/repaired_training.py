@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import checksum, load_checkpoint
+from time2decide.core.checkpoints import checkpoint_checksum, load_checkpoint
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import expect, validate_choice, validate_fields, validate_positive
 from time2decide.forecasting.backbones import Backbone, load_backbone
@@ -263,7 +263,7 @@ def prepare(config: RepairedTraining, backbone: TimePFN, folder: Path) -> Traini
         temperature = best_temperature(model, Examples.of(config, "validation"))
         switches["readout"] = replace(config.model.readout, temperature=temperature)
         model = PaperModel.from_backbone(backbone, seed=config.seed, **switches)
-    config = replace(config, model=model.config, start=checksum(backbone.state_dict())[:16])
+    config = replace(config, model=model.config, start=checkpoint_checksum(backbone.state_dict())[:16])
     return _training_run(config, model, folder)
 
 

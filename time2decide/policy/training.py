@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import expect, validate_fields
 from time2decide.policy.episodes import EpisodeConfig, Episodes, episodes, signals
@@ -121,7 +121,9 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
         shapes = [{name: weight.shape for name, weight in one.named_parameters()} for one in (model, start)]
         expect(shapes[0] == shapes[1], "start", f"a network of the size {config.model}", start.config)
         model.load_state_dict(start.state_dict())
-        config = replace(config, start=checksum(start.state_dict())[:16])  # a run is not resumed from other weights
+        config = replace(
+            config, start=checkpoint_checksum(start.state_dict())[:16]
+        )  # a run is not resumed from other weights
     if utility:  # forecasts and features stay as they are: all weights together would fit the training series
         model.requires_grad_(False)
         model.head.requires_grad_(True)

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from time2decide.core.files import validate_output_file, write_text
-from time2decide.core.table import Table, as_text, tables_of_rows
+from time2decide.core.table import Table, cell_text, tables_of_rows
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import (
     GENERAL,
@@ -228,7 +228,7 @@ def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
         errors = [value for key, value in full.items() if key.endswith("_error") and value is not None]
         row |= {"largest error of the others": max(errors)} if errors else {}
         digits = {key: 2 if key.endswith(("error", "gap")) else 4 for key in row}
-        shown.append({key.replace("_", " "): as_text(value, digits[key]) for key, value in row.items()})
+        shown.append({key.replace("_", " "): cell_text(value, digits[key]) for key, value in row.items()})
     return tables_of_rows(f"time2decide bench {name}", shown)
 
 

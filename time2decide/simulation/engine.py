@@ -24,10 +24,10 @@ from time2decide.core.validation import (
     validate_choice,
     validate_positive,
 )
-from time2decide.markets.allocation import validate_budgets
+from time2decide.markets.allocation import validate_oracle_budgets
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.covariance import empirical_covariance
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_oracle_returns
 from time2decide.markets.portfolio import nearest_portfolio
 from time2decide.markets.universe import Universe
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
@@ -186,7 +186,7 @@ def rollout(
     universe = returns if isinstance(returns, Universe) else None
     window = window if universe is None else universe.window
     array = validate_simulation_returns(returns, window) if universe is None else universe.returns[None]
-    budgets = validate_budgets(turnover_l1)
+    budgets = validate_oracle_budgets(turnover_l1)
     risk = validate_risk_aversion(risk_aversion)
     cost = validate_cost(cost_bps)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
@@ -295,7 +295,7 @@ def validate_cost(cost_bps: float) -> float:
 
 def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
     """Real returns as an array (series, time, m) with more than `window` steps, or an `InputError`."""
-    return validate_return_array(validate_real_returns(returns), window)
+    return validate_oracle_returns(validate_real_returns(returns), window)
 
 
 def validate_strategy(strategy: object) -> None:

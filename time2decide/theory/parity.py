@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.validation import expect, validate_count, validate_fields
-from time2decide.neural.models import initialise, linear_attention
+from time2decide.neural.models import initialise_model, linear_attention
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ParityTransformer(nn.Module):
         self.norm = nn.LayerNorm(width, bias=config.bias) if config.norm else nn.Identity()
         self.readout = nn.Linear(width, n * n, bias=config.bias)
         if generator is not None:
-            initialise(self, generator)
+            initialise_model(self, generator)
 
     def forward(self, series: Tensor) -> Tensor:
         n = self.config.variables
