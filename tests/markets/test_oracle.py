@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.bench.markets import Steps, clarabel_step, objective, sample_steps, violation
+from time2decide.bench.markets import (
+    OracleSteps,
+    oracle_step_by_clarabel,
+    oracle_step_objective,
+    oracle_step_violation,
+    sample_oracle_steps,
+)
 from time2decide.core.validation import InputError
 from time2decide.markets import (
     BUDGETS,
@@ -31,10 +37,10 @@ def test_every_step_is_optimal_and_feasible(returns):
     np.testing.assert_allclose(path[:, :96], 1 / 16, atol=1e-15)
     for t in range(96, 200, 8):
         previous = path[:, t - 1]
-        steps = Steps(returns[:, t], empirical_covariance(returns[:, t - 96 : t]), previous, np.full(3, 0.75))
-        assert violation(steps, path[:, t]) < 1e-12
-        exact = np.stack([clarabel_step(steps, i) for i in range(3)])
-        assert np.abs(objective(steps, exact) - objective(steps, path[:, t])).max() < 1e-9
+        steps = OracleSteps(returns[:, t], empirical_covariance(returns[:, t - 96 : t]), previous, np.full(3, 0.75))
+        assert oracle_step_violation(steps, path[:, t]) < 1e-12
+        exact = np.stack([oracle_step_by_clarabel(steps, i) for i in range(3)])
+        assert np.abs(oracle_step_objective(steps, exact) - oracle_step_objective(steps, path[:, t])).max() < 1e-9
 
 
 def test_risk_is_that_of_the_window_before_the_step(returns):
@@ -48,11 +54,11 @@ def test_risk_is_that_of_the_window_before_the_step(returns):
 
 def test_paper_data_against_a_second_exact_solver():
     for market in ("clean", "noisy"):
-        steps = sample_steps(market, 150, series=3)
+        steps = sample_oracle_steps(market, 150, series=3)
         ours = mean_variance_step(*steps)
-        exact = np.stack([clarabel_step(steps, i) for i in range(150)])
-        assert np.abs(objective(steps, exact) - objective(steps, ours)).max() < 1e-9
-        assert violation(steps, ours) < 1e-9
+        exact = np.stack([oracle_step_by_clarabel(steps, i) for i in range(150)])
+        assert np.abs(oracle_step_objective(steps, exact) - oracle_step_objective(steps, ours)).max() < 1e-9
+        assert oracle_step_violation(steps, ours) < 1e-9
 
 
 def test_budgets_together_equal_budgets_alone(returns):

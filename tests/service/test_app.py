@@ -179,7 +179,7 @@ def test_the_same_application_on_ray():
 
 
 def test_arguments_of_the_deployment_are_validated():
-    from time2decide.service.ray_app import deployment
+    from time2decide.service.ray_app import ray_deployment
 
     for wrong, named in (
         ({"replicas": "many"}, "replicas"),
@@ -187,7 +187,7 @@ def test_arguments_of_the_deployment_are_validated():
         ({"colour": "x"}, "colour"),
     ):
         with pytest.raises(InputError, match=named):
-            deployment(wrong)
+            ray_deployment(wrong)
 
 
 @pytest.mark.parametrize("examples", [12, pytest.param(2000, marks=LONG)])

@@ -21,7 +21,7 @@ from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
 from time2decide.markets.estimators import VarianceEWMA, ewma_decay, two_scale
 from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation, Rollout, continues
+from time2decide.simulation.engine import Observation, Rollout, continues_observation
 
 _LASTS = 20.0  # steps over which the cost of a trade made for risk is divided
 _FORECAST_LASTS = 3.0  # and of a trade made on a forecast
@@ -162,7 +162,7 @@ class _DailyRule:
 
     def carry_forward(self, window: np.ndarray) -> list[_PooledState]:
         """States of the series of a window (series, time, m): one row further if it continues the last, or new."""
-        if continues(self._last, window):
+        if continues_observation(self._last, window):
             for state, series in zip(self._states, window, strict=True):
                 state.update(series[-1:])
         else:

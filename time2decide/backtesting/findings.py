@@ -8,24 +8,26 @@ from typing import Any
 import pandas as pd
 
 from time2decide.backtesting.registry import ORACLE
-from time2decide.backtesting.walk_forward import Backtest, paired_differences
+from time2decide.backtesting.walk_forward import Backtest, paired_strategy_differences
 
 _NAMED = ("uniform", "minimum-variance")  # baselines whose difference is given in figures
 _POLICIES = ("market", "time2decide", "time2decide-utility")  # the product's own, the default first
 
 
-def own_policy(names: Sequence[str]) -> str | None:
+def own_policy_of_backtest(names: Sequence[str]) -> str | None:
     """The policy of this package that a comparison is about: the market policy if it takes part."""
     return next((name for name in _POLICIES if name in names), None)
 
 
 def differences_from_own(result: Backtest) -> pd.DataFrame | None:
-    """`paired_differences` of the package's own policy from every other strategy; None if it did not take part."""
-    own = own_policy([one.name for one in result.rollouts])
-    return None if own is None or len(result.rollouts) < 2 else paired_differences(result, own)
+    """`paired_strategy_differences` of the package's own policy from every other one; None if it did not take part."""
+    own = own_policy_of_backtest([one.name for one in result.rollouts])
+    return None if own is None or len(result.rollouts) < 2 else paired_strategy_differences(result, own)
 
 
-def findings(result: Backtest, summary: pd.DataFrame, differences: pd.DataFrame | None) -> dict[float, list[str]]:
+def backtest_findings(
+    result: Backtest, summary: pd.DataFrame, differences: pd.DataFrame | None
+) -> dict[float, list[str]]:
     """Sentences by turnover budget: who ranks where, and which differences exceed their 95 % interval.
 
     Parameters
@@ -33,7 +35,7 @@ def findings(result: Backtest, summary: pd.DataFrame, differences: pd.DataFrame 
     summary, differences
         Of `with_intervals` and `differences_from_own`.
     """
-    own = own_policy([one.name for one in result.rollouts])
+    own = own_policy_of_backtest([one.name for one in result.rollouts])
     usual = summary[summary["strategy"] != ORACLE].sort_values("sharpe", ascending=False)
     sentences: dict[float, list[str]] = {}
     for budget in dict.fromkeys(summary["turnover_l1"]):

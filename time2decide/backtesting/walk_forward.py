@@ -28,19 +28,19 @@ from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVER
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
-    drifted,
-    oracle_for,
+    drifted_weights,
+    oracle_for_rollout,
     rollout,
     validate_cost,
     validate_simulation_returns,
 )
 from time2decide.simulation.metrics import (
     PairedBootstrap,
+    annual_performance,
     net_returns,
-    performance,
     realised_utility,
+    rollout_turnover,
     score,
-    turnover,
     utility_path,
 )
 
@@ -188,7 +188,7 @@ def backtest(
         _refuse_contradictions(constraints, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
-    oracle = oracle_for(market, budgets, risk_aversion, window)
+    oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
     terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference}
@@ -220,7 +220,7 @@ def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> A
     first, path = one.window, one.allocations[series, k]  # (time, m)
     times, assets = result.frame["time"].unique(), list(map(str, result.assets))
     table = pd.DataFrame(result.returns[series, first:], index=times, columns=assets)
-    before = drifted(path[first - 1 : -1], result.returns[series, first - 1 : -1])
+    before = drifted_weights(path[first - 1 : -1], result.returns[series, first - 1 : -1])
     before[0] = path[first - 1]  # the first decision starts from the portfolio itself
     weights = path[first:]  # (steps, m)
     rates = result.cost_bps / 1e4 * (1 + (weights * table.to_numpy()).sum(axis=1))
@@ -266,7 +266,7 @@ def _steps_frame(
         "cost": (cost_bps / 1e4 * amount).ravel(),
         "net": net.ravel(),
         "wealth": _wealth(net, returns, periods_per_year).ravel(),
-        "turnover": turnover(result, returns).ravel(),
+        "turnover": rollout_turnover(result, returns).ravel(),
         "traded": amount.ravel(),
     }
     return pd.DataFrame(columns, index=pd.RangeIndex(series * budgets * length))
@@ -289,7 +289,7 @@ def _summary_rows(
     amount = frame["traded"].to_numpy().reshape(net.shape)
     rows: list[dict[str, float | str]] = []
     for k, scores in enumerate(score(result, returns, oracle).rows()):
-        investor = [performance(path, periods_per_year) for path in net[:, k]]
+        investor = [annual_performance(path, periods_per_year) for path in net[:, k]]
         means = {key: float(np.mean([one[key] for one in investor])) for key in investor[0]}
         rows.append(
             {
@@ -327,7 +327,7 @@ def with_intervals(result: Backtest, *, draws: int = _DRAWS, block: float = _BLO
     return pd.concat([rows, pd.DataFrame(added, index=rows.index)], axis=1)
 
 
-def paired_differences(
+def paired_strategy_differences(
     result: Backtest, strategy: str, *, draws: int = _DRAWS, block: float = _BLOCK, seed: int = 0
 ) -> pd.DataFrame:
     """Differences of a strategy from each other one at the same budget, with 95 % intervals on the same draws.

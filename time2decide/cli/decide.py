@@ -238,9 +238,9 @@ def _write(decision: Decision | MarketDecision, facts: dict[str, Any], out: Path
     elif out is not None:
         decision.save(out, source=Path(facts["input"]["source"]).name, values=facts["input"]["values"])
     if figure is not None:
-        from time2decide.reports.decision_figures import write_frontier
+        from time2decide.reports.decision_figures import write_frontier_figure
 
-        write_frontier(facts, figure)
+        write_frontier_figure(facts, figure)
 
 
 def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> None:
@@ -335,7 +335,7 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
 
 def _binding(facts: dict[str, Any]) -> str:
     """The constraints that bind; bounds counted, the largest weights at one named."""
-    from time2decide.policy.decision_facts import listed
+    from time2decide.policy.decision_facts import listed_names
 
     active = [name for name in facts.get("active", []) if name != "cash"]
     bounds = [name for name in active if name.startswith("weight of ")]
@@ -343,7 +343,7 @@ def _binding(facts: dict[str, Any]) -> str:
     if bounds:
         weights = {name: facts["weights"][name] for name in (bound.removeprefix("weight of ") for bound in bounds)}
         at = [f"{name} at {weights[name]:.2%}" for name in sorted(weights, key=lambda name: -abs(weights[name]))]
-        named.append(f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''} ({listed(at)})")
+        named.append(f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''} ({listed_names(at)})")
     return f"; binding: {', '.join(named)}" if named else ""
 
 
@@ -358,9 +358,11 @@ def _order_line(facts: dict[str, Any]) -> list[str]:
         f"{orders['largest_difference']:.3%} of the target."
     ]
     if orders["unpriced"]:
-        from time2decide.policy.decision_facts import listed
+        from time2decide.policy.decision_facts import listed_names
 
-        lines.append(f"No order for {listed(orders['unpriced'])}: no current price. Proceeds of a sale are not spent.")
+        lines.append(
+            f"No order for {listed_names(orders['unpriced'])}: no current price. Proceeds of a sale are not spent."
+        )
     return lines
 
 

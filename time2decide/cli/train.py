@@ -141,7 +141,7 @@ def market(
     """
     from time2decide.markets.tables import complete_returns
     from time2decide.policy.market_policy import SEES, MarketPolicyConfig
-    from time2decide.policy.market_training import PRESETS, train_market_policy, walk_forward_figures
+    from time2decide.policy.market_training import PRESETS, market_policy_figures, train_market_policy
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     validate_choice("sees", sees, SEES)
@@ -156,7 +156,7 @@ def market(
         {"universe": name, "role": role, **row}
         for role, universes in roles.items()
         for name, returns in universes.items()
-        for row in walk_forward_figures(policy, returns)
+        for row in market_policy_figures(policy, returns)
     ]
     policy.save_pretrained(out, {**_read_facts(out)["notes"], "walk_forward": figures})
     _print_facts(out, as_json)

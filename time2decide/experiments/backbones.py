@@ -16,9 +16,9 @@ import numpy as np
 
 from time2decide.backtesting.baselines import PredictThenOptimise, Uniform
 from time2decide.core.table import Table, tables_with_last_note
-from time2decide.experiments.portfolio import scored
+from time2decide.experiments.portfolio import scored_portfolio_rows
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import Backbone, BackboneForecaster, load_backbone
 from time2decide.forecasting.chronos import ChronosTraining, TinyChronos, tiny_chronos, train_chronos
 from time2decide.markets.lmc import LMCConfig
@@ -62,9 +62,9 @@ def _run(config: Config) -> list[Row]:
         returns = synthetic_returns(market, **options)[:, : WINDOW + config["steps"]]
         chosen = [BUDGETS.index(budget) for budget in _BUDGETS]
         oracle = synthetic_oracle(market, **options)[:, chosen, : WINDOW + config["steps"]]
-        errors = forecast_errors(backbone, returns)
+        errors = backbone_forecast_errors(backbone, returns)
         for name, strategy in strategies.items():
-            found = scored(name, strategy, returns, oracle, budgets=_BUDGETS)
+            found = scored_portfolio_rows(name, strategy, returns, oracle, budgets=_BUDGETS)
             rows += [{"market": market, **row, **errors} for row in found]
     return rows
 
@@ -79,7 +79,7 @@ def _make(config: Config, folder: Path) -> Backbone:
     return train_chronos(start, ChronosTraining(config["chronos_steps"], seed=config["seed"], **few), folder)
 
 
-def forecast_errors(backbone: Backbone, returns: np.ndarray, every: int = 8) -> dict[str, float]:
+def backbone_forecast_errors(backbone: Backbone, returns: np.ndarray, every: int = 8) -> dict[str, float]:
     """One-step errors: raw, and of differences between assets in units of the typical one-step change squared."""
     forecast, raw, relative = BackboneForecaster(backbone), [], []
     for t in range(WINDOW, returns.shape[1], every):
@@ -104,9 +104,9 @@ def _tables(rows: list[Row]) -> list[Table]:
         "nothing about the published Chronos models."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
+    for market, here in grouped_rows(rows, "market").items():
         cells = []
-        for (backbone, strategy), own in grouped(here, "backbone", "strategy").items():
+        for (backbone, strategy), own in grouped_rows(here, "backbone", "strategy").items():
             by_budget = {row["turnover_l1"]: row for row in own}
             figures = [f"{1e4 * by_budget[g][key]:.1f}" for key in ("mse", "regret") for g in _BUDGETS]
             error = [f"{1e4 * own[0]['forecast_mse']:.3f}", f"{own[0]['difference_mse']:.3f}"]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from time2decide.attention.methods import build
-from time2decide.bench.solvers import RUNTIME_SIZES, measure
+from time2decide.bench.solvers import RUNTIME_SIZES, time_construction
 from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import Claim, published
@@ -140,7 +140,7 @@ def _runtime_run(config: Config) -> list[Row]:
     """Time the classical step and both forms of the layer for every batch size."""
     with one_thread(), torch.no_grad():
         return [
-            measure(config["kind"], config["n"], config["m"], batch, rounds=config["rounds"])
+            time_construction(config["kind"], config["n"], config["m"], batch, rounds=config["rounds"])
             for batch in config["batches"]
         ]
 

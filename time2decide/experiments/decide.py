@@ -17,14 +17,20 @@ import torch
 
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import OUR_NETWORK, Claim
-from time2decide.experiments.portfolio import Remembered, fingerprint, scored, seen_series, values
+from time2decide.experiments.portfolio import (
+    RememberedFeatures,
+    network_fingerprint,
+    portfolio_scores,
+    portfolio_series_with_features,
+    scored_portfolio_rows,
+)
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION
-from time2decide.policy.episodes import EpisodeConfig, episodes
+from time2decide.policy.episodes import EpisodeConfig, make_episodes
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig
-from time2decide.policy.training import PRESETS, Group, PolicyTraining, train_policy
+from time2decide.policy.training import PRESETS, EpisodeGroup, PolicyTraining, train_policy
 
 _HISTORIES = {"time2decide": "hindsight", "time2decide-own": "own"}
 _RETURN_WEIGHTS = (0.0, 0.1, 1.0)
@@ -36,7 +42,7 @@ def _seeds_tasks(preset: str) -> list[Config]:
     """The bundled network, and one of another seed."""
     sizes = {"evaluation": 2, "length": 128} if preset == "smoke" else {"evaluation": 30, "length": 1024}
     common = {"recipe": preset, "seed": 0, **sizes}
-    return [common | {"trained": "bundled", "network": fingerprint("decide")}, common | {"trained": "seed 1"}]
+    return [common | {"trained": "bundled", "network": network_fingerprint("decide")}, common | {"trained": "seed 1"}]
 
 
 def _run_seeds(config: Config) -> list[Row]:
@@ -46,11 +52,11 @@ def _run_seeds(config: Config) -> list[Row]:
     policy = load_policy("decide")[0] if bundled else _train(replace(PRESETS[config["recipe"]], seed=1))
     rows = []
     for market in ("clean", "noisy"):
-        look = Remembered()
-        data = seen_series(config | {"market": market}, "evaluation", look)
+        look = RememberedFeatures()
+        data = portfolio_series_with_features(config | {"market": market}, "evaluation", look)
         for name, history in _HISTORIES.items():
             strategy = PolicyStrategy(policy, history, name, look)
-            rows += [row | {"market": market} for row in scored(name, strategy, *data)]
+            rows += [row | {"market": market} for row in scored_portfolio_rows(name, strategy, *data)]
     return rows
 
 
@@ -62,10 +68,10 @@ def _train(recipe: PolicyTraining) -> Policy:
 def _seeds_tables(rows: list[Row]) -> list[Table]:
     """MSE × 1e4 of both networks, and their difference in standard errors of the mean over series."""
     cells = []
-    for (market, strategy), chosen in sorted(grouped(rows, "market", "strategy").items()):
+    for (market, strategy), chosen in sorted(grouped_rows(rows, "market", "strategy").items()):
         scores = {
-            trained: [values(own, strategy, g, "mse") for g in BUDGETS]
-            for trained, own in sorted(grouped(chosen, "trained").items())
+            trained: [portfolio_scores(own, strategy, g, "mse") for g in BUDGETS]
+            for trained, own in sorted(grouped_rows(chosen, "trained").items())
         }
         for trained, line in scores.items():
             cells.append([f"{market}, {strategy}, {trained}", *(f"{1e4 * found.mean():.1f}" for found in line)])
@@ -101,7 +107,7 @@ def _scores(policy: Policy, config: Config, split: str) -> list[Row]:
     """MSE by kind of market and size of budget, with its standard error over episodes."""
     count = config["stretches"]
     episode = EpisodeConfig(count=count, split=split, series=30 if count > 10 else 4, seed=1)
-    group = Group(episodes(episode))
+    group = EpisodeGroup(make_episodes(episode))
     k = group.data.turnover_l1.shape[1]
     place, budget = torch.arange(count).repeat_interleave(k), torch.arange(k).repeat(count)
     errors = np.zeros((count, k))
@@ -165,7 +171,7 @@ def _compared(ours: dict[tuple[str, str], float], theirs: dict[tuple[str, str], 
 def _ablation_tables(rows: list[Row]) -> list[Table]:
     """Both ablations, MSE × 1e4, on evaluation and on validation episodes."""
     rows = [row for row in rows if row["mse"] is not None]
-    places = list(grouped(rows, "market", "budgets"))
+    places = list(grouped_rows(rows, "market", "budgets"))
     note = (
         "none: standardised windows only (SFT); correlation: and correlations; scale: and standard deviations and "
         "means; covariance: standard deviations and correlations; full: all three."
@@ -173,7 +179,7 @@ def _ablation_tables(rows: list[Row]) -> list[Table]:
     found = []
     for split in ("evaluation", "validation"):
         cells = []
-        for name in grouped(rows, "covariance", "return_weight"):
+        for name in grouped_rows(rows, "covariance", "return_weight"):
             own = _rows_of(rows, name, split)
             cells.append([f"{name[0]}, λ_r = {name[1]:g}", *(_cell(own.get(place)) for place in places)])
         caption = f"MSE × 1e4 on {split} episodes, the oracle's past allocations as history"

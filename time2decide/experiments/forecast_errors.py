@@ -13,9 +13,9 @@ from statistics import mean
 import numpy as np
 
 from time2decide.core.table import Table, tables_with_last_note
-from time2decide.experiments.paper_models import PAPER_BACKBONE, backbone_of
+from time2decide.experiments.paper_models import PAPER_BACKBONE, paper_backbone
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFNForecaster
@@ -48,23 +48,24 @@ def _run(config: Config) -> list[Row]:
     window, target = drawn[:, :WINDOW], drawn[:, WINDOW:]
     if config["backbone"] in _OTHERS:
         forecaster = BackboneForecaster(load_backbone(config["backbone"]))
-        found = errors(iterate(forecaster, window, _HORIZON), window, target)
+        found = forecast_errors_of(iterate_forecasts(forecaster, window, _HORIZON), window, target)
         return [{"forecaster": config["backbone"].rstrip(":"), "windows": len(window), **found}]
-    model = backbone_of(config["backbone"])
+    model = paper_backbone(config["backbone"])
     paths = {
         "timepfn": TimePFNForecaster(model).path(window),
         "timepfn-unscaled": TimePFNForecaster(model, scale=1.0).path(window),
     }
     simple: dict[str, Forecaster] = {"persistence": persistence, "ar1": ar1}
     simple |= {f"ridge-{penalty:g}": partial(ridge, penalty=penalty) for penalty in (0.1, 1.0)}
-    paths |= {name: iterate(forecaster, window, _HORIZON) for name, forecaster in simple.items()}
+    paths |= {name: iterate_forecasts(forecaster, window, _HORIZON) for name, forecaster in simple.items()}
     paths["window-mean"] = np.broadcast_to(window.mean(axis=1, keepdims=True), target.shape)
     return [
-        {"forecaster": name, "windows": len(window), **errors(path, window, target)} for name, path in paths.items()
+        {"forecaster": name, "windows": len(window), **forecast_errors_of(path, window, target)}
+        for name, path in paths.items()
     ]
 
 
-def iterate(forecaster: Forecaster, window: np.ndarray, horizon: int) -> np.ndarray:
+def iterate_forecasts(forecaster: Forecaster, window: np.ndarray, horizon: int) -> np.ndarray:
     """(windows, horizon, m): every forecast is appended to the window, and the oldest step dropped."""
     seen = window.copy()
     path = np.empty((len(window), horizon, window.shape[2]))
@@ -74,7 +75,7 @@ def iterate(forecaster: Forecaster, window: np.ndarray, horizon: int) -> np.ndar
     return path
 
 
-def errors(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str, float]:
+def forecast_errors_of(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str, float]:
     """Raw and relative errors of the first step and of the whole horizon."""
     squared = (path - target) ** 2  # (windows, horizon, m)
     variance = window.var(axis=1)  # (windows, m)
@@ -100,12 +101,12 @@ def _tables(rows: list[Row]) -> list[Table]:
         "The paper reports no forecast errors."
     )
     found = []
-    for market, chosen in grouped(rows, "market").items():
+    for market, chosen in grouped_rows(rows, "market").items():
         cells = [
             [name, *(f"{mean(row[key] for row in own):.3g}" for key in keys)]
-            for name, own in grouped(chosen, "forecaster").items()
+            for name, own in grouped_rows(chosen, "forecaster").items()
         ]
-        sizes = f"{chosen[0]['windows']} windows of 16 channels, {len(grouped(chosen, 'seed'))} seed(s)"
+        sizes = f"{chosen[0]['windows']} windows of 16 channels, {len(grouped_rows(chosen, 'seed'))} seed(s)"
         found.append(Table(f"{market}: forecast errors, {sizes}", ["forecaster", *keys], cells, note))
     return tables_with_last_note(found)
 

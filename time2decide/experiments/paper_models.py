@@ -24,14 +24,14 @@ from time2decide.core.provenance import provenance
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
 from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,
@@ -40,7 +40,7 @@ from time2decide.policy.paper_training import (
     train_paper_model,
 )
 from time2decide.simulation.engine import Observation, Strategy, rollout
-from time2decide.simulation.metrics import score, squared_distance
+from time2decide.simulation.metrics import score, squared_distance_to_oracle
 
 #: In a configuration -> name of the strategy.
 MODELS = {"time2decide": "paper-time2decide", "sft": "paper-sft"}
@@ -70,7 +70,7 @@ SIZES: dict[str, Config] = {
 }
 
 
-def backbone_of(name: str) -> TimePFN:
+def paper_backbone(name: str) -> TimePFN:
     """A bundled backbone or that of a folder; the one of the paper's size is pretrained first where it is missing."""
     if name == PAPER_BACKBONE and not (Path(name) / "model.safetensors").is_file():
         print(f"time2decide: pretraining the paper's backbone to {name} first (resumable)", file=sys.stderr)
@@ -175,11 +175,11 @@ def _run_sweep(config: Config) -> list[Row]:
     """Fine-tune one model and roll it out, or roll out the references or the repaired model."""
     if config["model"] == "repaired":
         return _repaired_rows(config)
-    backbone = backbone_of(config["backbone"])
+    backbone = paper_backbone(config["backbone"])
     scale = _recipe_of(config).returns_scale
     if config["model"] == "references":
         budgets = config["budgets"]
-        strategies = (Uniform(), pretrained_strategy(backbone, scale), backbone_pto(backbone, scale))
+        strategies = (Uniform(), pretrained_paper_strategy(backbone, scale), backbone_pto(backbone, scale))
         return [
             {"strategy": strategy.name, "turnover_l1": budget, **row}
             for strategy in strategies
@@ -219,7 +219,7 @@ def _chosen_rows(rows: list[Row]) -> dict[str, Row]:
 
 def _sweep_claims(rows: list[Row]) -> list[Claim]:
     """What the paper says of the sweep, one case per market and budget; λ_r is the one chosen on validation series."""
-    found = {cell: _chosen_rows(some) for cell, some in grouped(rows, "market", "turnover_l1").items()}
+    found = {cell: _chosen_rows(some) for cell, some in grouped_rows(rows, "market", "turnover_l1").items()}
 
     def below(ours: str, other: str, market: str = "", least: float = 0.0, most: float = 2.0) -> list[bool]:
         return [
@@ -269,8 +269,8 @@ def _sweep_tables(rows: list[Row]) -> list[Table]:
         "rows that are older than this probe)."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
-        for budget, chosen in sorted(grouped(here, "turnover_l1").items()):
+    for market, here in grouped_rows(rows, "market").items():
+        for budget, chosen in sorted(grouped_rows(here, "turnover_l1").items()):
             weights = sorted({row["return_weight"] for row in chosen if row["model"] not in _UNTRAINED})
             columns = ["strategy", *(f"λ_r={weight:g}" for weight in weights), "chosen"]
             cells = _sweep_cells(chosen, weights, published(f"lambda_r_sweep_{market}"))
@@ -315,7 +315,7 @@ def _run_finetuned(config: Config) -> list[Row]:
     """Fine-tune, choose ρ for either checkpoint, score all four; or score the repaired model."""
     if config.get("model") == "repaired":
         return _repaired_rows(config)
-    original = backbone_of(config["backbone"])
+    original = paper_backbone(config["backbone"])
     recipe = _recipe_of(config)
     tuned, progress = fine_tune_forecaster(recipe, original)
     training = {"steps": progress.step, "best_step": progress.best_step}
@@ -339,7 +339,7 @@ def _best_shrinkage(model: TimePFN, config: Config, scale: float) -> list[float]
     budgets, values = np.tile(BUDGETS, len(_SHRINKAGES)), np.repeat(_SHRINKAGES, len(BUDGETS))
     result = rollout(returns, backbone_pto(model, scale, tuple(values.tolist())), budgets.tolist())
     target = np.tile(oracle, (1, len(_SHRINKAGES), 1, 1))  # (series, values × budgets, time, m)
-    error = squared_distance(result.raw, target, WINDOW).mean(axis=0).reshape(len(_SHRINKAGES), len(BUDGETS))
+    error = squared_distance_to_oracle(result.raw, target, WINDOW).mean(axis=0).reshape(len(_SHRINKAGES), len(BUDGETS))
     return [_SHRINKAGES[i] for i in error.argmin(axis=0)]
 
 
@@ -391,9 +391,9 @@ def _finetuned_tables(rows: list[Row]) -> list[Table]:
         "paper-repaired: the paper's architecture, repaired, on the small backbone; it decides in one pass."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
+    for market, here in grouped_rows(rows, "market").items():
         cells = []
-        for name, own in grouped(here, "strategy").items():
+        for name, own in grouped_rows(here, "strategy").items():
             mse = {row["turnover_l1"]: row for row in own}
             row = "" if market == "clean" else _FINETUNED_ROWS.get(name, "")
             line = [_mse(mse[b], paper.get((f"gamma={b}", row))) if b in mse else "–" for b in BUDGETS]
@@ -429,7 +429,7 @@ def _run_starts(config: Config) -> list[Row]:
         recipe = replace(recipe, epochs=epochs, windows=windows, patience=epochs)
     changes = {key: config[key] for key in ("market", "seed", "turnover_l1", "return_weight", "returns_scale")}
     recipe = replace(recipe, covariance=config["model"] == "time2decide", **changes)
-    model, progress = train_paper_model(recipe, backbone_of(config["backbone"]))
+    model, progress = train_paper_model(recipe, paper_backbone(config["backbone"]))
     returns, oracle = _rollout_data(config, "evaluation", [config["turnover_l1"]])
     rows: list[Row] = []
     for start in ("uniform", "oracle"):
@@ -448,7 +448,7 @@ def _run_starts(config: Config) -> list[Row]:
 def _starts_tables(rows: list[Row]) -> list[Table]:
     """A line per budget, model and scale."""
     cells = []
-    for (budget, scale, name), own in grouped(rows, "turnover_l1", "returns_scale", "strategy").items():
+    for (budget, scale, name), own in grouped_rows(rows, "turnover_l1", "returns_scale", "strategy").items():
         by_start = {row["start"]: row for row in own}
         first = own[0]
         line = [f"{by_start[start]['mse']:.4f}" if start in by_start else "–" for start in ("uniform", "oracle")]

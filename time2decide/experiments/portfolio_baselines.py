@@ -23,7 +23,7 @@ from time2decide.backtesting.baselines import (
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
 from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
@@ -53,14 +53,14 @@ def _tasks(preset: str) -> list[Config]:
 
 def _run(config: Config) -> list[Row]:
     """Tune on validation series, then score every strategy on the evaluation series."""
-    known, (returns, oracle) = (series_of(config, split) for split in ("validation", "evaluation"))
+    known, (returns, oracle) = (portfolio_baseline_series(config, split) for split in ("validation", "evaluation"))
     rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
     for strategy, parameter in _candidates(*known, config["grids"]):
         rows += _rows(rollout(returns, strategy, BUDGETS, oracle=oracle), returns, oracle, parameter)
     return rows
 
 
-def series_of(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
+def portfolio_baseline_series(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns (series, time, m) and the oracle's path of a split."""
     lmc = LMCConfig(length=config["length"])
     options: Config = {"count": config[split], "seed": config["seed"], "config": lmc}
@@ -75,7 +75,7 @@ def _candidates(
     forecast: Forecaster = partial(ridge, penalty=penalty)
 
     def tuned(make: Callable[[tuple[float, ...]], Strategy], grid: str) -> tuple[Strategy, list[float]]:
-        best = tune(make, grids[grid], returns, oracle)
+        best = tune_portfolio_baseline(make, grids[grid], returns, oracle)
         return make(tuple(best)), best
 
     return [
@@ -91,7 +91,7 @@ def _candidates(
     ]
 
 
-def tune(
+def tune_portfolio_baseline(
     make: Callable[[tuple[float, ...]], Strategy],
     grid: Sequence[float],
     returns: np.ndarray,
@@ -128,8 +128,8 @@ def _tables(rows: list[Row]) -> list[Table]:
         "Uniform's noisy row is the paper's share of its clean row."
     )
     found = []
-    for market, chosen in grouped(rows, "market").items():
-        sizes = f"{chosen[0]['evaluation']} series, {len(grouped(chosen, 'seed'))} seed(s)"
+    for market, chosen in grouped_rows(rows, "market").items():
+        sizes = f"{chosen[0]['evaluation']} series, {len(grouped_rows(chosen, 'seed'))} seed(s)"
         titles = {
             "mse": f"{market}: MSE to the oracle (paper's), {sizes}",
             "regret": f"{market}: regret per step × 1e4",
@@ -138,7 +138,7 @@ def _tables(rows: list[Row]) -> list[Table]:
         for key, caption in titles.items():
             cells = [
                 [name, *(_cell(own, budget, key) for budget in BUDGETS)]
-                for name, own in grouped(chosen, "strategy").items()
+                for name, own in grouped_rows(chosen, "strategy").items()
             ]
             found.append(Table(caption, ["strategy", *(f"γ={budget:g}" for budget in BUDGETS)], cells, note))
     return tables_with_last_note(found)

@@ -18,9 +18,9 @@ import numpy as np
 from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
-from time2decide.experiments.portfolio import RETURNS_SCALE, scored
+from time2decide.experiments.portfolio import RETURNS_SCALE, scored_portfolio_rows
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS, pretrain
 from time2decide.forecasting.timepfn import TimePFNForecaster
 from time2decide.markets.lmc import LMCConfig
@@ -61,10 +61,10 @@ def _run(config: Config) -> list[Row]:
         oracle = synthetic_oracle(market, **options)[:, :, : WINDOW + steps]
         for scale in (1.0, RETURNS_SCALE):
             error = _one_step_error(TimePFNForecaster(backbone, scale), returns)
-            found = scored("pto", backbone_pto(backbone, scale), returns, oracle)
+            found = scored_portfolio_rows("pto", backbone_pto(backbone, scale), returns, oracle)
             rows += [{"market": market, "returns_scale": scale, "relative_error": error, **row} for row in found]
         if config["pretraining"] == "as here":
-            rows += [{"market": market, **row} for row in scored("uniform", Uniform(), returns, oracle)]
+            rows += [{"market": market, **row} for row in scored_portfolio_rows("uniform", Uniform(), returns, oracle)]
     return rows
 
 
@@ -88,9 +88,9 @@ def _tables(rows: list[Row]) -> list[Table]:
         "of the windows."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
+    for market, here in grouped_rows(rows, "market").items():
         cells = []
-        for (name, strategy), own in grouped(here, "pretraining", "strategy").items():
+        for (name, strategy), own in grouped_rows(here, "pretraining", "strategy").items():
             for scale in dict.fromkeys(row.get("returns_scale") for row in own):
                 some = [row for row in own if row.get("returns_scale") == scale]
                 start = [strategy] if scale is None else [f"pretrained {name}, scale {scale:g}"]

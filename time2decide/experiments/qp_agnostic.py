@@ -41,7 +41,7 @@ AS_GOOD = 1.1  # ratio of 1 − R² that counts as no difference
 Case = tuple[int, int, tuple[float, ...] | None]  # n, m, range of κ
 
 
-def tasks(preset: str) -> list[Config]:
+def qp_agnostic_tasks(preset: str) -> list[Config]:
     """Every case for the trained network, then sizes without shift for the untrained one."""
     sizes = (*PAPER_SIZES, *UNSEEN_SIZES, *FAR_SIZES)
     shifted = [(size, kappa) for size in SHIFT_SIZES for kappa in KAPPA_RANGES]
@@ -51,7 +51,9 @@ def tasks(preset: str) -> list[Config]:
     return [
         {
             "model": model,
-            "checkpoint": checkpoint_hash() if model == "trained" else None,  # another checkpoint, other rows
+            "checkpoint": qp_agnostic_checkpoint_hash()
+            if model == "trained"
+            else None,  # another checkpoint, other rows
             "n": n,
             "m": m,
             "kappa": None if kappa is None else list(kappa),
@@ -105,7 +107,7 @@ def _model(name: str) -> EquivariantSolver:
 
 
 @cache
-def checkpoint_hash() -> str:
+def qp_agnostic_checkpoint_hash() -> str:
     """The first digits of the SHA-256 of the bundled weights."""
     return file_digest(PRETRAINED["qp"] / "model.safetensors", 12)
 
@@ -127,7 +129,7 @@ def _tables(rows: list[Row]) -> list[Table]:
     columns = ["(n, m) κ", "R²", "1 − R²", "R² asked", "R² paper", "predicted", "repaired", "exact"]
     columns += [f"{model}: {what}" for model in MODELS[1:] for what in ("1 − R²", "predicted")]
     caption = "Accuracy of one network on every size, and how its answers were certified"
-    targets = [[text, "met" if met else "not met", detail] for text, met, detail in checks(rows)]
+    targets = [[text, "met" if met else "not met", detail] for text, met, detail in qp_agnostic_checks(rows)]
     return [
         Table(caption, columns, cells, _training_note(others)),
         Table("Asked of the checkpoint by this project", ["target", "verdict", "found"], targets),
@@ -146,7 +148,7 @@ def _training_note(rows: dict[tuple[Any, ...], Row]) -> str:
     )
 
 
-def checks(rows: list[Row]) -> list[tuple[str, bool, str]]:
+def qp_agnostic_checks(rows: list[Row]) -> list[tuple[str, bool, str]]:
     """Targets of the checkpoint: (target, met or not, evidence)."""
     trained = {_case(row): row for row in rows if row["model"] == "trained"}
     met = [row["r2"] >= TARGETS[case[:2]] for case, row in trained.items() if case[2] is None and case[:2] in TARGETS]
@@ -188,7 +190,7 @@ EXPERIMENTS = (
         title="One learned solver for every size, with certificates",
         paper="beside the R² grids and the κ table of Section 4",
         presets={"smoke": "5 s", "cpu": "4 min", "paper": "8 min"},
-        tasks=tasks,
+        tasks=qp_agnostic_tasks,
         run=_run,
         tables=_tables,
     ),

@@ -20,7 +20,7 @@ from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.core.validation import InputError
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
 from time2decide.neural.metrics import HISTOGRAM_EDGES, evaluate, histograms, r2_score
 from time2decide.neural.models import build, count_parameters, load_model, matched_width, save_model
@@ -49,7 +49,7 @@ def _grid_tasks(preset: str) -> list[Config]:
     """One task per cell: all nine sizes; under `cpu` the whole grid at (5, 3), elsewhere one number of heads."""
     sizes = PAPER_SIZES[:1] if preset == "smoke" else PAPER_SIZES
     return [
-        cell(preset, n, m, architecture, layers, heads)
+        qp_cell(preset, n, m, architecture, layers, heads)
         for n, m in sizes
         for layers, heads in _shapes(preset, n, m)
         for architecture in TRANSFORMERS
@@ -68,7 +68,7 @@ def _shapes(preset: str, n: int, m: int) -> list[tuple[int, int]]:
 def _grid_tables(rows: list[Row]) -> list[Table]:
     """R² by layers and heads, one table per size and architecture."""
     paper, found = published("qp_r2"), []
-    for (n, m, name), chosen in grouped(rows, "n", "m", "architecture").items():
+    for (n, m, name), chosen in grouped_rows(rows, "n", "m", "architecture").items():
         r2 = {(row["layers"], row["heads"]): row["r2"] for row in chosen}
         heads = sorted({h for _, h in r2})
         cells = []
@@ -104,7 +104,7 @@ def _exceptions(cases: dict[tuple[int, int, str], bool]) -> str:
 
 def _shift_tasks(preset: str) -> list[Config]:
     """One task per architecture: the best cell of its grid at (5, 3)."""
-    return [best_cell(preset, *PAPER_SIZES[0], architecture) for architecture in TRANSFORMERS]
+    return [best_qp_cell(preset, *PAPER_SIZES[0], architecture) for architecture in TRANSFORMERS]
 
 
 def _run_shift(config: Config) -> list[Row]:
@@ -157,7 +157,7 @@ def _shift_claims(rows: list[Row]) -> list[Claim]:
 def _ablation_tasks(preset: str) -> list[Config]:
     """One task per size and architecture."""
     sizes = ABLATION_SIZES[:1] if preset == "smoke" else ABLATION_SIZES
-    return [best_cell(preset, n, m, architecture) for n, m in sizes for architecture in (*TRANSFORMERS, *BASELINES)]
+    return [best_qp_cell(preset, n, m, architecture) for n, m in sizes for architecture in (*TRANSFORMERS, *BASELINES)]
 
 
 def _ablation_tables(rows: list[Row]) -> list[Table]:
@@ -196,12 +196,12 @@ def _ablation_claims(rows: list[Row]) -> list[Claim]:
 def _histogram_tasks(preset: str) -> list[Config]:
     """One task per size and architecture, the best cell of each."""
     sizes = HISTOGRAM_SIZES[:1] if preset == "smoke" else HISTOGRAM_SIZES
-    return [best_cell(preset, n, m, architecture) for n, m in sizes for architecture in TRANSFORMERS]
+    return [best_qp_cell(preset, n, m, architecture) for n, m in sizes for architecture in TRANSFORMERS]
 
 
 def _run_histograms(config: Config) -> list[Row]:
     """Counts of the three errors on the test set, with the edges of the bins, and all measures."""
-    model, notes = trained(config)
+    model, notes = trained_qp_model(config)
     test = _split_of(config, "test")
     x = predict(model, test.tokens())
     counts = {f"{name}_counts": values for name, values in histograms(test, x).items()}
@@ -271,7 +271,9 @@ BEST_CPU = {"LinearTransformer": (8, 2), "SoftmaxTransformer": (8, 4)}
 SMOKE_CELL = (2, 2)
 
 
-def cell(preset: str, n: int, m: int, architecture: str, layers: int | None = None, heads: int | None = None) -> Config:
+def qp_cell(
+    preset: str, n: int, m: int, architecture: str, layers: int | None = None, heads: int | None = None
+) -> Config:
     """The configuration of one model; layers and heads are for transformers, the baselines get a matched width."""
     settings = SETTINGS[preset]
     config = {
@@ -296,18 +298,18 @@ def cell(preset: str, n: int, m: int, architecture: str, layers: int | None = No
     return config
 
 
-def best_cell(preset: str, n: int, m: int, architecture: str) -> Config:
+def best_qp_cell(preset: str, n: int, m: int, architecture: str) -> Config:
     """The cell of the best number of layers and heads: ours of the preset, the paper's own for `paper`."""
     if architecture in BASELINES:
-        return cell(preset, n, m, architecture)
+        return qp_cell(preset, n, m, architecture)
     if preset == "paper":
-        layers, heads = best_published(n, m, architecture)
+        layers, heads = best_published_qp_cell(n, m, architecture)
     else:
         layers, heads = BEST_CPU[architecture] if preset == "cpu" else SMOKE_CELL
-    return cell(preset, n, m, architecture, layers, heads)
+    return qp_cell(preset, n, m, architecture, layers, heads)
 
 
-def best_published(n: int, m: int, architecture: str) -> tuple[int, int]:
+def best_published_qp_cell(n: int, m: int, architecture: str) -> tuple[int, int]:
     """(layers, heads) of the highest R² in the paper's grid of that size."""
     prefix = f"n={n};m={m};"
     grid = {place: value for (place, row), value in published("qp_r2").items() if row == architecture}
@@ -316,13 +318,13 @@ def best_published(n: int, m: int, architecture: str) -> tuple[int, int]:
     return int(parts["layers"]), int(parts["heads"])
 
 
-def trained(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
+def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a cell and how its training went; trained now unless it is on disk. A killed one goes on."""
     key = json_digest(config)
     path = cache_directory() / "models" / f"{key}.safetensors"
     with contextlib.suppress(InputError):  # not there, or damaged: trained again
         return load_model(path)
-    model = new_model(config)
+    model = new_qp_model(config)
     examples, held_out = (_pairs(_split_of(config, name)) for name in ("train", "validation"))
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = cache_directory() / "runs" / f"{key}.safetensors"
@@ -344,7 +346,7 @@ def trained(config: Config, *, device: str | None = None) -> tuple[nn.Module, di
     return load_model(path)
 
 
-def new_model(config: Config) -> nn.Module:
+def new_qp_model(config: Config) -> nn.Module:
     """The untrained model of a cell."""
     keys = ("layers", "heads", "scaled_init", "position_std")
     shape = {key: config[key] for key in keys if config.get(key) is not None}
@@ -366,7 +368,7 @@ def _split_of(config: Config, name: str, kappa: tuple[float, float] | None = Non
 
 def _measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
     """Train the cell unless it is on disk and measure it on its test set."""
-    model, notes = trained(config)
+    model, notes = trained_qp_model(config)
     test = _split_of(config, "test", kappa)
     return {**evaluate(test, predict(model, test.tokens())), **_facts(notes)}
 

@@ -12,7 +12,7 @@ from time2decide.core.table import Table
 from time2decide.core.validation import expect, validate_choice
 from time2decide.experiments.claims import Claim
 from time2decide.experiments.engines import Engine, run_tasks
-from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
+from time2decide.experiments.store import Config, Row, Store, check_store_writable, task_key
 
 PRESETS = ("smoke", "cpu", "paper")
 
@@ -107,7 +107,7 @@ def reproduce(
     done = store.done()
     tasks = [config for config in _chosen_tasks(experiment.tasks(preset), only) if task_key(config) not in done]
     if tasks:
-        check_writable(root)
+        check_store_writable(root)
     engine = engine or Engine()
 
     def run_shown(config: Config) -> list[Row]:

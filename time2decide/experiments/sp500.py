@@ -15,9 +15,9 @@ import torch
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.core.table import Table
-from time2decide.experiments.portfolio import fingerprint
+from time2decide.experiments.portfolio import network_fingerprint
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Row, grouped
+from time2decide.experiments.store import Row, grouped_rows
 from time2decide.forecasting.features import CachedFeatures
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.tables import load_returns
@@ -33,7 +33,7 @@ _KEYS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnov
 
 def _tasks(preset: str) -> list[Row]:
     """One task: the fine-tunings and all rollouts share the same days."""
-    networks = {name: fingerprint(name) for name in ("decide", "decide-utility")}
+    networks = {name: network_fingerprint(name) for name in ("decide", "decide-utility")}
     common: Row = {"seed": 0, "cost_bps": 10.0, "share": 0.7, "networks": networks}
     if preset == "smoke":
         small = {"rows": 900, "assets": 4, "budgets": [0.5], "last": 30, "refit_every": 20}
@@ -49,7 +49,7 @@ def _tuning(recipe: FineTuning) -> Row:
 
 
 @dataclass(frozen=True)
-class Refitted:
+class _Refitted:
     """A network fitted again on the way: from step `starts[i]` on, `networks[i]` decides."""
 
     starts: tuple[int, ...]
@@ -85,7 +85,7 @@ def _run(config: Row) -> list[Row]:
     return rows
 
 
-def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures) -> tuple[Refitted, Row]:
+def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures) -> tuple[_Refitted, Row]:
     """The network fitted to the rows before `first` and again every `refit_every` rows, and notes on how."""
     plain: Row = {key: tuple(value) if isinstance(value, list) else value for key, value in config["tuning"].items()}
     plain["episodes"] = plain.pop("stretches")
@@ -95,14 +95,14 @@ def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures
     steps = tuple(start - first + WINDOW for start in starts)  # the rollout begins a window before the first decision
     networks = tuple(PolicyStrategy(policy, "own", "tuned", look) for policy, _ in fits)
     notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "holds", "validation_utility")}
-    return Refitted(steps, networks), notes
+    return _Refitted(steps, networks), notes
 
 
 def _tables(rows: list[Row]) -> list[Table]:
     """One table per budget, best Sharpe ratio first, and which strategies differ from 1/N beyond the interval."""
     columns = ["strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp"]
     found = []
-    for budget, here in grouped(rows, "turnover_l1").items():
+    for budget, here in grouped_rows(rows, "turnover_l1").items():
         field = sorted(here, key=lambda row: -row["sharpe"])
         first = field[0]
         days = f"{first['first_day']} to {first['last_day']}"

@@ -19,7 +19,7 @@ import torch
 from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.models import count_parameters
 from time2decide.neural.training import TrainingConfig, predict, train
@@ -214,7 +214,7 @@ def _parity_run(config: Config) -> list[Row]:
 
 def _parity_claims(rows: list[Row]) -> list[Claim]:
     """The paper's claim as it stands, and what the clean arms say about its reason."""
-    r2 = {arm: mean(row["r2"] for row in found) for arm, found in grouped(rows, "arm").items()}
+    r2 = {arm: mean(row["r2"] for row in found) for arm, found in grouped_rows(rows, "arm").items()}
     with_projection = [value for arm, value in r2.items() if arm.startswith("LinearTransformer")]
     without = [value for arm, value in r2.items() if arm.startswith("Basic")]
     odd = [r2[a] for a in ODD if a in r2]
@@ -237,10 +237,10 @@ def _parity_claims(rows: list[Row]) -> list[Claim]:
 def _parity_tables(rows: list[Row]) -> list[Table]:
     """R² per arm, mean ± standard error over seeds, beside the paper's."""
     cells = []
-    for arm, found in grouped(rows, "arm").items():
+    for arm, found in grouped_rows(rows, "arm").items():
         r2 = [row["r2"] for row in found]
         error = stdev(r2) / len(r2) ** 0.5 if len(r2) > 1 else None
-        row, paper = found[-1], published_r2(found[0])
+        row, paper = found[-1], published_parity_r2(found[0])
         figures = [quantity_cell(mean(r2), ".4f", error), quantity_cell(paper, ".4f"), f"{row['oddness']:.0e}"]
         cells.append([arm, *figures, str(row["parameters"]), str(len(r2))])
     caption = f"R² of the covariance of unseen series; {rows[0]['train']:,} series, {rows[0]['epochs']} epochs"
@@ -251,7 +251,7 @@ def _parity_tables(rows: list[Row]) -> list[Table]:
     return [Table(caption, ["arm", "R²", "paper", "odd?", "weights", "seeds"], cells, note)]
 
 
-def published_r2(row: Row) -> float | None:
+def published_parity_r2(row: Row) -> float | None:
     """The paper's R² of the arm, if it has one."""
     place = f"layers={row['model']['layers']};heads={row['model']['heads']}"
     return published("parity_barrier_r2").get((place, row["arm"].split(" ")[0]))

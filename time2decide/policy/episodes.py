@@ -67,7 +67,7 @@ class Episodes:
     noise: Tensor
 
 
-def episodes(config: EpisodeConfig) -> Episodes:
+def make_episodes(config: EpisodeConfig) -> Episodes:
     """Episodes of the configuration, kept on disk; the same configuration gives the same numbers."""
 
     def make() -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ def _in_order(returns: Tensor) -> Tensor:
     return torch.arange(returns[..., 0].numel()).view(returns.shape[:2])
 
 
-def signals(config: EpisodeConfig) -> Tensor:
+def episode_signals(config: EpisodeConfig) -> Tensor:
     """`Episodes.returns` of the configuration without their noise, (n, S, m).
 
     Noise is independent of the past, so that both have the same conditional mean, and this one has less variance.
@@ -124,12 +124,12 @@ def episodes_of(
 ) -> Episodes:
     """Episodes from any returns (n, window + burn_in + S, m), with budgets (n, k), risk aversion and noise (n,)."""
     covariance = rolling_covariances(returns[:, :-1], WINDOW)  # known before each step
-    path = oracle_paths(returns[:, WINDOW:], covariance, budgets, risk)
+    path = episode_oracle_paths(returns[:, WINDOW:], covariance, budgets, risk)
     first = WINDOW + burn_in
     windows = np.lib.stride_tricks.sliding_window_view(returns, WINDOW, axis=1)  # (n, starts, m, T)
     chosen = windows[:, burn_in:-1].swapaxes(-1, -2)  # (n, S, T, m)
     return Episodes(
-        features=features_of(chosen.reshape(-1, *chosen.shape[2:])),
+        features=episode_features(chosen.reshape(-1, *chosen.shape[2:])),
         windows=_in_order(_tensor(returns[:, first:])),
         returns=_tensor(returns[:, first:]),
         covariance=_tensor(covariance[:, burn_in:]),
@@ -156,12 +156,14 @@ def _cut(series: np.ndarray, assets: int, length: int, rng: np.random.Generator)
     return channels[:, rng.permutation(channels.shape[1])[:assets]]
 
 
-def oracle_paths(returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray) -> np.ndarray:
+def episode_oracle_paths(
+    returns: np.ndarray, covariance: np.ndarray, budgets: np.ndarray, risk: np.ndarray
+) -> np.ndarray:
     """The oracle's path from uniform, (n, k, steps, m)."""
     return best_oracle_path(returns, lambda t: 2 * risk[:, None, None] * covariance[:, t], budgets / 2)
 
 
-def features_of(windows: np.ndarray, done: Callable[[int], None] | None = None) -> WindowFeatures:
+def episode_features(windows: np.ndarray, done: Callable[[int], None] | None = None) -> WindowFeatures:
     """Features of many windows (n, T, m), a block at a time; `done` is told how many are."""
     parts = []
     for first in range(0, len(windows), _BLOCK):

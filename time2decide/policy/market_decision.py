@@ -20,10 +20,10 @@ from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.universe import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation, continues
+from time2decide.simulation.engine import Observation, continues_observation
 
 if TYPE_CHECKING:
-    from time2decide.policy.decision_record import Origin
+    from time2decide.policy.decision_record import DecisionOrigin
 
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
@@ -139,7 +139,7 @@ class MarketDecision:
     constraints: Constraints = field(repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
-    origin: Origin | None = field(default=None, repr=False)
+    origin: DecisionOrigin | None = field(default=None, repr=False)
 
     @property
     def turnover(self) -> float:
@@ -197,11 +197,11 @@ class MarketStrategy:
 
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
-        going_on = continues(self._last, observation.returns)
+        going_on = continues_observation(self._last, observation.returns)
         tokens = self._read(observation, going_on)
         self._last = observation.returns
         cost = observation.cost_bps / 1e4
-        answer = pose(self.policy, tokens, observation.risk_aversion, cost)
+        answer = pose_market_problem(self.policy, tokens, observation.risk_aversion, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
         sigma = answer.covariance[:, None].double().numpy()
         sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
@@ -228,7 +228,9 @@ class MarketStrategy:
 
 
 @torch.no_grad()
-def pose(policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float) -> MarketOutput:
+def pose_market_problem(
+    policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float
+) -> MarketOutput:
     """The portfolio problem that the policy poses after each of the tokens."""
     answer: MarketOutput = policy(MarketBatch.of(tokens, risk_aversion, cost))
     return answer
@@ -251,7 +253,7 @@ def market_decision(
     """
     tokens, cost = state.tokens(), cost_bps / 1e4
     tokens = tokens if known is None else tokens.of_assets(known)
-    answer = pose(policy, [tokens], risk_aversion, cost)
+    answer = pose_market_problem(policy, [tokens], risk_aversion, cost)
     mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
     sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
     days = float(answer.days[0])

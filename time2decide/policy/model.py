@@ -33,7 +33,7 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import Origin, save_decision
+from time2decide.policy.decision_record import DecisionOrigin, save_decision
 from time2decide.policy.gap_decision import decide_market
 from time2decide.policy.market_decision import (
     COST_BPS,
@@ -118,7 +118,7 @@ class NetworkForecast:
         return self.policy.expect(inputs)[0].double().numpy()
 
 
-def default_history(policy: Policy, notes: Mapping[str, Any]) -> str:
+def default_policy_history(policy: Policy, notes: Mapping[str, Any]) -> str:
     """The history that a network was trained to read."""
     return str(notes.get("history", "own" if policy.config.objective == "utility" else "hindsight"))
 
@@ -157,7 +157,7 @@ class Decision:
     constraints: Constraints = field(default=LONG_ONLY, repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     cost_bps: float = 0.0
-    origin: Origin | None = field(default=None, repr=False)
+    origin: DecisionOrigin | None = field(default=None, repr=False)
 
     def save(self, path: str | Path, **about: str) -> Path:
         """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
@@ -222,7 +222,9 @@ class Time2Decide:
         """
         if isinstance(self.policy, MarketPolicy):
             return MarketStrategy(self.policy, name or "market")
-        return PolicyStrategy(self.policy, history or default_history(self.policy, self.notes), name or "time2decide")
+        return PolicyStrategy(
+            self.policy, history or default_policy_history(self.policy, self.notes), name or "time2decide"
+        )
 
     def decide(
         self,
@@ -304,7 +306,7 @@ class Time2Decide:
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
-        origin = Origin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
+        origin = DecisionOrigin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
@@ -314,7 +316,7 @@ class Time2Decide:
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]
     ) -> Decision:
-        strategy, observation = self.strategy(), observe(array[None], previous, gamma, risk)
+        strategy, observation = self.strategy(), observe_histories(array[None], previous, gamma, risk)
         assert isinstance(strategy, PolicyStrategy)
         inputs = strategy.inputs(observation)
         output = strategy.output(inputs)
@@ -359,7 +361,7 @@ class Time2Decide:
                 market_decision(self.policy, one, previous, turnover_l1, risk_aversion, cost, **terms) for one in states
             ]
             return np.stack([one.weights for one in made]), np.stack([one.mean for one in made])
-        strategy, observation = self.strategy(), observe(histories, previous, turnover_l1, risk_aversion)
+        strategy, observation = self.strategy(), observe_histories(histories, previous, turnover_l1, risk_aversion)
         assert isinstance(strategy, PolicyStrategy)
         output = strategy.output(strategy.inputs(observation))
         if terms:
@@ -384,7 +386,9 @@ def _load(
     return load_checkpoint(name_or_dir, kinds, PRETRAINED)
 
 
-def observe(returns: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float) -> Observation:
+def observe_histories(
+    returns: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float
+) -> Observation:
     """The observation after the last row of histories (n, time, m): windows, current weights, the oracle's paths.
 
     With fewer than 96 rows the window is all of them, and the oracle follows what a shorter one allows.

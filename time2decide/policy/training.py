@@ -3,7 +3,7 @@
 For the oracle (`policy_loss`) the target is s*_t, so that the least loss is at E[s*_t | past], the calibrated answer.
 Half of the examples have the oracle's past allocations as history; the other half have the network's own, gathered by
 rolling out the network from time to time, so that the histories of training are those of use. For utility
-(`utility_loss`) it is trained through the projection that makes its decisions feasible.
+(`policy_utility_loss`) it is trained through the projection that makes its decisions feasible.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import expect, validate_fields
-from time2decide.policy.episodes import EpisodeConfig, Episodes, episodes, signals
-from time2decide.policy.network import HISTORY, Policy, PolicyConfig, PolicyInput, unit
+from time2decide.policy.episodes import EpisodeConfig, Episodes, episode_signals, make_episodes
+from time2decide.policy.network import HISTORY, Policy, PolicyConfig, PolicyInput, forecast_error_unit
 from time2decide.qp.projections import project_portfolio
 
 _OWN_SHARE = 0.5  # of examples whose history is the network's own
 _SETTLED = 8  # decisions of an episode before its own history no longer remembers how it was started
 _FAR = 20.0  # in weights: beyond it a score is decided
-_INERTIA = (0.1, 10.0)  # range of ω in `utility_loss`, in units of forecast error
+_INERTIA = (0.1, 10.0)  # range of ω in `policy_utility_loss`, in units of forecast error
 _PAIRS = 160_000  # of assets, in decisions that are made at once while histories are gathered: what caches hold
 Place = tuple[Tensor, Tensor, Tensor]  # episode, budget and step of decisions, each (n,)
 
@@ -50,7 +50,7 @@ class PolicyTraining:
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     seed: int = 0
     model: PolicyConfig = field(default_factory=PolicyConfig)
-    start: str = ""  # digest of the weights that it starts from; set by `prepare`
+    start: str = ""  # digest of the weights that it starts from; set by `prepare_policy_training`
 
     def __post_init__(self) -> None:
         validate_fields(self, count="steps batch warmup refresh_every", natural="seed")
@@ -103,7 +103,7 @@ def train_policy(
     report : callable, optional
         Called after every step with the steps done, the steps in all and the loss; may raise KeyboardInterrupt.
     """
-    run = prepare(config, Path(out_dir), start)
+    run = prepare_policy_training(config, Path(out_dir), start)
     done = run.run(report=report)
     model = run.model
     assert isinstance(model, Policy)
@@ -112,10 +112,10 @@ def train_policy(
     return model
 
 
-def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -> TrainingRun:
+def prepare_policy_training(config: PolicyTraining, folder: Path, start: Policy | None = None) -> TrainingRun:
     """A training at its first step."""
     utility = config.model.objective == "utility"
-    groups = [Group(_examples(c, utility)) for c in episode_configs(config)]
+    groups = [EpisodeGroup(_examples(c, utility)) for c in episode_configs(config)]
     model = Policy(config.model, generator=torch.Generator().manual_seed(config.seed))
     if start is not None:
         shapes = [{name: weight.shape for name, weight in one.named_parameters()} for one in (model, start)]
@@ -142,7 +142,9 @@ def prepare(config: PolicyTraining, folder: Path, start: Policy | None = None) -
     return run
 
 
-def _loss(model: Policy, groups: list[Group], config: PolicyTraining, number: int, rng: np.random.Generator) -> Tensor:
+def _loss(
+    model: Policy, groups: list[EpisodeGroup], config: PolicyTraining, number: int, rng: np.random.Generator
+) -> Tensor:
     """The loss of step `number`: examples of one group, with own histories once there are any."""
     shares = np.array([share for _, _, share in config.groups])
     group = groups[rng.choice(len(shares), p=shares / shares.sum())]
@@ -151,14 +153,20 @@ def _loss(model: Policy, groups: list[Group], config: PolicyTraining, number: in
     own = torch.from_numpy(rng.random(config.batch) < _OWN_SHARE) & (number > config.refresh_every)
     step = torch.from_numpy(rng.integers(0, group.steps, config.batch))
     if config.model.objective == "utility":
-        return utility_loss(model, group, (episode, budget, step), draw_inertia(config.batch, rng), config.unroll)
+        return policy_utility_loss(
+            model, group, (episode, budget, step), draw_policy_inertia(config.batch, rng), config.unroll
+        )
     step = torch.where(own, step.clamp_min(min(_SETTLED, group.steps - 1)), step)
     observation = group.observation(episode, budget, step, (~own).float())
     return policy_loss(model, observation, group.data, (episode, budget, step), config.return_weight)
 
 
 def _refresh(
-    average: dict[str, Tensor], groups: list[Group], config: PolicyTraining, number: int, rng: np.random.Generator
+    average: dict[str, Tensor],
+    groups: list[EpisodeGroup],
+    config: PolicyTraining,
+    number: int,
+    rng: np.random.Generator,
 ) -> None:
     """Gather own histories with the averaged weights, which are those that will be used."""
     model = Policy(config.model)
@@ -172,8 +180,8 @@ def _refresh(
 
 def _examples(config: EpisodeConfig, utility: bool) -> Episodes:
     """Episodes; for utility with returns without noise, which teach the same with less variance."""
-    data = episodes(config)
-    return replace(data, returns=signals(config)) if utility else data
+    data = make_episodes(config)
+    return replace(data, returns=episode_signals(config)) if utility else data
 
 
 def episode_configs(config: PolicyTraining) -> list[EpisodeConfig]:
@@ -181,7 +189,7 @@ def episode_configs(config: PolicyTraining) -> list[EpisodeConfig]:
     return [replace(config.episode, assets=assets, count=count) for assets, count, _ in config.groups]
 
 
-class Group:
+class EpisodeGroup:
     """Episodes with the same number of assets, and the network's own allocations on them."""
 
     def __init__(self, data: Episodes) -> None:
@@ -230,13 +238,13 @@ def policy_loss(model: Policy, observation: PolicyInput, data: Episodes, place: 
     gamma, noise = observation.turnover_l1.clamp_min(0.25), data.noise[episode]
     weight = gamma**-1.5 / (0.5 + (noise / 0.01).clamp(max=1.0))
     decision = (weight * (answer.weights - target).square().sum(-1)).mean()
-    error = (answer.forecast - data.returns[episode, step]) / unit(observation.features)[:, None]
+    error = (answer.forecast - data.returns[episode, step]) / forecast_error_unit(observation.features)[:, None]
     return decision + return_weight * nn.functional.huber_loss(error, torch.zeros_like(error), delta=3.0)
 
 
-def utility_loss(
+def policy_utility_loss(
     model: Policy,
-    group: Group,
+    group: EpisodeGroup,
     place: Place,
     inertia: Tensor,
     unroll: int,
@@ -268,8 +276,8 @@ def utility_loss(
     return total / unroll
 
 
-def draw_inertia(count: int, rng: np.random.Generator) -> Tensor:
-    """ω of `utility_loss` in units of forecast error, log-uniform, (count, 1)."""
+def draw_policy_inertia(count: int, rng: np.random.Generator) -> Tensor:
+    """ω of `policy_utility_loss` in units of forecast error, log-uniform, (count, 1)."""
     low, high = np.log(_INERTIA)
     return torch.from_numpy(np.exp(rng.uniform(low, high, (count, 1)))).float()
 
@@ -284,13 +292,13 @@ def _target(model: Policy, observation: PolicyInput, inertia: Tensor) -> Tensor:
         2 * observation.risk_aversion[:, None] * o.scale * torch.einsum("nij,nj->ni", o.correlation, o.scale * current)
     )
     gradient = answer.scores - risk
-    omega = inertia * unit(o)[:, None]
+    omega = inertia * forecast_error_unit(o)[:, None]
     pull = (gradient - gradient.mean(-1, keepdim=True)) / (answer.curvature[:, None] + omega)
     return pull.clamp(-_FAR, _FAR) + current * omega / (answer.curvature[:, None] + omega)
 
 
-def rollout_utility(group: Group, cost: float) -> Tensor:
-    """Utility as in `utility_loss` of what was gathered last, mean over episodes and budgets, (S,)."""
+def own_rollout_utility(group: EpisodeGroup, cost: float) -> Tensor:
+    """Utility as in `policy_utility_loss` of what was gathered last, mean over episodes and budgets, (S,)."""
     data = group.data
     current, weights = group.own[:, :, HISTORY - 1 : -1], group.own[:, :, HISTORY:]  # (n, k, S, m) each
     earned = _utility(weights, data.returns[:, None], data.covariance[:, None], data.risk_aversion[:, None, None])

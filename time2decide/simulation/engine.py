@@ -103,7 +103,7 @@ class Observation:
         return empirical_covariance(self.returns)
 
 
-def continues(last: np.ndarray | None, window: np.ndarray) -> bool:
+def continues_observation(last: np.ndarray | None, window: np.ndarray) -> bool:
     """Whether a window (series, time, m) continues the last one by one step."""
     if last is None or last.shape != window.shape:
         return False
@@ -193,7 +193,7 @@ def rollout(
     shape = (len(array), len(budgets), *array.shape[1:])
     if strategy.wants_hindsight:
         if oracle is None:
-            oracle = oracle_for(array if universe is None else universe, budgets, risk, window)
+            oracle = oracle_for_rollout(array if universe is None else universe, budgets, risk, window)
         fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
         found = getattr(oracle, "shape", type(oracle).__name__)
         expect(fits, "oracle", f"finite numbers of shape {shape}", found)
@@ -204,7 +204,7 @@ def rollout(
             progress(t - window, shape[2] - window)
         now = weights[:, :, t - 1]
         if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
-            now = drifted(now, array[:, None, t - 1])
+            now = drifted_weights(now, array[:, None, t - 1])
         past, place = slice(t - window, t), slice(None) if assets is None else assets
         hindsight = _within(oracle[:, :, past], place) if oracle is not None and strategy.wants_hindsight else None
         frozen = None if universe is None else ~universe.tradable[t, place]
@@ -267,7 +267,7 @@ def _within(weights: np.ndarray, assets: slice | np.ndarray) -> np.ndarray:
     return np.asarray(whole * np.divide(part, total, out=even, where=total > 0))
 
 
-def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float, window: int) -> np.ndarray:
+def oracle_for_rollout(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float, window: int) -> np.ndarray:
     """The oracle's path, (series, budgets, time, m); in a changing universe it starts anew whenever that changes."""
     if not isinstance(returns, Universe):
         return np.asarray(oracle_path(returns, budgets.tolist(), risk, window))
@@ -280,7 +280,7 @@ def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float,
     return path
 
 
-def drifted(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+def drifted_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
     """Weights after drift by returns, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
     grown = weights * (1 + returns)
     cash = 1 - weights.sum(-1, keepdims=True)
