@@ -268,7 +268,7 @@ def _solve_single(
     if not risk_aversion < np.inf or not cost < np.inf:
         return None
     try:
-        weights, classes, theta, nu, gap, count = kernel.solve_single(
+        weights, classes, theta, nu, gap, count = kernel.solve_turnover_single(
             mean, covariance, previous, risk_aversion, turnover_l1, cost
         )
     except np.linalg.LinAlgError:
@@ -326,7 +326,7 @@ def solve_portfolio_rows(
     factor = 2 * problem.risk_aversion
     columns = (problem.which, factor, problem.linear, problem.start[0], problem.lower, problem.upper, problem.cost,
                problem.start[1], problem.relative_cash, problem.exposure, classes)  # fmt: skip
-    engine = turnover_engine(rows, m).solve_rows
+    engine = turnover_engine(rows, m).solve_turnover_rows
 
     def run(part: slice) -> None:
         arrays = [array[part] for array in columns]
@@ -507,7 +507,7 @@ def _valid_in_bulk(S: np.ndarray) -> bool:
     good = []
 
     def run(part: slice) -> None:
-        good.append(kernel.validate_matrices(S[part]))
+        good.append(kernel.validate_turnover_matrices(S[part]))
 
     try:
         _in_threads(run, len(S), S.shape[-1], None)

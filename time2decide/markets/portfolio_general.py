@@ -16,7 +16,7 @@ from time2decide.core.validation import InputError
 from time2decide.markets.constraint_files import refuse_contradictions
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.portfolio import PortfolioProblem
-from time2decide.markets.turnover_decision import duality_gap
+from time2decide.markets.turnover_decision import turnover_duality_gap
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
 
 _SETTINGS = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13, "verbose": False}
@@ -328,7 +328,7 @@ def _certified(row: _Row, s: np.ndarray, theta: float, nu: float, eta: np.ndarra
     )
     gradient = row.q - row.Q @ s - row.A.T @ (up - down)
     data = row.p, row.lower, row.upper, row.cost, row.budget, row.cash, row.exposure
-    gap = duality_gap(gradient, *data, s, theta, nu)  # type: ignore[no-untyped-call]
+    gap = turnover_duality_gap(gradient, *data, s, theta, nu)  # type: ignore[no-untyped-call]
     slack = up @ np.where(up > 0, np.maximum(row.high - row.A @ s, 0.0), 0.0)
     slack += down @ np.where(down > 0, np.maximum(row.A @ s - row.low, 0.0), 0.0)
     return _Answer(s, theta, nu, up - down, float(gap + slack))
