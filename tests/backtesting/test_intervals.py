@@ -6,8 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from time2decide.backtesting.findings import backtest_findings, differences_from_own
-from time2decide.backtesting.walk_forward import backtest, paired_strategy_differences, with_intervals
+from time2decide.backtesting.walk_forward import (
+    backtest,
+    backtest_findings,
+    differences_from_own,
+    paired_strategy_differences,
+    with_intervals,
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from time2decide.experiments.qp_agnostic import (
     qp_agnostic_checks,
     qp_agnostic_tasks,
 )
-from time2decide.neural.equivariant_training import UNSEEN_SIZES
+from time2decide.neural.equivariant import UNSEEN_SIZES
 from time2decide.qp import KAPPA_RANGES, PAPER_SIZES
 
 RESULTS = Path(__file__).parents[2] / "results"

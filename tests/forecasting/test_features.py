@@ -8,7 +8,7 @@ from time2decide.core.validation import InputError
 from time2decide.forecasting.features import LEAST_WINDOW, PENALTIES, lag_forecast, window_features
 from time2decide.forecasting.kernel_bank import AHEAD, KernelBank, _random_grams, _split
 from time2decide.markets import synthetic_returns
-from time2decide.markets.lmc import LMCConfig, lmc_channel_gram
+from time2decide.markets.synthetic import LMCConfig, lmc_channel_gram
 
 WINDOW = 32
 

@@ -14,7 +14,7 @@ from time2decide.bench.markets import (
 )
 from time2decide.core.validation import InputError
 from time2decide.markets import RISK_AVERSION, mean_variance_step
-from time2decide.markets.allocation import greedy_allocations
+from time2decide.markets.oracle import greedy_allocations
 
 
 def random_steps(rng, count, m, scale, risk=1.0):

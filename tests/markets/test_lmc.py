@@ -3,8 +3,8 @@ import pytest
 from sklearn.gaussian_process import kernels as sk
 
 from time2decide.core.validation import InputError
-from time2decide.markets import lmc
-from time2decide.markets.lmc import (
+from time2decide.markets import synthetic
+from time2decide.markets.synthetic import (
     LINEAR_OFFSETS,
     MIXTURES,
     NOISE_LEVELS,
@@ -104,7 +104,7 @@ def test_channels_are_convex_mixtures_of_fewer_or_equal_processes():
 
 def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypatch):
     folds = []
-    monkeypatch.setattr(lmc, "draw_lmc_process", lambda fold, count, rng: folds.append(fold) or np.zeros((60, 1)))
+    monkeypatch.setattr(synthetic, "draw_lmc_process", lambda fold, count, rng: folds.append(fold) or np.zeros((60, 1)))
     for index in range(600):
         lmc_series(SMALL, 0, index)
     sizes = np.bincount([len(fold) for fold in folds], minlength=6)[1:]
@@ -119,9 +119,9 @@ def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypat
 def test_the_covariance_of_a_channel_is_that_of_its_mixture(monkeypatch):
     """Four processes of variance 1, weighed equally: X = Σ f_j / 4 has the variance 4 / 16."""
     constant = lmc_kernels(50)[-1]
-    monkeypatch.setattr(lmc, "lmc_kernels", lambda length: (constant,))
+    monkeypatch.setattr(synthetic, "lmc_kernels", lambda length: (constant,))
     equal = LMCConfig(channels=4, length=50, most_kernels=1, dirichlet_min=1e8, dirichlet_max=1e8)
-    gram = lmc.lmc_channel_gram(equal, 10, np.random.default_rng(0))
+    gram = synthetic.lmc_channel_gram(equal, 10, np.random.default_rng(0))
     np.testing.assert_allclose(gram, np.full((10, 10), 1 / 4), rtol=1e-2)
     values = [lmc_series(equal, 0, index)[0, 0] for index in range(400)]
     assert np.var(values) == pytest.approx(1 / 4, rel=0.2)
@@ -133,7 +133,7 @@ def test_the_concentration_of_the_mixing_weights_is_uniform_over_series(monkeypa
     found = []
     for index in range(80):
         units = iter(np.eye(64))
-        monkeypatch.setattr(lmc, "draw_lmc_process", lambda fold, count, rng, units=units: next(units)[:, None])
+        monkeypatch.setattr(synthetic, "draw_lmc_process", lambda fold, count, rng, units=units: next(units)[:, None])
         weights = lmc_series(config, 0, index).T  # (channels, latent processes)
         np.testing.assert_allclose(weights.sum(1), 1)
         square = (weights**2).sum(1).mean()  # (1 + α) / (1 + 64α) in expectation

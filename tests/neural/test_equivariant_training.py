@@ -17,9 +17,10 @@ import torch
 from typer.testing import CliRunner
 
 from time2decide.cli.train import app
-from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
-from time2decide.neural.equivariant_training import (
+from time2decide.neural.equivariant import (
     UNSEEN_SIZES,
+    EquivariantConfig,
+    EquivariantSolver,
     EquivariantTraining,
     draw_problem_size,
     draw_training_problems,
@@ -35,7 +36,7 @@ CHILD = """
 import sys, torch
 from time2decide.core import training
 from time2decide.neural.equivariant import EquivariantConfig
-from time2decide.neural.equivariant_training import EquivariantTraining, train_equivariant
+from time2decide.neural.equivariant import EquivariantTraining, train_equivariant
 torch.set_num_threads(1)
 config = EquivariantTraining(
     steps=24, batch=8, warmup=4, depths=(2, 3), largest=6, seed=3, model=EquivariantConfig(width=4, hidden=8)

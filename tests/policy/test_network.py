@@ -10,15 +10,18 @@ import torch
 from time2decide.core.validation import InputError
 from time2decide.forecasting.features import window_features
 from time2decide.markets.oracle import oracle_path
-from time2decide.policy.episodes import EpisodeConfig, episode_signals, episodes_of, make_episodes
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
 from time2decide.policy.training import (
     PRESETS,
+    EpisodeConfig,
     EpisodeGroup,
     _examples,
     draw_policy_inertia,
     episode_configs,
+    episode_signals,
+    episodes_of,
+    make_episodes,
     policy_loss,
     policy_utility_loss,
     prepare_policy_training,
@@ -117,7 +120,7 @@ def test_signals_are_the_returns_without_their_noise() -> None:
 
 def test_oracle_of_an_episode_is_the_oracle() -> None:
     from time2decide.markets.covariance import empirical_covariance
-    from time2decide.policy.episodes import episode_oracle_paths
+    from time2decide.policy.training import episode_oracle_paths
 
     returns = 0.01 * np.random.default_rng(3).standard_normal((2, 110, 4))
     covariance = np.stack([empirical_covariance(returns[:, t - 96 : t]) for t in range(96, 110)], axis=1)

@@ -17,11 +17,10 @@ import numpy as np
 from time2decide.core.validation import expect
 from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
 from time2decide.markets.estimators import VarianceEWMA, ewma_decay, two_scale
-from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation, Rollout, continues_observation
+from time2decide.markets.oracle import best_allocations, greedy_allocations
+from time2decide.simulation.engine import Observation, Rollout, continues_observation, solve_observation
 
 _LASTS = 20.0  # steps over which the cost of a trade made for risk is divided
 _FORECAST_LASTS = 3.0  # and of a trade made on a forecast

@@ -16,8 +16,7 @@ from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
 from time2decide.markets.portfolio import solve_portfolio
-from time2decide.simulation.decisions import UNLIMITED
-from time2decide.simulation.engine import Observation, continues_observation
+from time2decide.simulation.engine import UNLIMITED, Observation, continues_observation
 
 EVERY = 21  # steps between two fits, a month of days
 YEAR = 252  # last rows that a fit sees, at most

@@ -21,9 +21,9 @@ from time2decide.backtesting.baselines import PredictThenOptimise, backbone_pto
 from time2decide.bench.portfolio_solver import PortfolioCell, portfolio_by_clarabel
 from time2decide.bench.timing import interleaved_times, one_thread, time_ratio, timed_call
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.allocation import mean_variance_step
 from time2decide.markets.covariance import empirical_covariance
-from time2decide.markets.lmc import (
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, mean_variance_step, oracle_path
+from time2decide.markets.synthetic import (
     LINEAR_OFFSETS,
     MIXTURES,
     NOISE_LEVELS,
@@ -33,9 +33,9 @@ from time2decide.markets.lmc import (
     lmc_kernels,
     lmc_series,
     lmc_set,
+    synthetic_oracle,
+    synthetic_returns,
 )
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
 from time2decide.qp import QP, project_portfolio, solve_exact

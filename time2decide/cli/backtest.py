@@ -91,7 +91,7 @@ def backtest(
 
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
-    from time2decide.markets.constraint_files import read_constraints
+    from time2decide.markets.constraints import read_constraints
     from time2decide.markets.tables import load_market, read_weights, usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
@@ -268,7 +268,7 @@ def print_backtest_summary(result: Backtest, summary: pd.DataFrame, data: str, c
     from rich.markup import escape
     from rich.table import Table
 
-    from time2decide.backtesting.findings import backtest_findings, differences_from_own
+    from time2decide.backtesting.walk_forward import backtest_findings, differences_from_own
 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     risk = result.rollouts[0].risk_aversion

@@ -44,7 +44,7 @@ def qp(
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
-    from time2decide.neural.equivariant_training import PRESETS, train_equivariant
+    from time2decide.neural.equivariant import PRESETS, train_equivariant
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     _train(partial(train_equivariant, config, out), out, threads, preset=preset)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.digests import json_digest
+from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from time2decide.core.digests import json_digest
 from time2decide.core.files import append_line
+from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError, distinct_keys, expect
 
 _CHAIN, _CHECKSUM = "after", "checksum"  # fields of every line: checksum of the line before, and of this one

@@ -21,9 +21,8 @@ from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import Backbone, BackboneForecaster, load_backbone
 from time2decide.forecasting.chronos import ChronosTraining, TinyChronos, tiny_chronos, train_chronos
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModelStrategy
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter
 from time2decide.simulation.engine import Strategy

@@ -27,10 +27,16 @@ from time2decide.experiments.portfolio import (
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION
-from time2decide.policy.episodes import EpisodeConfig, make_episodes
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig
-from time2decide.policy.training import PRESETS, EpisodeGroup, PolicyTraining, train_policy
+from time2decide.policy.training import (
+    PRESETS,
+    EpisodeConfig,
+    EpisodeGroup,
+    PolicyTraining,
+    make_episodes,
+    train_policy,
+)
 
 _HISTORIES = {"time2decide": "hindsight", "time2decide-own": "own"}
 _RETURN_WEIGHTS = (0.0, 0.1, 1.0)

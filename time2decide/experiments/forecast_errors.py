@@ -19,9 +19,8 @@ from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_returns
 
 _HORIZON = 96
 _OTHERS = ("kernel-bank:",)  # backbones that are compared with TimePFN

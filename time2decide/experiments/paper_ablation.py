@@ -27,9 +27,8 @@ from time2decide.experiments.portfolio import (
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import REPAIRED, PaperModel, PaperModelStrategy
 from time2decide.policy.readout import ReadoutConfig
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, RepairedTraining, train_repaired

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.digests import file_digest
-from time2decide.core.provenance import provenance
+from time2decide.core.provenance import file_digest, provenance
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
@@ -28,9 +27,8 @@ from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
 from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,

@@ -24,7 +24,7 @@ from time2decide.backtesting.baselines import (
     backbone_pto,
 )
 from time2decide.core.cache import cached_tensors
-from time2decide.core.digests import file_digest as file_fingerprint
+from time2decide.core.provenance import file_digest as file_fingerprint
 from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import OUR_NETWORK, REPAIRED_ARCHITECTURE, Claim, published_mse
 from time2decide.experiments.paper_models import shown_oracle_history
@@ -33,9 +33,8 @@ from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import LABELS, Config, Row, grouped_rows
 from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.synthetic import synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.simulation.engine import Strategy, rollout

@@ -25,9 +25,8 @@ from time2decide.experiments.claims import published_mse
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.simulation.engine import Rollout, Strategy, rollout
 from time2decide.simulation.metrics import score
 

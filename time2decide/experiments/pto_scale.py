@@ -23,9 +23,8 @@ from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS, pretrain
 from time2decide.forecasting.timepfn import TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 
 #: What is changed in the recipe of the bundled backbone.
 PRETRAININGS: dict[str, dict[str, Any]] = {

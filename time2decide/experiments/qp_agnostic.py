@@ -12,14 +12,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from time2decide.core.digests import file_digest
+from time2decide.core.provenance import file_digest
 from time2decide.core.table import Table, quantity_cell
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
-from time2decide.neural.equivariant import PRETRAINED, EquivariantSolver
-from time2decide.neural.equivariant_training import UNSEEN_SIZES
+from time2decide.neural.equivariant import PRETRAINED, UNSEEN_SIZES, EquivariantSolver
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish_prediction
 from time2decide.neural.solver import load_neural_solver, predict_solution

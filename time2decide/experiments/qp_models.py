@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from time2decide.core.cache import cache_directory
-from time2decide.core.digests import json_digest
+from time2decide.core.provenance import json_digest
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.core.validation import InputError
 from time2decide.experiments.claims import Claim, published

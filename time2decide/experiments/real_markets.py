@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
-from time2decide.core.digests import file_digest as file_fingerprint
-from time2decide.core.digests import json_digest
+from time2decide.core.provenance import file_digest as file_fingerprint
+from time2decide.core.provenance import json_digest
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError, expect
 from time2decide.experiments.registry import Experiment

@@ -18,9 +18,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from time2decide.core.digests import json_digest
 from time2decide.core.files import append_line
-from time2decide.core.provenance import provenance
+from time2decide.core.provenance import json_digest, provenance
 from time2decide.core.validation import InputError, describe_value, expect
 
 Config = dict[str, Any]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from time2decide.core.cache import cached_tensors
 from time2decide.core.validation import validate_count
-from time2decide.markets.lmc import LMCConfig, lmc_channel_gram
+from time2decide.markets.synthetic import LMCConfig, lmc_channel_gram
 
 AHEAD = 4  # steps of the longer forecast
 _JITTER = 1e-4  # of the variance of the window: what float32 can resolve

@@ -19,7 +19,7 @@ from torch import Tensor
 from time2decide.core.training import STATE, LoopConfig, Report, fit_model, training_seed
 from time2decide.core.validation import validate_count, validate_fields
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
-from time2decide.markets.lmc import LMCConfig, lmc_series
+from time2decide.markets.synthetic import LMCConfig, lmc_series
 
 _LMC_SEED = 7_000_001  # a stream of its own: no pretraining series is in a market
 _WEIGHTS, _WINDOWS = range(2)  # streams of random numbers

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.digests import array_digest, json_digest, text_digest
 from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.provenance import array_digest, json_digest, text_digest
 from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
 from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem, number_from_json
 from time2decide.markets.tables import load_market

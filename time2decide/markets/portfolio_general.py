@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from time2decide.core.validation import InputError
-from time2decide.markets.constraint_files import refuse_contradictions
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.portfolio import PortfolioProblem
 from time2decide.markets.turnover_decision import turnover_duality_gap
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED

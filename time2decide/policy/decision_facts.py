@@ -14,10 +14,10 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.policy.decision_record import numbers_by_asset, problem_of_decision
-from time2decide.policy.episodes import SEEN_RISKS
 from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
+from time2decide.policy.training import SEEN_RISKS
 
 _TOLERANCE = 1e-9  # of the constraints
 _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are shown, and drawn

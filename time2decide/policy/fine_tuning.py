@@ -36,7 +36,6 @@ from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit_m
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.covariance import empirical_covariance, rolling_covariances
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
-from time2decide.policy.episodes import Episodes, episode_features, episode_oracle_paths
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.market_training import (
     AHEAD,
@@ -50,8 +49,11 @@ from time2decide.policy.model import Time2Decide
 from time2decide.policy.network import HISTORY, Policy
 from time2decide.policy.training import (
     EpisodeGroup,
+    Episodes,
     Place,
     draw_policy_inertia,
+    episode_features,
+    episode_oracle_paths,
     own_rollout_utility,
     policy_utility_loss,
 )

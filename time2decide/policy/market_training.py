@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.digests import json_digest
+from time2decide.core.provenance import json_digest
 from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import InputError, expect, validate_count
 from time2decide.forecasting.market_state import MarketState, MarketTokens

@@ -20,9 +20,8 @@ from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.allocation import best_allocations
 from time2decide.markets.constraints import LONG_ONLY, Constraints
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS, load_returns
 from time2decide.markets.validation import (
@@ -34,11 +33,11 @@ from time2decide.markets.validation import (
     validate_weights,
 )
 from time2decide.policy.decision_record import DecisionOrigin, save_decision
-from time2decide.policy.gap_decision import decide_market
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
     MarketStrategy,
+    decide_market,
     market_decision,
 )
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION

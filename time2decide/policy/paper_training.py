@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from time2decide.core.training import LoopConfig, Progress, Report, fit_model
 from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel
 
 _ORDER, _HELD_OUT = 1, 2  # streams of random numbers

@@ -26,8 +26,7 @@ from time2decide.core.validation import InputError, describe_value, expect, vali
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_market_state, save_market_state
-from time2decide.markets.constraint_files import read_constraints
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import Constraints, read_constraints
 from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
@@ -41,8 +40,7 @@ from time2decide.markets.validation import (
     validate_weights,
 )
 from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset
-from time2decide.policy.gap_decision import decide_market
-from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision
+from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import drifted_weights, validate_cost

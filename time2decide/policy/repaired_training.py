@@ -22,9 +22,8 @@ from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import expect, validate_choice, validate_fields, validate_positive
 from time2decide.forecasting.backbones import Backbone, load_backbone
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.backbone_model import BackboneModel, DecisionAdapter
 from time2decide.policy.paper_model import REPAIRED, DecisionModel, PaperModel, PaperModelConfig, paper_model_decision
 from time2decide.policy.readout import ReadoutConfig, common_units

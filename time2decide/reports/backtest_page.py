@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.backtesting.findings import backtest_findings, differences_from_own, own_policy_of_backtest
-from time2decide.backtesting.walk_forward import Backtest
+from time2decide.backtesting.walk_forward import (
+    Backtest,
+    backtest_findings,
+    differences_from_own,
+    own_policy_of_backtest,
+)
 from time2decide.core.files import write_text
 
 _MOST_POINTS = 800  # of a line; more cannot be seen

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from time2decide import __version__
 from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.validation import InputError, expect, validate_fields
-from time2decide.markets.constraint_files import parse_constraints
+from time2decide.markets.constraints import parse_constraints
 from time2decide.markets.decision_file import seal_decision
 from time2decide.markets.tables import GAPS, load_market
 from time2decide.policy.decision_record import decision_document

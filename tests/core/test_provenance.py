@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from time2decide.core.digests import array_digest, file_digest, json_digest, text_digest
+from time2decide.core.provenance import array_digest, file_digest, json_digest, text_digest
 
 
 def test_digests_are_those_that_stored_rows_are_keyed_by(tmp_path: Path) -> None:
