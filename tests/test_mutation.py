@@ -29,7 +29,7 @@ assert estimators.RollingQIS().window == 505
 assert estimators.EWMA().half_life == 63
 fault("markets/turnover_path", "g -= h * (da + dnu)")
 g = np.zeros(2)
-turnover_path.advance(np.zeros(2), g, np.ones(1), np.ones(2), 0.0, np.array([0]), 1, 0.5)
+turnover_path._advance(np.zeros(2), g, np.ones(1), np.ones(2), 0.0, np.array([0]), 1, 0.5)
 np.testing.assert_array_equal(g, -0.5)
 """
 

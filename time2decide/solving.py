@@ -11,7 +11,7 @@ from torch import Tensor
 
 from time2decide.attention import FORMS, build, run
 from time2decide.attention import METHODS as CONSTRUCTIONS
-from time2decide.attention.methods import is_definite
+from time2decide.attention.methods import has_definite_curvature
 from time2decide.core.validation import (
     ArrayLike,
     as_tensor,
@@ -24,7 +24,7 @@ from time2decide.core.validation import (
     validate_positive,
 )
 from time2decide.qp.exact import solve_exact
-from time2decide.qp.gradients import needs_gradient, with_gradient
+from time2decide.qp.gradients import qp_needs_gradient, solution_with_gradient
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 
@@ -88,7 +88,7 @@ def solve(
     validate_choice("method", method, METHODS)
     differentiable = method in ("exact", "neural+polish")
     where = "data that requires no gradient (methods 'exact' and 'neural+polish' are differentiable)"
-    expect(differentiable or not needs_gradient(qp), "qp", where, f"gradients asked for with method {method!r}")
+    expect(differentiable or not qp_needs_gradient(qp), "qp", where, f"gradients asked for with method {method!r}")
     default = 1e-4 if method == "neural" else _TOLERANCE[qp.A.dtype]
     tol = default if tol is None else validate_positive("tol", tol)
     history = validate_flag("history", history)
@@ -114,7 +114,7 @@ def solve(
 
         options |= {"polish": method == "neural+polish", "depth": steps, "initial": start}
         answer = _split_duals(qp, solve_neural(qp.as_inequalities(), tol=tol, **options))
-    return with_gradient(qp, answer) if needs_gradient(qp) else answer
+    return solution_with_gradient(qp, answer) if qp_needs_gradient(qp) else answer
 
 
 def _split_duals(qp: QP, solution: Solution) -> Solution:
@@ -130,7 +130,7 @@ def _iterate(
     qp: QP, method: str, form: str, start: tuple[Tensor, Tensor] | None, limits: dict[str, Any], options: dict[str, Any]
 ) -> Solution:
     """A construction on the problems with definite A; the others of a batch are not converged, x is NaN there."""
-    usable = is_definite(qp)
+    usable = has_definite_curvature(qp)
     whole = bool(usable.all()) or not bool(usable.any())  # none: the method says why
     part = qp if whole else qp[usable]
     first = start if whole or start is None else (start[0][usable], start[1][usable])

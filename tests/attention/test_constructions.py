@@ -6,7 +6,7 @@ import torch
 from time2decide import InputError, random_qp, solve
 from time2decide.attention import METHODS, build
 from time2decide.attention.layers import SoftThresholdFFN
-from time2decide.attention.projected_gradient import literal, threshold_loop
+from time2decide.attention.projected_gradient import projected_gradient_literal, projection_threshold_loop
 from time2decide.qp import PAPER_SIZES, soft_threshold
 
 PLAIN = {"U": "gradient", "LC": "arrow_hurwicz", "R": "ista", "C": "projected_gradient"}
@@ -119,7 +119,7 @@ def test_the_papers_loop_step_agrees_with_ours():
     """η = 1/n as in the paper reaches the same threshold as η = 1/|active set|, only slower."""
     qp = random_qp(5, 6, kind="C", seed=3)
     step = 1 / torch.linalg.eigvalsh(qp.A)[:, -1]
-    ours, theirs = (literal(qp, step, eta=eta) for eta in ("active", "paper"))
+    ours, theirs = (projected_gradient_literal(qp, step, eta=eta) for eta in ("active", "paper"))
     zero = qp.b.new_zeros(5, 6), qp.b.new_zeros(5, 0)
     one, two = ours.start(*zero), theirs.start(*zero)
     for _ in range(5):
@@ -133,7 +133,7 @@ def test_the_papers_loop_step_agrees_with_ours():
 def test_threshold_loop_is_exact_from_any_start(batch, radius, start):
     size = torch.rand(batch, 1, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(batch))
     bound, theta = torch.full((batch, 1, 1), radius, dtype=torch.float64), torch.full((batch, 1, 1), start).double()
-    level = threshold_loop(size, bound, theta)
+    level = projection_threshold_loop(size, bound, theta)
     total = (size - level).clamp_min(0).sum(-1, keepdim=True)
     torch.testing.assert_close(total, torch.minimum(size.sum(-1, keepdim=True), bound), rtol=0, atol=1e-13)
     assert (level >= 0).all()
@@ -146,8 +146,8 @@ def test_threshold_loop_ends_at_ties(batch):
     for _ in range(300):
         size = torch.rand(batch, 1, 10, dtype=torch.float64, generator=generator)
         bound = torch.rand(batch, 1, 1, dtype=torch.float64, generator=generator)
-        tied = torch.maximum(size, threshold_loop(size, bound, torch.zeros_like(bound)))
-        level = threshold_loop(tied, bound, torch.zeros_like(bound))
+        tied = torch.maximum(size, projection_threshold_loop(size, bound, torch.zeros_like(bound)))
+        level = projection_threshold_loop(tied, bound, torch.zeros_like(bound))
         torch.testing.assert_close((tied - level).clamp_min(0).sum(-1, keepdim=True), bound, rtol=0, atol=1e-12)
 
 
@@ -164,7 +164,7 @@ def test_the_papers_dual_step_condition_is_not_enough():
 
     qp = QP([[1.0]], [-2.0], [[1.0]], [1.0])  # the solution is x = 1, λ = 1
     step, dual_step = (torch.tensor([v], dtype=torch.float64) for v in (1.9, 0.9 / 1.9))
-    algorithm = classical.arrow_hurwicz(qp, step, dual_step)
+    algorithm = classical.classical_arrow_hurwicz(qp, step, dual_step)
     near = torch.ones(1, 1, dtype=torch.float64)
     state = algorithm.start(near + 1e-6, near)
     drift = []

@@ -12,7 +12,7 @@ from time2decide.markets.portfolio import nearest_portfolio
 from time2decide.markets.universe import universe_of
 from time2decide.policy.market_decision import market_decision
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.simulation.engine import drifted
+from time2decide.simulation.engine import drifted_weights
 
 
 def market(rows=130, assets=6):
@@ -60,7 +60,7 @@ def test_strategies_that_optimise_solve_under_the_terms_by_cvxpy(strategy, term,
     options = {"risk_aversion": RISK, "cost_bps": cost, "constraints": constraints, "benchmark": benchmark}
     weights = backtest(table, [strategy], gamma, **options).weights(strategy, gamma).to_numpy()
     returns, step = table.to_numpy(), 0 if strategy.startswith("minimum") else 1  # it is refitted every 21 steps
-    previous = np.full(6, 1 / 6) if step == 0 else drifted(weights[0], returns[96])
+    previous = np.full(6, 1 / 6) if step == 0 else drifted_weights(weights[0], returns[96])
     mean, S, risk, price = posed(strategy, returns[: 96 + step], previous, gamma, cost / 1e4)
     given = {"benchmark": benchmark, "constraints": constraints}
     theirs = cvxpy_portfolio(mean, S, previous, risk_aversion=risk, turnover_l1=gamma, cost=price, **given)
@@ -139,7 +139,7 @@ def test_constraints_hold_while_assets_come_and_go(strategy, changing):
         assert (weights[~inside] == 0).all()
         for t in range(5, len(weights)):  # the first steps come from 1/N
             held, members = weights[t], inside[t]
-            moved = drifted(weights[t - 1], result.returns[0, 96 + t - 1])
+            moved = drifted_weights(weights[t - 1], result.returns[0, 96 + t - 1])
             halted = members & np.isnan(changing.to_numpy()[96 + t - 1])
             np.testing.assert_allclose(held[halted], moved[halted], atol=1e-12)
             free = members & ~halted
@@ -170,6 +170,6 @@ def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
         result = backtest(rises, [strategy], 0.05, gaps="keep", constraints=rules)
         weights = result.weights(strategy, 0.05).to_numpy()
         for t in range(4, 8):  # steps 100 to 103
-            moved = drifted(weights[t - 1], result.returns[0, 96 + t - 1])
+            moved = drifted_weights(weights[t - 1], result.returns[0, 96 + t - 1])
             assert moved[3] > 0.2
             np.testing.assert_allclose(weights[t], moved, atol=1e-12)

@@ -6,8 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from time2decide.backtesting.findings import differences_from_own, findings
-from time2decide.backtesting.walk_forward import backtest, paired_differences, with_intervals
+from time2decide.backtesting.walk_forward import (
+    backtest,
+    backtest_findings,
+    differences_from_own,
+    paired_strategy_differences,
+    with_intervals,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def test_figures_of_a_draw_are_those_of_the_drawn_returns(result):
     from time2decide.simulation.metrics import realised_utility, sharpe_ratio, stationary_bootstrap
 
     rows = with_intervals(result, draws=50, block=5.0, seed=3).set_index("strategy")
-    gains = paired_differences(result, "uniform", draws=50, block=5.0, seed=3).iloc[0]
+    gains = paired_strategy_differences(result, "uniform", draws=50, block=5.0, seed=3).iloc[0]
     paths = {name: group["net"].to_numpy() for name, group in result.frame.groupby("strategy")}
     places = stationary_bootstrap(404, 50, 5.0, np.random.default_rng(3))
     sharpe = {name: sharpe_ratio(net[places], 252) for name, net in paths.items()}
@@ -61,7 +66,7 @@ def test_figures_of_a_draw_are_those_of_the_drawn_returns(result):
 def test_findings_claim_no_more_than_the_intervals(result):
     summary = with_intervals(result, draws=100)
     assert differences_from_own(result) is None
-    (said,) = findings(result, summary, None)[1.0]
+    (said,) = backtest_findings(result, summary, None)[1.0]
     assert "The highest net Sharpe ratio is" in said
     summary["strategy"] = summary["strategy"].replace("soft-persistence", "time2decide")
     one = {"strategy": "uniform", "turnover_l1": 1.0, "sharpe": 0.1, "sharpe_low": -0.2, "sharpe_high": 0.4}
@@ -69,7 +74,7 @@ def test_findings_claim_no_more_than_the_intervals(result):
     mine = replace(
         result, rollouts=[replace(r, name=r.name.replace("soft-persistence", "time2decide")) for r in result.rollouts]
     )
-    said = findings(mine, summary, pd.DataFrame([one]))[1.0]
+    said = backtest_findings(mine, summary, pd.DataFrame([one]))[1.0]
     assert any("In net Sharpe ratio no difference" in line for line in said)
     assert any("time2decide is above uniform beyond the 95 % interval" in line for line in said)
     assert any("Sharpe +0.10 [-0.20, +0.40]" in line for line in said)

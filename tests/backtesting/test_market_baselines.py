@@ -6,7 +6,7 @@ import pytest
 from time2decide.backtesting.baselines import PooledRule, TwoScaleMinimumVariance, _PooledState
 from time2decide.markets.estimators import two_scale
 from time2decide.simulation.engine import Observation, rollout
-from time2decide.simulation.metrics import traded
+from time2decide.simulation.metrics import rollout_traded
 
 
 def market(steps=900, m=8, reversal=0.0, seed=0):
@@ -53,7 +53,7 @@ def test_forecasts_are_followed_where_there_is_something_to_predict():
     assert _PooledState(nothing).worth() < 0.3
     quiet = rollout(nothing, PooledRule(), 0.5, **options).allocations
     busy = rollout(something, PooledRule(), 0.5, **options).allocations
-    assert traded(busy, something[None], 520).mean() > 5 * traded(quiet, nothing[None], 520).mean()
+    assert rollout_traded(busy, something[None], 520).mean() > 5 * rollout_traded(quiet, nothing[None], 520).mean()
     flat = rollout(something, TwoScaleMinimumVariance(), 0.5, **options).allocations
     gain = np.einsum("tm,tm->t", busy[0, 0, 520:] - flat[0, 0, 520:], something[520:]).mean()
     assert gain > 10e-4
@@ -64,5 +64,5 @@ def test_costs_lower_turnover():
     amounts = []
     for cost in (0.0, 20.0, 200.0):
         held = rollout(returns, TwoScaleMinimumVariance(), 0.1, window=520, budget_from="drifted", cost_bps=cost)
-        amounts.append(traded(held.allocations, returns[None], 520).mean())
+        amounts.append(rollout_traded(held.allocations, returns[None], 520).mean())
     assert amounts[0] > amounts[1] > amounts[2]

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from skfolio.optimization import InverseVolatility
 
-from time2decide.backtesting.registry import REGISTRY, make_strategy, network
+from time2decide.backtesting.registry import REGISTRY, make_strategy, network_strategy
 from time2decide.backtesting.skfolio_baselines import (
     COVARIANCES,
     bayes_stein_mean,
-    inverse_volatility,
-    minimum_variance,
-    optimal_under,
+    skfolio_inverse_volatility,
+    skfolio_mean_variance_under,
+    skfolio_minimum_variance,
 )
 from time2decide.forecasting.features import CachedFeatures, window_features
 from time2decide.simulation.engine import Observation, rollout
-from time2decide.simulation.metrics import traded
+from time2decide.simulation.metrics import rollout_traded
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def returns():
 
 
 def test_weights_are_skfolios_and_are_held_between_fits(returns):
-    result = rollout(returns, replace(inverse_volatility(), every=10), 2.0)
+    result = rollout(returns, replace(skfolio_inverse_volatility(), every=10), 2.0)
     for series in range(2):
         for t in (96, 106, 129):
             fitted_at = 96 + 10 * ((t - 96) // 10)
@@ -35,7 +35,7 @@ def test_weights_are_skfolios_and_are_held_between_fits(returns):
 
 
 def test_a_new_series_starts_with_a_new_fit(returns):
-    strategy = replace(minimum_variance(), every=10)
+    strategy = replace(skfolio_minimum_variance(), every=10)
     first = rollout(returns[:1], strategy, 2.0)
     rollout(returns[1:], strategy, 2.0)
     np.testing.assert_array_equal(rollout(returns[:1], strategy, 2.0).raw, first.raw)
@@ -43,14 +43,14 @@ def test_a_new_series_starts_with_a_new_fit(returns):
 
 
 def test_the_budget_is_imposed_step_by_step(returns):
-    held = rollout(returns, minimum_variance(), 0.05).allocations[:, 0, 95:]
+    held = rollout(returns, skfolio_minimum_variance(), 0.05).allocations[:, 0, 95:]
     assert np.abs(np.diff(held, axis=1)).sum(-1).max() <= 0.05 + 1e-9
 
 
 def test_once_there_the_weights_drift_until_the_next_fit(returns):
-    strategy = replace(inverse_volatility(), every=10)
+    strategy = replace(skfolio_inverse_volatility(), every=10)
     held = rollout(returns, strategy, 0.1, budget_from="drifted").allocations
-    amount = traded(held, returns, 96)[:, 0]
+    amount = rollout_traded(held, returns, 96)[:, 0]
     for series in range(2):
         for fitted_at in (0, 10, 20):
             moves = amount[series, fitted_at : fitted_at + 10] > 1e-9
@@ -75,8 +75,8 @@ def test_every_fit_is_best_under_its_covariance(name, returns):
 def test_minimum_variance_is_that_of_skfolio(returns):
     held = np.full((1, 1, 96, 3), 1 / 3)
     seen = Observation(returns[:1, :96], held, None, np.array([2.0]), 1.0)
-    ours = optimal_under("lw", with_mean=False).fit(returns[0, :96], seen)
-    np.testing.assert_allclose(ours, minimum_variance().fit(returns[0, :96], seen), atol=5e-4)
+    ours = skfolio_mean_variance_under("lw", with_mean=False).fit(returns[0, :96], seen)
+    np.testing.assert_allclose(ours, skfolio_minimum_variance().fit(returns[0, :96], seen), atol=5e-4)
 
 
 def test_bayes_stein_mean_shrinks_noise_and_keeps_what_is_certain():
@@ -102,4 +102,6 @@ def test_networks_share_their_features(returns):
     first = memory(window)
     memory(window + 1e-3), memory(window + 2e-3)
     assert memory(window) is not first
-    assert network("decide", "own", "a").features_of is network("decide", "hindsight", "b").features_of
+    assert (
+        network_strategy("decide", "own", "a").features_of is network_strategy("decide", "hindsight", "b").features_of
+    )

@@ -56,11 +56,13 @@ def test_it_goes_into_an_optimiser(returns):
 
 
 def test_the_learned_one_is_the_covariance_of_the_decision(returns):
-    from time2decide.policy.market_decision import pose
+    from time2decide.policy.market_decision import pose_market_problem
     from time2decide.policy.market_policy import MarketPolicy
 
     tokens = MarketState(4).extend(returns.to_numpy()).tokens()
-    expected = pose(MarketPolicy.from_pretrained("market"), [tokens], 25.0, 1e-3).covariance[0].double().numpy()
+    expected = (
+        pose_market_problem(MarketPolicy.from_pretrained("market"), [tokens], 25.0, 1e-3).covariance[0].double().numpy()
+    )
     np.testing.assert_allclose(LearnedCovariance().fit(returns).covariance_, expected, rtol=1e-5)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from time2decide.bench import solvers
-from time2decide.bench.solvers import neural_rows, solve_osqp, warm_start_row
+from time2decide.bench.solvers import labels_by_osqp, neural_rows, warm_start_row
 from time2decide.qp import random_qp, solve_exact
 
 
@@ -31,7 +31,7 @@ def test_rows() -> None:
 
 def test_osqp_is_updated_to_every_instance() -> None:
     qp = random_qp(20, 6, 4, seed=1)
-    x, dual = solve_osqp(qp, eps_abs=1e-9, eps_rel=1e-9, max_iter=50_000)
+    x, dual = labels_by_osqp(qp, eps_abs=1e-9, eps_rel=1e-9, max_iter=50_000)
     exact = solve_exact(qp)
     torch.testing.assert_close(x, exact.x, atol=1e-5, rtol=0)
     torch.testing.assert_close(dual, exact.dual, atol=1e-5, rtol=0)

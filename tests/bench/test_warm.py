@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.bench.warm import control, portfolio, warm_rows
+from time2decide.bench.warm import warm_control_path, warm_portfolio_path, warm_rows
 
 
 def test_rows_and_what_a_start_saves():
@@ -21,7 +21,7 @@ def test_rows_and_what_a_start_saves():
         assert min(row["ratio"] for row in here.values() if "network" not in row["method"]) <= 1
 
 
-@pytest.mark.parametrize("make", [control, portfolio])
+@pytest.mark.parametrize("make", [warm_control_path, warm_portfolio_path])
 def test_sequences_are_of_similar_problems_and_repeatable(make):
     one, two = (list(make(6, 3, 4, seed=1)) for _ in range(2))
     assert all(torch.equal(a.b, b.b) for a, b in zip(one, two, strict=True))

@@ -14,7 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from time2decide.core.checkpoints import PretrainedModel, config_from, load_checkpoint, load_tensors, save_tensors
+from time2decide.core.checkpoints import (
+    PretrainedModel,
+    config_from_header,
+    load_checkpoint,
+    load_tensors,
+    save_tensors,
+)
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN
 from time2decide.neural import EquivariantSolver
@@ -199,7 +205,7 @@ def test_missing_fields_are_named() -> None:
         n: int
 
     with pytest.raises(InputError, match=r"config: expected the fields of Needs, found .*missing"):
-        config_from(Needs, {})
+        config_from_header(Needs, {})
 
 
 def test_tied_tensors_are_written_and_read(tmp_path):

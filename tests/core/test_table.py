@@ -2,7 +2,7 @@
 
 import pytest
 
-from time2decide.core.table import Table, as_text, quantity, tables_of_rows, with_last_note
+from time2decide.core.table import Table, cell_text, quantity_cell, tables_of_rows, tables_with_last_note
 
 TABLE = Table(
     "Caption", ["name", "R²", "words"], [["a|b <i>", "1.07 [0.53, 1.71]", "not met"], ["c", "–", ""]], "A note."
@@ -48,12 +48,12 @@ def test_html_escapes_and_puts_errors_in_small_print():
     ],
 )
 def test_a_quantity_carries_its_error_and_the_papers_figure(arguments, expected):
-    assert quantity(*arguments) == expected
+    assert quantity_cell(*arguments) == expected
 
 
 def test_a_shared_note_stands_under_the_last_table():
-    assert [table.note for table in with_last_note([TABLE, TABLE])] == ["", "A note."]
-    assert with_last_note([]) == []
+    assert [table.note for table in tables_with_last_note([TABLE, TABLE])] == ["", "A note."]
+    assert tables_with_last_note([]) == []
 
 
 def test_rows_of_the_same_keys_share_a_table():
@@ -65,4 +65,4 @@ def test_rows_of_the_same_keys_share_a_table():
         [["1", "12.35"], ["2", "a 0.5, b 1, 2"]],
     )
     assert (second.columns, second.rows) == (["error"], [["–"]])
-    assert as_text(12.34567, 2) == "12"
+    assert cell_text(12.34567, 2) == "12"

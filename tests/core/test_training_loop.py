@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.training import LoopConfig, TrainingRun, cosine, fit, one_cycle, plateau
+from time2decide.core.training import LoopConfig, TrainingRun, cosine_rate, fit_model, one_cycle_rate, plateau_rate
 from time2decide.core.validation import InputError
 
 CONFIG = LoopConfig(steps=20, lr=0.05, warmup=3, clip_norm=1.0, evaluate_every=4, seed=1)
@@ -39,7 +39,7 @@ def weights(model: nn.Module) -> Tensor:
 def trained(config: LoopConfig = CONFIG, **options) -> tuple[nn.Module, object]:  # type: ignore[no-untyped-def]
     model = options.pop("model", None) or network()
     measured = {"evaluate": lambda: problem(model, 999).item()} if config.evaluate_every else {}
-    return model, fit(model, lambda step: problem(model, step), config, **(measured | options))
+    return model, fit_model(model, lambda step: problem(model, step), config, **(measured | options))
 
 
 @pytest.mark.parametrize("stop", [1, 4, 11])
@@ -86,7 +86,7 @@ def test_a_signal_ends_the_run_after_its_step_with_its_state_saved(tmp_path: Pat
         return problem(model, step)
 
     with pytest.raises(raised):
-        fit(model, loss, CONFIG, evaluate=lambda: problem(model, 999).item(), state=tmp_path / "state")
+        fit_model(model, loss, CONFIG, evaluate=lambda: problem(model, 999).item(), state=tmp_path / "state")
     assert signal.getsignal(number) is before
     assert load_tensors(tmp_path / "state")[1]["progress"]["step"] == 7
     assert torch.equal(weights(trained(state=tmp_path / "state")[0]), weights(whole))
@@ -112,7 +112,9 @@ def test_what_is_kept_survives(tmp_path: Path) -> None:
             if done == stop:
                 raise KeyboardInterrupt
 
-        fit(model, loss, replace(CONFIG, evaluate_every=None), kept={"memory": memory}, state=state, report=report)
+        fit_model(
+            model, loss, replace(CONFIG, evaluate_every=None), kept={"memory": memory}, state=state, report=report
+        )
         return weights(model), memory
 
     whole = run(None, None)
@@ -131,17 +133,17 @@ def test_gradients_that_are_not_finite_are_skipped_or_end_the_run() -> None:
             return problem(model, step) * (math.nan if step == 5 else 1.0)
 
         config = replace(CONFIG, stop_when_diverged=stop)
-        progress = fit(model, loss, config, evaluate=lambda model=model: problem(model, 999).item())  # type: ignore[misc]
+        progress = fit_model(model, loss, config, evaluate=lambda model=model: problem(model, 999).item())  # type: ignore[misc]
         assert progress.skipped == 1
         assert bool(torch.isfinite(weights(model)).all())
         assert (progress.step, progress.diverged) == ((6, True) if stop else (20, False))
     with pytest.raises(InputError, match="training: expected finite gradients, found none in 20 steps"):
-        fit(model, lambda step: problem(model, step) * math.nan, replace(CONFIG, evaluate_every=None))
+        fit_model(model, lambda step: problem(model, step) * math.nan, replace(CONFIG, evaluate_every=None))
 
 
 def test_only_tuned_weights_change() -> None:
     model, before = network(), network()
-    fit(model, lambda step: problem(model, step), replace(CONFIG, evaluate_every=None), tuned=("2.",))
+    fit_model(model, lambda step: problem(model, step), replace(CONFIG, evaluate_every=None), tuned=("2.",))
     assert torch.equal(model[0].weight, before[0].weight)  # type: ignore[index]
     assert not torch.equal(model[2].weight, before[2].weight)  # type: ignore[index]
 
@@ -156,7 +158,7 @@ def test_patience_stops_and_the_best_weights_are_kept() -> None:
         return next(errors)
 
     config = LoopConfig(steps=100, lr=0.1, schedule="one_cycle", evaluate_every=2, patience=2)
-    progress = fit(model, lambda step: model.weight.sum(), config, evaluate=evaluate)
+    progress = fit_model(model, lambda step: model.weight.sum(), config, evaluate=evaluate)
     assert (progress.step, progress.best_step, progress.best) == (8, 4, 1.0)
     assert (progress.epoch, progress.best_epoch) == (4, 2)
     assert torch.equal(model.weight, seen[1])
@@ -175,7 +177,7 @@ def test_one_cycle_is_torchs() -> None:
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-4, total_steps=40, pct_start=0.3)
     for step in range(40):
         group = optimiser.param_groups[0]
-        assert one_cycle(step, 40, 5e-4, 0.3) == pytest.approx((group["lr"], group["betas"][0]), rel=1e-9)
+        assert one_cycle_rate(step, 40, 5e-4, 0.3) == pytest.approx((group["lr"], group["betas"][0]), rel=1e-9)
         optimiser.step()
         if step < 39:
             cycle.step()
@@ -187,20 +189,20 @@ def test_plateau_is_torchs() -> None:
     losses = [3.0, 2.0, 2.0, 1.99999, 2.1, math.nan, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     for count, loss in enumerate(losses, start=1):
         scheduler.step(loss)
-        assert plateau(losses[:count], 1.0, 0.5, 1, 0.03) == optimiser.param_groups[0]["lr"]
-    assert plateau(losses, 1.0, 0.5, 1, 0.03) == 0.03
+        assert plateau_rate(losses[:count], 1.0, 0.5, 1, 0.03) == optimiser.param_groups[0]["lr"]
+    assert plateau_rate(losses, 1.0, 0.5, 1, 0.03) == 0.03
 
 
 def test_cosine_warms_up_and_falls() -> None:
-    rates = [cosine(step, 100, 1.0, 10, 10) for step in range(100)]
+    rates = [cosine_rate(step, 100, 1.0, 10, 10) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
     assert rates[55] == pytest.approx(0.5)
     assert all(a > b for a, b in pairwise(rates[10:]))
     assert 0 < rates[-1] < 1e-3
-    rates = [cosine(step, 16_000, 4e-3, 200) for step in range(0, 16_000, 50)]
+    rates = [cosine_rate(step, 16_000, 4e-3, 200) for step in range(0, 16_000, 50)]
     assert rates[0] < rates[2] < max(rates) <= 4e-3
     assert 0 < rates[-1] < 1e-6
-    assert cosine(0, 10, 1.0) == 1.0
+    assert cosine_rate(0, 10, 1.0) == 1.0
 
 
 def test_states_of_other_runs_and_damaged_ones_are_refused(tmp_path: Path) -> None:

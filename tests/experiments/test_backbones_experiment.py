@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from time2decide.experiments.backbones import BACKBONES, forecast_errors
+from time2decide.experiments.backbones import BACKBONES, backbone_forecast_errors
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.forecasting.backbones import load_backbone
 
@@ -22,7 +22,7 @@ def test_a_smoke_run_prints_its_table(tmp_path):
 def test_errors_are_those_of_the_first_step():
     returns = 0.01 * np.random.default_rng(0).standard_normal((2, 113, 3)).cumsum(axis=1)
     backbone = load_backbone("kernel-bank:")
-    found = forecast_errors(backbone, returns)
-    twice = forecast_errors(backbone, 2 * returns)
+    found = backbone_forecast_errors(backbone, returns)
+    twice = backbone_forecast_errors(backbone, 2 * returns)
     assert twice["forecast_mse"] == pytest.approx(4 * found["forecast_mse"], rel=1e-3)
     assert twice["difference_mse"] == pytest.approx(found["difference_mse"], rel=1e-3)

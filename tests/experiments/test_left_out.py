@@ -21,7 +21,7 @@ def two(tmp_path, monkeypatch):
         index = pd.bdate_range("2010-01-01", periods=len(returns))
         pd.DataFrame(returns, index=index, columns=list("ABCDE")).to_csv(paths[-1])
     monkeypatch.setenv(real_markets.MARKETS_VARIABLE, ":".join(map(str, paths)))
-    monkeypatch.setattr(real_markets, "sources", lambda: {path.stem: str(path) for path in paths})
+    monkeypatch.setattr(real_markets, "real_market_sources", lambda: {path.stem: str(path) for path in paths})
     _load_complete.cache_clear()
 
 
@@ -46,4 +46,4 @@ def test_a_universe_is_measured_by_networks_that_never_saw_it(two, monkeypatch):
     assert "[" in next(line[-1] for line in shown[0].rows if line[1] == "market, all")
     drawn = np.array(rows[0]["drawn"])
     assert abs(drawn.mean() - rows[0]["utility"]) < 4 * drawn.std()
-    assert _load_complete(real_markets.sources()["two"])[0].shape == (560, 4)
+    assert _load_complete(real_markets.real_market_sources()["two"])[0].shape == (560, 4)

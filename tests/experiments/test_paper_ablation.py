@@ -2,13 +2,13 @@
 
 import pytest
 
-from time2decide.experiments.paper_ablation import ARMS, PAIRS, covariance_claims, recipe_of
+from time2decide.experiments.paper_ablation import ARMS, PAIRS, ablation_covariance_claims, ablation_recipe
 from time2decide.experiments.registry import get_experiment, reproduce
 
 
 def test_every_arm_differs_from_the_repaired_model():
     shared = {"recipe": "cpu", "market": "clean", "seed": 0, "steps": 5}
-    recipes = [recipe_of({**shared, "arm": arm}) for arm in ARMS]
+    recipes = [ablation_recipe({**shared, "arm": arm}) for arm in ARMS]
     assert len({str(recipe) for recipe in recipes}) == len(ARMS)
     assert all(recipe.markets == ("clean",) and recipe.steps == 5 for recipe in recipes)
 
@@ -36,7 +36,7 @@ def test_a_claim_counts_the_cells_that_both_have():
         for name, mse in (("ours", ours), ("sft", sft))
         if mse is not None
     ]
-    (claim,) = covariance_claims(rows, "ours", "sft", "a model")
+    (claim,) = ablation_covariance_claims(rows, "ours", "sft", "a model")
     assert claim.cases == [True, False]
     assert "λ = 10" in claim.text
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from time2decide.experiments import forecast_errors, paper_models
-from time2decide.experiments.forecast_errors import errors, iterate
-from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, backbone_of, shown_oracle_history
+from time2decide.experiments.forecast_errors import forecast_errors_of, iterate_forecasts
+from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, paper_backbone, shown_oracle_history
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.forecasting.simple import persistence
 from time2decide.forecasting.timepfn import TimePFN
@@ -33,9 +33,9 @@ def test_paper_presets_start_where_there_is_nothing_yet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     one_step = replace(PRETRAINING["paper"], steps=1, batch=1, pool=1, channels=4)
     monkeypatch.setitem(PRETRAINING, "paper", one_step)
-    made = backbone_of(PAPER_BACKBONE)
+    made = paper_backbone(PAPER_BACKBONE)
     assert sum(weight.numel() for weight in made.parameters()) > 7e6
-    assert torch.equal(backbone_of(PAPER_BACKBONE).norm.weight, made.norm.weight)
+    assert torch.equal(paper_backbone(PAPER_BACKBONE).norm.weight, made.norm.weight)
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_paper_presets_start_where_there_is_nothing_yet(tmp_path, monkeypatch):
 def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
     """One task of each, with the paper's sizes of model and batch; series, steps and decisions cut to a few."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(paper_models, "backbone_of", lambda _: full())
+    monkeypatch.setattr(paper_models, "paper_backbone", lambda _: full())
     monkeypatch.setattr(forecast_errors, "backbone_of", lambda _: full())
     few = {"series": 1, "validation": 1, "validation_windows": 1, "epochs": 1, "windows": 2, "length": 256}
     monkeypatch.setitem(PAPER_MODEL_PRESETS, "paper", replace(PAPER_MODEL_PRESETS["paper"], **few))
@@ -80,9 +80,9 @@ def test_the_sweep_covers_the_papers_grid():
 
 def test_a_forecast_is_iterated_on_itself():
     window = np.random.default_rng(0).standard_normal((3, 96, 2))
-    path = iterate(persistence, window, 5)
+    path = iterate_forecasts(persistence, window, 5)
     np.testing.assert_array_equal(path, np.repeat(window[:, -1:], 5, axis=1))
-    grown = iterate(lambda seen: seen[:, -1] + seen[:, -2], window, 3)
+    grown = iterate_forecasts(lambda seen: seen[:, -1] + seen[:, -2], window, 3)
     a, b = window[:, -2], window[:, -1]
     np.testing.assert_allclose(grown[:, 2], (a + b) * 2 + b)
 
@@ -91,7 +91,7 @@ def test_relative_errors_are_relative():
     rng = np.random.default_rng(1)
     window, target = rng.standard_normal((4, 96, 2)), rng.standard_normal((4, 96, 2))
     path = np.zeros_like(target)
-    found, scaled = errors(path, window, target), errors(path, 10 * window, 10 * target)
+    found, scaled = forecast_errors_of(path, window, target), forecast_errors_of(path, 10 * window, 10 * target)
     assert scaled["mse_96"] == pytest.approx(100 * found["mse_96"])
     assert scaled["relative_1"] == pytest.approx(found["relative_1"])
     assert found["mse_1"] == pytest.approx((target[:, 0] ** 2).mean())

@@ -5,7 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from time2decide.experiments.portfolio import MAKERS, bootstrap_error, gain, tables, values
+from time2decide.experiments.portfolio import (
+    MAKERS,
+    portfolio_bootstrap_error,
+    portfolio_gain,
+    portfolio_scores,
+    portfolio_tables,
+)
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.experiments.store import Store
 from time2decide.markets import BUDGETS
@@ -19,7 +25,7 @@ def test_every_strategy_is_scored_on_the_same_series(tmp_path: Path) -> None:
     assert len(rows) == len(MAKERS) * len(BUDGETS)
     assert all(len(row["mse_series"]) == 2 for row in rows)
     assert max(row["violation"] for row in rows) <= 1e-9
-    assert np.isclose(values(rows, "uniform", 2.0, "mse").mean(), 15 / 256, atol=1e-3)
+    assert np.isclose(portfolio_scores(rows, "uniform", 2.0, "mse").mean(), 15 / 256, atol=1e-3)
     text = "\n".join(table.text() for table in experiment.tables(rows))
     assert "(323)" in text  # the paper's Time2Decide at γ = 0.5
     assert "compared in pairs" in text
@@ -37,10 +43,10 @@ def test_a_gain_is_that_of_the_means_and_its_interval_holds_it() -> None:
     rng = np.random.default_rng(0)
     theirs = rng.uniform(1.0, 2.0, 60)
     ours = 0.7 * theirs + 0.05 * rng.standard_normal(60)
-    middle, low, high = gain(ours, theirs, "mse")
+    middle, low, high = portfolio_gain(ours, theirs, "mse")
     assert np.isclose(middle, 100 * (1 - ours.mean() / theirs.mean()))
     assert 25 < low < middle < high < 35
-    assert np.isclose(bootstrap_error(theirs), theirs.std(ddof=1) / 60**0.5, rtol=0.1)
+    assert np.isclose(portfolio_bootstrap_error(theirs), theirs.std(ddof=1) / 60**0.5, rtol=0.1)
 
 
 @pytest.mark.parametrize("key", ["mse", "regret"])
@@ -52,7 +58,7 @@ def test_intervals_called_95_per_cent_hold_the_truth_in_about_95_of_100_samples(
     for _ in range(trials):
         theirs = 2 + 0.5 * rng.standard_normal(60)
         ours = 1 + 0.5 * rng.standard_normal(60)
-        _, low, high = gain(ours, theirs, key)
+        _, low, high = portfolio_gain(ours, theirs, key)
         inside += low <= truth <= high
     assert 0.90 <= inside / trials <= 0.985
 
@@ -61,11 +67,11 @@ def test_a_gain_in_regret_is_a_difference_and_may_pass_zero() -> None:
     rng = np.random.default_rng(1)
     theirs = 1e-4 * rng.uniform(1.0, 2.0, 60)
     ours = theirs - 3e-4 + 1e-5 * rng.standard_normal(60)
-    middle, low, high = gain(ours, theirs, "regret")
+    middle, low, high = portfolio_gain(ours, theirs, "regret")
     assert np.isclose(middle, 3.0, atol=0.1)
     assert low < middle < high
-    assert gain(theirs, theirs, "regret") == (0.0, 0.0, 0.0)
-    assert np.isclose(gain(0.5 * theirs, theirs, "mse")[0], 50.0)
+    assert portfolio_gain(theirs, theirs, "regret") == (0.0, 0.0, 0.0)
+    assert np.isclose(portfolio_gain(0.5 * theirs, theirs, "mse")[0], 50.0)
 
 
 def test_tables_count_the_budgets_where_ours_is_below() -> None:
@@ -85,7 +91,7 @@ def test_tables_count_the_budgets_where_ours_is_below() -> None:
         for name in MAKERS
         for budget in BUDGETS
     ]
-    compared = next(table for table in tables(rows) if "MSE less by" in table.caption)
+    compared = next(table for table in portfolio_tables(rows) if "MSE less by" in table.caption)
     line = next(row for row in compared.rows if row[0] == "time2decide-own against uniform")
     assert line[-2:] == ["7 of 7", "3"]
     assert "95% intervals" in compared.caption

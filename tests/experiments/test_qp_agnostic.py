@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from time2decide.experiments import Store, get_experiment, reproduce
-from time2decide.experiments.qp_agnostic import PRETRAINED, TARGETS, checkpoint_hash, checks, tasks
-from time2decide.neural.equivariant_training import UNSEEN_SIZES
+from time2decide.experiments.qp_agnostic import (
+    PRETRAINED,
+    TARGETS,
+    qp_agnostic_checkpoint_hash,
+    qp_agnostic_checks,
+    qp_agnostic_tasks,
+)
+from time2decide.neural.equivariant import UNSEEN_SIZES
 from time2decide.qp import KAPPA_RANGES, PAPER_SIZES
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -37,7 +43,7 @@ def test_shares_add_up_and_all_is_certified(stored: list[dict[str, Any]]) -> Non
 
 
 def test_every_asked_case_is_there_with_ten_thousand_fresh_problems() -> None:
-    found = tasks("cpu")
+    found = qp_agnostic_tasks("cpu")
     trained = {(t["n"], t["m"], t["kappa"] and tuple(t["kappa"])) for t in found if t["model"] == "trained"}
     assert {(*size, None) for size in (*PAPER_SIZES, *UNSEEN_SIZES)} <= trained
     assert {(5, 3, kappa) for kappa in KAPPA_RANGES} <= trained
@@ -48,22 +54,35 @@ def test_every_asked_case_is_there_with_ten_thousand_fresh_problems() -> None:
 
 def test_checks_notice_failure(stored: list[dict[str, Any]]) -> None:
     broken = [{**row, "r2": 0.9, "certified": 0.5, "certified_without_fallback": 0.5} for row in stored]
-    verdicts = checks(broken)
+    verdicts = qp_agnostic_checks(broken)
     assert sum(not met for _, met, _ in verdicts) == 3  # the drop under κ is that of equal numbers
-    assert all(met for _, met, _ in checks(stored))
+    assert all(met for _, met, _ in qp_agnostic_checks(stored))
 
 
 def test_targets_are_those_that_were_asked() -> None:
     good = {"model": "trained", "n": 5, "m": 3, "kappa": None, "r2": 0.9996, "certified": 1.0}
     good["certified_without_fallback"] = 0.991
     hard = good | {"kappa": [10.0, 20.0], "r2": 0.9996 * (1 - 0.9e-3)}
-    assert [met for _, met, _ in checks([good, hard])] == [True, True, True, True]
+    assert [met for _, met, _ in qp_agnostic_checks([good, hard])] == [True, True, True, True]
     worse = {"r2": 0.9994, "certified_without_fallback": 0.989}
-    assert [met for _, met, _ in checks([good | worse, hard])] == [False, True, False, True]
-    assert [met for _, met, _ in checks([good, hard | {"r2": 0.9996 * (1 - 1.1e-3)}])] == [True, False, True, True]
+    assert [met for _, met, _ in qp_agnostic_checks([good | worse, hard])] == [False, True, False, True]
+    assert [met for _, met, _ in qp_agnostic_checks([good, hard | {"r2": 0.9996 * (1 - 1.1e-3)}])] == [
+        True,
+        False,
+        True,
+        True,
+    ]
     large = good | {"n": 20, "m": 16, "r2": 0.9991}
-    assert [met for _, met, _ in checks([large | {"certified_without_fallback": 0.951}])] == [True, True, True]
-    assert [met for _, met, _ in checks([large | {"certified_without_fallback": 0.949}])] == [True, False, True]
+    assert [met for _, met, _ in qp_agnostic_checks([large | {"certified_without_fallback": 0.951}])] == [
+        True,
+        True,
+        True,
+    ]
+    assert [met for _, met, _ in qp_agnostic_checks([large | {"certified_without_fallback": 0.949}])] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_the_table_says_where_training_changes_nothing() -> None:
@@ -73,11 +92,11 @@ def test_the_table_says_where_training_changes_nothing() -> None:
 
 
 def test_rows_belong_to_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = tasks("smoke")[0]["checkpoint"]
+    before = qp_agnostic_tasks("smoke")[0]["checkpoint"]
     (tmp_path / "model.safetensors").write_bytes(b"other")
     monkeypatch.setitem(PRETRAINED, "qp", tmp_path)
-    checkpoint_hash.cache_clear()
+    qp_agnostic_checkpoint_hash.cache_clear()
     try:
-        assert tasks("smoke")[0]["checkpoint"] != before
+        assert qp_agnostic_tasks("smoke")[0]["checkpoint"] != before
     finally:
-        checkpoint_hash.cache_clear()
+        qp_agnostic_checkpoint_hash.cache_clear()

@@ -18,11 +18,11 @@ from time2decide.experiments.qp_models import (
     RANGES,
     SETTINGS,
     TRANSFORMERS,
-    best_cell,
-    best_published,
-    cell,
-    new_model,
-    trained,
+    best_published_qp_cell,
+    best_qp_cell,
+    new_qp_model,
+    qp_cell,
+    trained_qp_model,
 )
 from time2decide.neural import TrainingConfig, count_parameters, labelled_qps, train
 from time2decide.qp import PAPER_SIZES
@@ -81,11 +81,11 @@ def test_tables_show_ours_beside_the_papers(smoke: Any) -> None:
 
 @pytest.mark.parametrize("architecture", [*TRANSFORMERS, *BASELINES])
 def test_paper_preset_takes_a_real_step(architecture: str) -> None:
-    config = best_cell("paper", 5, 3, architecture)
+    config = best_qp_cell("paper", 5, 3, architecture)
     settings = TrainingConfig(**config["training"], seed=config["seed"])
     assert (config["d_model"], config["dropout"], config["counts"]["train"]) == (256, 0.1, 50_000)
     assert (settings.epochs, settings.batch, settings.lr, settings.weight_decay) == (500, 128, 1e-4, 0.02)
-    model = new_model(config)
+    model = new_qp_model(config)
     data = labelled_qps(settings.batch, 5, 3, seed=42, cache=False)
     before = [weight.detach().clone() for weight in model.parameters()]
     state = train(model, (data.tokens(), data.x), (data.tokens(), data.x), replace(settings, epochs=1))
@@ -108,15 +108,15 @@ def test_tasks_of_the_paper_are_the_cells_of_its_tables() -> None:
 
 
 def test_best_cells_of_the_paper() -> None:
-    assert best_published(5, 3, "LinearTransformer") == (8, 2)
-    assert best_published(5, 3, "SoftmaxTransformer") == (16, 2)
-    assert best_published(20, 16, "LinearTransformer") == (4, 1)  # cells without a number count as lowest
+    assert best_published_qp_cell(5, 3, "LinearTransformer") == (8, 2)
+    assert best_published_qp_cell(5, 3, "SoftmaxTransformer") == (16, 2)
+    assert best_published_qp_cell(20, 16, "LinearTransformer") == (4, 1)  # cells without a number count as lowest
 
 
 def test_baselines_have_as_many_parameters_as_the_best_linear_transformer() -> None:
     for n, m in PAPER_SIZES[:6]:
         names = ("LinearTransformer", *BASELINES)
-        sizes = {name: count_parameters(new_model(best_cell("cpu", n, m, name))) for name in names}
+        sizes = {name: count_parameters(new_qp_model(best_qp_cell("cpu", n, m, name))) for name in names}
         assert max(sizes.values()) < 1.06 * min(sizes.values()), sizes
 
 
@@ -177,9 +177,9 @@ def test_without_rows_nothing_is_tested(name: str) -> None:
 
 
 def test_training_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = cell("smoke", 5, 3, "LinearTransformer", 1, 1)
+    config = qp_cell("smoke", 5, 3, "LinearTransformer", 1, 1)
     monkeypatch.setenv("TIME2DECIDE_CACHE", str(tmp_path))
-    whole, _ = trained(config)
+    whole, _ = trained_qp_model(config)
     [path] = (tmp_path / "models").iterdir()
     assert not list((tmp_path / "runs").iterdir())
     path.unlink()
@@ -188,8 +188,8 @@ def test_training_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             "time2decide.experiments.qp_models.save_model", None
         )  # dies after training, before the model is kept
         with pytest.raises(TypeError):
-            trained(config)
-    resumed, notes = trained(config)
+            trained_qp_model(config)
+    resumed, notes = trained_qp_model(config)
     assert notes["steps"] == 32
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
 

@@ -6,7 +6,14 @@ import pytest
 
 from time2decide.backtesting.registry import make_strategy
 from time2decide.experiments import real_markets
-from time2decide.experiments.real_markets import FIRST, STRATEGIES, _paths, _rank_table, run, tables
+from time2decide.experiments.real_markets import (
+    FIRST,
+    STRATEGIES,
+    _paths,
+    _rank_table,
+    real_market_tables,
+    run_real_market,
+)
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import net_returns
 
@@ -33,7 +40,7 @@ def test_figures_and_differences(market, monkeypatch):
     fingerprint = real_markets._load(str(market), None)[2]
     config = {"universe": "tiny", "data": fingerprint, "strategy": "minimum-variance-ewma", "seed": 0}
     config |= {"budgets": [0.1, 0.5], "risk_aversions": [1.0, 25.0], "costs_bps": [0.0, 10.0]}
-    rows = run(config)
+    rows = run_real_market(config)
     assert len(rows) == 8
     universe = real_markets._load(str(market), None)[0]
     result = rollout(universe, make_strategy("minimum-variance-ewma"), [0.1, 0.5], budget_from="drifted")
@@ -42,12 +49,12 @@ def test_figures_and_differences(market, monkeypatch):
     assert row["utility"] == pytest.approx(net[0, 1].mean() - 25 * net[0, 1].var())
     assert row["traded"] == pytest.approx(amount[0, 1].mean())
     assert row["over_uniform_low"] <= row["over_uniform"] <= row["over_uniform_high"]
-    shown = tables([{**config, **one} for one in rows])
+    shown = real_market_tables([{**config, **one} for one in rows])
     assert shown[0].rows[0][0] == "minimum-variance-ewma"
     with pytest.raises(ValueError, match="fingerprint"):
-        run(config | {"data": "other"})
+        run_real_market(config | {"data": "other"})
     with pytest.raises(ValueError, match="found none"):
-        run(config | {"universe": "elsewhere"})
+        run_real_market(config | {"universe": "elsewhere"})
 
 
 def test_decisions_that_do_not_depend_on_a_cell_are_made_once(market, monkeypatch):
@@ -60,7 +67,7 @@ def test_decisions_that_do_not_depend_on_a_cell_are_made_once(market, monkeypatc
 
 
 def test_tasks_name_what_is_there(market):
-    found = real_markets.tasks("smoke")
+    found = real_markets.real_market_tasks("smoke")
     assert {config["universe"] for config in found} == {"sp500", "tiny"}
     assert all(str(market) not in str(config) for config in found)
     assert {"pooled-rule", "uniform", "market"} <= set(STRATEGIES)

@@ -5,7 +5,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.experiments import Experiment, Store, experiment_ids, get_experiment, published, reproduce
-from time2decide.experiments.store import last_line, task_key
+from time2decide.experiments.store import last_error_line, task_key
 
 
 def tasks(preset):
@@ -27,7 +27,7 @@ def test_rows_carry_provenance_and_failures_are_rows(tmp_path):
     (error,) = [row["error"] for row in rows if row["error"]]
     assert error.startswith("Traceback")
     assert "in run" in error  # where it was raised, not only what
-    assert last_line(error) == "RuntimeError: diverged"
+    assert last_error_line(error) == "RuntimeError: diverged"
     line = json.loads((tmp_path / "toy/smoke.jsonl").read_text().splitlines()[0])
     assert {"key", "config", "commit", "versions", "machine", "seconds", "time", "preset"} <= set(line)
     assert line["versions"]["torch"].startswith("2.13")

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from time2decide.experiments.stylised_markets import _KINDS, run, stylised_market, tables, tasks
+from time2decide.experiments.stylised_markets import (
+    _KINDS,
+    run_stylised_market,
+    stylised_market,
+    stylised_market_tables,
+    stylised_market_tasks,
+)
 
 
 def market(kind, rows=4000, assets=8):
@@ -36,12 +42,12 @@ def test_predictable_markets():
 
 
 def test_a_smoke_run():
-    found = tasks("smoke")
+    found = stylised_market_tasks("smoke")
     assert {task["market"] for task in found} == set(_KINDS)
     chosen = [task for task in found if task["market"] == "ar1" and task["strategy"] in ("market", "pto-ridge")]
-    rows = [{**task, **row} for task in chosen for row in run(task)]
+    rows = [{**task, **row} for task in chosen for row in run_stylised_market(task)]
     assert len(rows) == 4
     assert all(len(row["utilities"]) == 2 for row in rows)
     assert all(row["utility"] == pytest.approx(np.mean(row["utilities"])) for row in rows)
-    shown = tables(rows)[0]
+    shown = stylised_market_tables(rows)[0]
     assert [line[4] for line in shown.rows if line[2] == "market"] == ["–", "–"]

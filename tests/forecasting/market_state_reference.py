@@ -35,8 +35,8 @@ from time2decide.forecasting.market_state import (
     VOLATILITY_HALF_LIVES,
     YOUNG,
     MarketTokens,
-    decay,
-    effective_rows,
+    effective_state_rows,
+    state_decay,
 )
 
 _MEMORY = max(first for first, _ in LAGS + TRENDS) + 1
@@ -224,7 +224,7 @@ class RowByRow:
         m = self.assets
         used = [_RESIDUAL, -1]
         near, slow = self._correlations(self._moments[used], self._pairs[used])
-        rows = effective_rows(self.rows, np.array(CORRELATION_HALF_LIVES))
+        rows = effective_state_rows(self.rows, np.array(CORRELATION_HALF_LIVES))
         shrink = min(0.9, 0.2 + m / (m + rows[_RESIDUAL]))
         precision = np.linalg.inv((1 - shrink) * near + shrink * _constant(near))
         self._precision = precision / np.sqrt(np.diag(precision))[:, None]
@@ -244,7 +244,7 @@ class RowByRow:
             return self._moments, self._pairs, self._cross, self._cross_weight
         z, mask = (np.array(part, dtype=float) for part in zip(*self._block, strict=True))  # (days, m)
         days = len(z)
-        keep = decay(np.array(CORRELATION_HALF_LIVES))[:, None]
+        keep = state_decay(np.array(CORRELATION_HALF_LIVES))[:, None]
         weight = keep ** np.arange(days - 1, -1, -1)  # (corrs, days)
         fade = (keep**days)[:, :, None]
         moments = fade * self._moments + (z.T[None] * weight[:, None]) @ z
@@ -253,7 +253,7 @@ class RowByRow:
         else:
             pairs = fade * self._pairs + (mask.T[None] * weight[:, None]) @ mask
         before = np.vstack([self._before, z[:-1]])
-        forget = decay(_FORGET_CROSS)
+        forget = state_decay(_FORGET_CROSS)
         fading = forget ** np.arange(days - 1, -1, -1)
         cross = forget**days * self._cross + (z * fading[:, None]).T @ before
         return moments, pairs, cross, float(forget**days * self._cross_weight + fading.sum())

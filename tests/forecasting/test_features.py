@@ -8,7 +8,7 @@ from time2decide.core.validation import InputError
 from time2decide.forecasting.features import LEAST_WINDOW, PENALTIES, lag_forecast, window_features
 from time2decide.forecasting.kernel_bank import AHEAD, KernelBank, _random_grams, _split
 from time2decide.markets import synthetic_returns
-from time2decide.markets.lmc import LMCConfig, channel_gram
+from time2decide.markets.synthetic import LMCConfig, lmc_channel_gram
 
 WINDOW = 32
 
@@ -45,7 +45,7 @@ def test_the_bank_forecasts_its_own_prior_better_than_persistence_and_the_mean()
     rng = np.random.default_rng(5)
     draws = []
     for _ in range(150):
-        gram = channel_gram(LMCConfig(), WINDOW + 1, rng)
+        gram = lmc_channel_gram(LMCConfig(), WINDOW + 1, rng)
         draws.append(
             np.linalg.cholesky(gram + 1e-8 * np.trace(gram) * np.eye(WINDOW + 1)) @ rng.standard_normal(WINDOW + 1)
         )

@@ -14,7 +14,7 @@ from time2decide.forecasting.market_state import (
     VOLATILITY_HALF_LIVES,
     MarketState,
     RunningSums,
-    effective_rows,
+    effective_state_rows,
 )
 
 
@@ -234,4 +234,4 @@ def test_running_sums():
 def test_effective_rows():
     half_life = np.array([63.0, 1000.0])
     weight = 0.5 ** (np.arange(200)[:, None] / half_life)
-    np.testing.assert_allclose(effective_rows(200, half_life), weight.sum(0) ** 2 / (weight**2).sum(0))
+    np.testing.assert_allclose(effective_state_rows(200, half_life), weight.sum(0) ** 2 / (weight**2).sum(0))

@@ -13,7 +13,7 @@ from time2decide.core import training
 from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
 from time2decide.forecasting.pretraining import Pool, corrupt_windows, forecast_loss
-from time2decide.markets.lmc import LMCConfig, lmc_series
+from time2decide.markets.synthetic import LMCConfig, lmc_series
 
 SMOKE = PRESETS["smoke"]
 

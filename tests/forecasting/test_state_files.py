@@ -9,7 +9,7 @@ import pytest
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
-from time2decide.forecasting.state_files import load_state, save_state
+from time2decide.forecasting.state_files import load_market_state, save_market_state
 
 
 def table_of(rows, m, seed, gaps=False, predictable=False):
@@ -36,8 +36,8 @@ def test_going_on_gives_the_same_bits(kind, cut, tmp_path):
     table = table_of(330, 4, cut, gaps=kind == "gaps", predictable=kind == "predictable")
     array = table.to_numpy()
     state = MarketState(4).extend(array[:cut])
-    save_state(tmp_path / "state.safetensors", state, table.iloc[:cut])
-    loaded, seen = load_state(tmp_path / "state.safetensors")
+    save_market_state(tmp_path / "state.safetensors", state, table.iloc[:cut])
+    loaded, seen = load_market_state(tmp_path / "state.safetensors")
     pd.testing.assert_frame_equal(seen, table.iloc[:cut])
     same(loaded.tokens(), state.tokens())
     for t in range(cut, cut + 10):
@@ -48,7 +48,7 @@ def test_going_on_gives_the_same_bits(kind, cut, tmp_path):
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):
     table = table_of(40, 3, 0)
-    path = save_state(tmp_path / "s.safetensors", MarketState(3).extend(table.to_numpy()), table)
+    path = save_market_state(tmp_path / "s.safetensors", MarketState(3).extend(table.to_numpy()), table)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     for _ in range(60):
@@ -56,22 +56,22 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
         path.write_bytes(content[: len(content) - int(rng.integers(3))])
         try:
-            found, _ = load_state(path)
+            found, _ = load_market_state(path)
         except InputError:
             continue
         same(found.tokens(), MarketState(3).extend(table.to_numpy()).tokens())  # a harmless bit of the header
     with pytest.raises(InputError):
-        load_state(tmp_path / "none")
+        load_market_state(tmp_path / "none")
 
 
 @pytest.mark.parametrize("name", ["_moments", "_residuals", "_pairs", "block_z", "_before"])
 @pytest.mark.parametrize("change", [lambda one: one[:-1], lambda one: one[..., None], lambda one: one * np.nan])
 def test_arrays_of_another_shape_or_without_numbers_are_refused(tmp_path, name, change):
     table = table_of(40, 3, 0)
-    path = save_state(tmp_path / "s.safetensors", MarketState(3).extend(table.to_numpy()), table)
+    path = save_market_state(tmp_path / "s.safetensors", MarketState(3).extend(table.to_numpy()), table)
     tensors, facts = load_tensors(path)
     if not len(tensors[name]):
         tensors[name] = tensors[name].new_zeros(2, *tensors[name].shape[1:])
     save_tensors(path, tensors | {name: change(tensors[name]).contiguous()}, facts)
     with pytest.raises(InputError, match="state: expected"):
-        load_state(path)
+        load_market_state(path)

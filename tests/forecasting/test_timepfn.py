@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig, TimePFNForecaster
-from time2decide.forecasting.timepfn import CausalFilters, normalise, positions, signed_magnitude_pool
+from time2decide.forecasting.timepfn import CausalFilters, normalise_channels, patch_positions, signed_magnitude_pool
 
 TINY = TimePFNConfig(patch_hidden=16, embed=16, layers=2, heads=2, feedforward=16, head_hidden=16, dropout=0.0)
 
@@ -82,10 +82,10 @@ def test_forecasts_follow_the_units_of_the_window():
 
 def test_normalisation_and_positions():
     window = torch.randn(2, 96, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    normal, mean, scale = normalise(window, 1e-4)
+    normal, mean, scale = normalise_channels(window, 1e-4)
     torch.testing.assert_close(scale**2, window.var(1, keepdim=True, correction=0) + 1e-4)
     torch.testing.assert_close(normal * scale + mean, window)
-    grid = positions(torch.arange(32), torch.arange(12), 16)
+    grid = patch_positions(torch.arange(32), torch.arange(12), 16)
     assert grid.shape == (32, 12, 16)
     assert len(torch.unique(grid.flatten(0, 1), dim=0)) == 32 * 12
     torch.testing.assert_close(grid[3, :, :8], grid[3, :1, :8].expand(12, 8))  # first half: the channel alone

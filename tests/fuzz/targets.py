@@ -26,12 +26,12 @@ from time2decide import Time2Decide, solve
 from time2decide.backtesting.journal_replay import replay_journal
 from time2decide.core.cache import cached_array
 from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.digests import digest
+from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError
 from time2decide.experiments.registry import experiment_ids, get_experiment, reproduce
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.constraint_files import parse_constraints, read_constraints
-from time2decide.markets.decision_file import seal, verify_decision
+from time2decide.markets.constraints import parse_constraints, read_constraints
+from time2decide.markets.decision_file import seal_decision, verify_decision
 from time2decide.markets.tables import GAPS, last_prices, load_market, load_returns, read_by_asset, read_weights
 from time2decide.markets.validation import validate_weights
 from time2decide.neural.equivariant import EquivariantSolver
@@ -330,7 +330,7 @@ def decision(folder: Path) -> Case:
     def case(rng: random.Random) -> None:
         if rng.random() < 0.8:
             changed = damaged_value(rng, document)
-            path.write_text(json.dumps(seal(changed) if isinstance(changed, dict) else changed))
+            path.write_text(json.dumps(seal_decision(changed) if isinstance(changed, dict) else changed))
         else:
             path.write_bytes(damaged_bytes(rng, json.dumps(document).encode()))
         str(verify_decision(path, table if rng.random() < 0.9 else folder / "returns.csv"))
@@ -344,7 +344,7 @@ def chained(entries: list[Any]) -> str:
     for entry in entries:
         if isinstance(entry, dict):
             content = {key: value for key, value in entry.items() if key != "checksum"} | {"after": after}
-            after = digest(content, 64)
+            after = json_digest(content, 64)
             entry = content | {"checksum": after}
         lines.append(json.dumps(entry) + "\n")
     return "".join(lines)

@@ -5,10 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from time2decide.bench.markets import Steps, clarabel_step, cvxpy_osqp_step, objective, violation
+from time2decide.bench.markets import (
+    OracleSteps,
+    oracle_step_by_clarabel,
+    oracle_step_by_cvxpy,
+    oracle_step_objective,
+    oracle_step_violation,
+)
 from time2decide.core.validation import InputError
 from time2decide.markets import RISK_AVERSION, mean_variance_step
-from time2decide.markets.allocation import greedy_allocations
+from time2decide.markets.oracle import greedy_allocations
 
 
 def random_steps(rng, count, m, scale, risk=1.0):
@@ -18,7 +24,7 @@ def random_steps(rng, count, m, scale, risk=1.0):
     previous[rng.random((count, m)) < 0.3] = 0
     previous[previous.sum(-1) == 0, 0] = 1
     previous /= previous.sum(-1, keepdims=True)
-    return Steps(
+    return OracleSteps(
         rng.standard_normal((count, m)) * scale,
         factor @ factor.transpose(0, 2, 1),
         previous,
@@ -31,16 +37,16 @@ def random_steps(rng, count, m, scale, risk=1.0):
 def test_equal_to_a_second_exact_solver(m, scale, risk):
     steps = random_steps(np.random.default_rng(m), 40, m, scale, risk)
     ours = mean_variance_step(*steps)
-    assert violation(steps, ours) < 1e-12
-    exact = np.stack([clarabel_step(steps, i) for i in range(len(ours))])
-    gap = objective(steps, exact) - objective(steps, ours)
+    assert oracle_step_violation(steps, ours) < 1e-12
+    exact = np.stack([oracle_step_by_clarabel(steps, i) for i in range(len(ours))])
+    gap = oracle_step_objective(steps, exact) - oracle_step_objective(steps, ours)
     assert gap.max() < 1e-9 * max(1.0, scale * risk)  # the other solver may be infeasible by its tolerance
     assert gap.min() > -1e-8 * max(1.0, scale * risk)
 
 
 def test_close_to_the_papers_route():
     steps = random_steps(np.random.default_rng(0), 10, 16, 1.0, 3.0)
-    theirs = np.stack([cvxpy_osqp_step(steps, i) for i in range(10)])
+    theirs = np.stack([oracle_step_by_cvxpy(steps, i) for i in range(10)])
     np.testing.assert_allclose(mean_variance_step(*steps), theirs, atol=2e-2)
 
 
@@ -50,12 +56,14 @@ def test_feasible_and_better_than_random_points(seed, m, scale, gamma):
     rng = np.random.default_rng(seed)
     steps = random_steps(rng, 3, m, scale, 10.0)._replace(turnover_l1=np.full(3, gamma))
     ours = mean_variance_step(*steps)
-    assert violation(steps, ours) < 1e-12
+    assert oracle_step_violation(steps, ours) < 1e-12
     other = rng.dirichlet(np.ones(m), (200, 3))
     distance = np.abs(other - steps.previous).sum(-1, keepdims=True)
     inside = steps.previous + (other - steps.previous) * np.minimum(1, gamma / np.maximum(distance, 1e-300))
     for point in inside:
-        assert (objective(steps, ours) >= objective(steps, point) - 1e-12 * scale * max(1, scale)).all()
+        assert (
+            oracle_step_objective(steps, ours) >= oracle_step_objective(steps, point) - 1e-12 * scale * max(1, scale)
+        ).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -137,7 +145,7 @@ def test_degenerate_decisions_are_certified(seed):
     r[:10] = r[:10, :1]
     steps = random_steps(rng, 60, m, scale)._replace(returns=r, covariance=factor @ factor.transpose(0, 2, 1))
     s = mean_variance_step(*steps)
-    assert violation(steps, s) < 1e-12
+    assert oracle_step_violation(steps, s) < 1e-12
     relative = r - r.max(-1, keepdims=True)
     gradient = relative - 2 * RISK_AVERSION * np.einsum("nij,nj->ni", steps.covariance, s)
     best = greedy_allocations(gradient, steps.previous, steps.turnover_l1 / 2)

@@ -4,7 +4,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import read_constraints
-from time2decide.markets.constraint_files import refuse_contradictions
+from time2decide.markets.constraints import refuse_contradictions
 
 ASSETS = ["AAA", "BBB", "CCC", "DDD"]
 GOOD = """

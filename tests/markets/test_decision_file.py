@@ -8,7 +8,7 @@ import pytest
 
 from time2decide import InputError, Time2Decide, verify_decision
 from time2decide.markets import Constraints, Limit
-from time2decide.markets.decision_file import SCHEMA, data_fingerprint, read_decision, seal, write_decision
+from time2decide.markets.decision_file import SCHEMA, data_fingerprint, read_decision, seal_decision, write_decision
 from time2decide.markets.stated_problem import Prices, StatedProblem
 
 NAMES = ["A", "B", "C", "D", "E", "F"]
@@ -263,7 +263,7 @@ def test_damaged_content_never_ends_in_a_raw_error(document, table, tmp_path):
             place = place[keys[-1]]
         place[keys[-1]] = [None, "x", -1, 1e308, [], {}, [1], {"a": None}][rng.integers(8)]
         path = tmp_path / "d.json"
-        path.write_text(json.dumps(seal(again)))
+        path.write_text(json.dumps(seal_decision(again)))
         try:
             found = verify_decision(path, table)
         except InputError:

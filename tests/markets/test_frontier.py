@@ -14,7 +14,7 @@ from time2decide.markets import (
     turnover_kernels,  # noqa: F401  (hundreds of assets: the compiled form)
 )
 from time2decide.markets import frontier as frontier_file
-from time2decide.markets.turnover_decision import duality_gap, duality_gaps
+from time2decide.markets.turnover_decision import turnover_duality_gap, turnover_duality_gaps
 
 
 def example(seed=0, m=25):
@@ -127,9 +127,9 @@ def test_gaps_of_a_frontier_are_those_of_its_points():
     p, cost, cash = rng.dirichlet(np.ones(6)), rng.random(6), np.array([0.0, 0.2, 0.1])
     theta, nu, budget = rng.random(5), rng.standard_normal(5), np.abs(s - p).sum(-1) + 0.1
     data = p, np.zeros(6), np.full(6, 0.9), cost
-    together = duality_gaps(gradient, *data, budget, cash, 1.1, s, theta, nu)
+    together = turnover_duality_gaps(gradient, *data, budget, cash, 1.1, s, theta, nu)
     for i in range(5):
-        alone = duality_gap(gradient[i], *data, budget[i], cash, 1.1, s[i], theta[i], nu[i])
+        alone = turnover_duality_gap(gradient[i], *data, budget[i], cash, 1.1, s[i], theta[i], nu[i])
         assert together[i] == pytest.approx(alone, rel=1e-12)
         assert alone > 0
 

@@ -3,17 +3,17 @@ import pytest
 from sklearn.gaussian_process import kernels as sk
 
 from time2decide.core.validation import InputError
-from time2decide.markets import lmc
-from time2decide.markets.lmc import (
+from time2decide.markets import synthetic
+from time2decide.markets.synthetic import (
     LINEAR_OFFSETS,
     MIXTURES,
     NOISE_LEVELS,
     PERIODS,
     SMOOTH_SCALES,
     LMCConfig,
-    Term,
+    LMCTerm,
     _gram,
-    draw,
+    draw_lmc_process,
     lmc_kernels,
     lmc_series,
     lmc_set,
@@ -57,12 +57,12 @@ def test_smooth_kernels_have_small_factors():
 )
 def test_draws_have_the_folded_covariance(choice):
     bank, rng, count = lmc_kernels(32), np.random.default_rng(0), 6000
-    fold = tuple(Term(bank[k], product) for k, product in choice)
-    sample = np.concatenate([draw(fold, 1, rng) for _ in range(count)], axis=1)
+    fold = tuple(LMCTerm(bank[k], product) for k, product in choice)
+    sample = np.concatenate([draw_lmc_process(fold, 1, rng) for _ in range(count)], axis=1)
     gram = _gram(fold)
     spread = np.sqrt((np.outer(gram.diagonal(), gram.diagonal()) + gram**2) / count)
     assert (np.abs(sample @ sample.T / count - gram) < 5.5 * spread + 1e-12).all()
-    several = draw(fold, 5, rng)
+    several = draw_lmc_process(fold, 5, rng)
     assert several.shape == (32, 5)
     assert np.unique(several.round(12), axis=1).shape[1] == 5
 
@@ -104,7 +104,7 @@ def test_channels_are_convex_mixtures_of_fewer_or_equal_processes():
 
 def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypatch):
     folds = []
-    monkeypatch.setattr(lmc, "draw", lambda fold, count, rng: folds.append(fold) or np.zeros((60, 1)))
+    monkeypatch.setattr(synthetic, "draw_lmc_process", lambda fold, count, rng: folds.append(fold) or np.zeros((60, 1)))
     for index in range(600):
         lmc_series(SMALL, 0, index)
     sizes = np.bincount([len(fold) for fold in folds], minlength=6)[1:]
@@ -119,9 +119,9 @@ def test_processes_fold_one_to_five_kernels_by_sums_and_products_alike(monkeypat
 def test_the_covariance_of_a_channel_is_that_of_its_mixture(monkeypatch):
     """Four processes of variance 1, weighed equally: X = Σ f_j / 4 has the variance 4 / 16."""
     constant = lmc_kernels(50)[-1]
-    monkeypatch.setattr(lmc, "lmc_kernels", lambda length: (constant,))
+    monkeypatch.setattr(synthetic, "lmc_kernels", lambda length: (constant,))
     equal = LMCConfig(channels=4, length=50, most_kernels=1, dirichlet_min=1e8, dirichlet_max=1e8)
-    gram = lmc.channel_gram(equal, 10, np.random.default_rng(0))
+    gram = synthetic.lmc_channel_gram(equal, 10, np.random.default_rng(0))
     np.testing.assert_allclose(gram, np.full((10, 10), 1 / 4), rtol=1e-2)
     values = [lmc_series(equal, 0, index)[0, 0] for index in range(400)]
     assert np.var(values) == pytest.approx(1 / 4, rel=0.2)
@@ -133,7 +133,7 @@ def test_the_concentration_of_the_mixing_weights_is_uniform_over_series(monkeypa
     found = []
     for index in range(80):
         units = iter(np.eye(64))
-        monkeypatch.setattr(lmc, "draw", lambda fold, count, rng, units=units: next(units)[:, None])
+        monkeypatch.setattr(synthetic, "draw_lmc_process", lambda fold, count, rng, units=units: next(units)[:, None])
         weights = lmc_series(config, 0, index).T  # (channels, latent processes)
         np.testing.assert_allclose(weights.sum(1), 1)
         square = (weights**2).sum(1).mean()  # (1 + α) / (1 + 64α) in expectation

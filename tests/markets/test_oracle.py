@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.bench.markets import Steps, clarabel_step, objective, sample_steps, violation
+from time2decide.bench.markets import (
+    OracleSteps,
+    oracle_step_by_clarabel,
+    oracle_step_objective,
+    oracle_step_violation,
+    sample_oracle_steps,
+)
 from time2decide.core.validation import InputError
 from time2decide.markets import (
     BUDGETS,
@@ -15,7 +21,7 @@ from time2decide.markets import (
     synthetic_oracle,
     synthetic_returns,
 )
-from time2decide.markets.synthetic import to_returns
+from time2decide.markets.synthetic import synthetic_to_returns
 
 SHORT = LMCConfig(length=200)
 
@@ -31,10 +37,10 @@ def test_every_step_is_optimal_and_feasible(returns):
     np.testing.assert_allclose(path[:, :96], 1 / 16, atol=1e-15)
     for t in range(96, 200, 8):
         previous = path[:, t - 1]
-        steps = Steps(returns[:, t], empirical_covariance(returns[:, t - 96 : t]), previous, np.full(3, 0.75))
-        assert violation(steps, path[:, t]) < 1e-12
-        exact = np.stack([clarabel_step(steps, i) for i in range(3)])
-        assert np.abs(objective(steps, exact) - objective(steps, path[:, t])).max() < 1e-9
+        steps = OracleSteps(returns[:, t], empirical_covariance(returns[:, t - 96 : t]), previous, np.full(3, 0.75))
+        assert oracle_step_violation(steps, path[:, t]) < 1e-12
+        exact = np.stack([oracle_step_by_clarabel(steps, i) for i in range(3)])
+        assert np.abs(oracle_step_objective(steps, exact) - oracle_step_objective(steps, path[:, t])).max() < 1e-9
 
 
 def test_risk_is_that_of_the_window_before_the_step(returns):
@@ -48,11 +54,11 @@ def test_risk_is_that_of_the_window_before_the_step(returns):
 
 def test_paper_data_against_a_second_exact_solver():
     for market in ("clean", "noisy"):
-        steps = sample_steps(market, 150, series=3)
+        steps = sample_oracle_steps(market, 150, series=3)
         ours = mean_variance_step(*steps)
-        exact = np.stack([clarabel_step(steps, i) for i in range(150)])
-        assert np.abs(objective(steps, exact) - objective(steps, ours)).max() < 1e-9
-        assert violation(steps, ours) < 1e-9
+        exact = np.stack([oracle_step_by_clarabel(steps, i) for i in range(150)])
+        assert np.abs(oracle_step_objective(steps, exact) - oracle_step_objective(steps, ours)).max() < 1e-9
+        assert oracle_step_violation(steps, ours) < 1e-9
 
 
 def test_budgets_together_equal_budgets_alone(returns):
@@ -117,8 +123,8 @@ def test_noise_differs_between_series_and_seeds():
 
 def test_returns_are_a_hundredth_of_the_series_between_minus_30_and_80_percent():
     series = np.array([-1e3, -31.0, -29.0, 2.0, 79.0, 81.0, 1e3])
-    np.testing.assert_allclose(to_returns(series), [-0.3, -0.3, -0.29, 0.02, 0.79, 0.8, 0.8])
-    np.testing.assert_allclose(to_returns(series[:2], 0.02), [-0.3, -0.29])  # the noise is clipped with them
+    np.testing.assert_allclose(synthetic_to_returns(series), [-0.3, -0.3, -0.29, 0.02, 0.79, 0.8, 0.8])
+    np.testing.assert_allclose(synthetic_to_returns(series[:2], 0.02), [-0.3, -0.29])  # the noise is clipped with them
 
 
 def test_cached_labels_equal_computed_ones(returns):

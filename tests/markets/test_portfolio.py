@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from time2decide.bench.portfolio_solver import check, is_wrong, random_covariance
-from time2decide.bench.portfolio_solver import random_problem as draw_problem
+from time2decide.bench.portfolio_solver import check_portfolio, is_wrong_portfolio, random_portfolio_covariance
+from time2decide.bench.portfolio_solver import random_portfolio_problem as draw_problem
 from time2decide.core.validation import InputError
 from time2decide.markets import (
     Constraints,
@@ -28,7 +28,7 @@ def random_problem(seed, most=30):
 @pytest.mark.parametrize("part", range(10))
 def test_random_problems_are_feasible_certified_and_equal_to_a_second_family(part):
     rng = np.random.default_rng(part)
-    wrong = [one for one in (check(draw_problem(rng, 40)) for _ in range(40)) if is_wrong(one)]
+    wrong = [one for one in (check_portfolio(draw_problem(rng, 40)) for _ in range(40)) if is_wrong_portfolio(one)]
     assert wrong == []
 
 
@@ -39,7 +39,7 @@ def test_compiled_and_numpy_forms_agree(monkeypatch):
         arguments = random_problem(1000 + seed)
         answers = []
         for module in (turnover_decision, turnover_kernels):
-            monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m, module=module: module)
+            monkeypatch.setattr(portfolio_file, "turnover_engine", lambda rows, m, module=module: module)
             answers.append(solve_portfolio(**arguments))
         size = max(np.ptp(arguments["mean"]), 1e-12)
         assert answers[0].utility == pytest.approx(answers[1].utility, abs=1e-11 * size, rel=1e-10)
@@ -50,7 +50,7 @@ def test_compiled_and_numpy_forms_agree(monkeypatch):
 def test_batches_broadcast_and_threads_do_not_matter(cost):
     rng = np.random.default_rng(0)
     mean = rng.standard_normal((6, 1, 12)) * 1e-3
-    S = np.stack([random_covariance(rng, 12, "definite") for _ in range(6)])[:, None] * 1e-4
+    S = np.stack([random_portfolio_covariance(rng, 12, "definite") for _ in range(6)])[:, None] * 1e-4
     p = rng.dirichlet(np.ones(12), (6, 3))
     gamma = np.array([0.1, 0.5, 2.0])
     together = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=gamma, cost=cost)
@@ -66,7 +66,7 @@ def test_batches_broadcast_and_threads_do_not_matter(cost):
 
 def test_equals_the_step_without_costs():
     rng = np.random.default_rng(1)
-    S = np.stack([random_covariance(rng, 8, "definite") for _ in range(20)]) * 1e-3
+    S = np.stack([random_portfolio_covariance(rng, 8, "definite") for _ in range(20)]) * 1e-3
     mean, p = rng.standard_normal((20, 8)) * 1e-2, rng.dirichlet(np.ones(8), 20)
     ours = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=0.7)
     np.testing.assert_allclose(ours.weights, mean_variance_step(mean, S, p, 0.7, 5.0), atol=1e-8)
@@ -74,7 +74,7 @@ def test_equals_the_step_without_costs():
 
 def test_a_start_from_another_solution_gives_the_same_answer():
     rng = np.random.default_rng(2)
-    S, p = random_covariance(rng, 40, "factors") * 1e-4, rng.dirichlet(np.ones(40))
+    S, p = random_portfolio_covariance(rng, 40, "factors") * 1e-4, rng.dirichlet(np.ones(40))
     mean = rng.standard_normal(40) * 1e-3
     first = solve_portfolio(mean, S, p, risk_aversion=5.0, turnover_l1=0.8)
     for other in (mean + 1e-5 * rng.standard_normal(40), rng.standard_normal(40)):
@@ -96,7 +96,7 @@ def test_factor_covariance_equals_the_dense_one():
 def test_shadow_price_is_the_derivative_of_the_utility():
     rng = np.random.default_rng(4)
     S, p, mean = (
-        random_covariance(rng, 20, "factors") * 1e-4,
+        random_portfolio_covariance(rng, 20, "factors") * 1e-4,
         rng.dirichlet(np.ones(20)),
         rng.standard_normal(20) * 1e-3,
     )
@@ -144,7 +144,7 @@ def test_gradients():
 
 def test_gradients_in_single_precision_of_a_shared_covariance():
     rng = np.random.default_rng(5)
-    S = torch.tensor(random_covariance(rng, 6, "definite"), dtype=torch.float32, requires_grad=True)
+    S = torch.tensor(random_portfolio_covariance(rng, 6, "definite"), dtype=torch.float32, requires_grad=True)
     mean = torch.tensor(rng.standard_normal((4, 6)), dtype=torch.float32, requires_grad=True)
     weights = portfolio_layer(mean, S, torch.full((6,), 1 / 6), 1.0, 0.8)
     weights.square().sum().backward()
@@ -193,7 +193,11 @@ def test_bounds_cash_shorts_and_benchmarks_against_cvxpy(seed):
 
     rng = np.random.default_rng(seed)
     m = int(rng.integers(3, 12))
-    S, mean, p = random_covariance(rng, m, "definite") * 0.01, rng.standard_normal(m) * 0.01, rng.dirichlet(np.ones(m))
+    S, mean, p = (
+        random_portfolio_covariance(rng, m, "definite") * 0.01,
+        rng.standard_normal(m) * 0.01,
+        rng.dirichlet(np.ones(m)),
+    )
     lower = -rng.random(m) * 0.2 if seed % 2 else np.zeros(m)
     upper = np.full(m, 1.5 / m) if seed % 3 else np.ones(m)
     cash, rate = ((0.0, 0.5), 1e-3) if seed % 5 < 3 else ((0.0, 0.0), 0.0)
@@ -222,7 +226,11 @@ def test_groups_and_exposures_against_cvxpy(seed):
 
     rng = np.random.default_rng(seed)
     m = int(rng.integers(4, 14))
-    S, mean, p = random_covariance(rng, m, "definite") * 0.01, rng.standard_normal(m) * 0.01, rng.dirichlet(np.ones(m))
+    S, mean, p = (
+        random_portfolio_covariance(rng, m, "definite") * 0.01,
+        rng.standard_normal(m) * 0.01,
+        rng.dirichlet(np.ones(m)),
+    )
     group, beta = (rng.random(m) < 0.5).astype(float), rng.uniform(0.5, 1.5, m)
     share = group @ p
     limits = (
@@ -263,21 +271,21 @@ def test_the_path_alone_solves_what_is_not_degenerate(form, monkeypatch):
         raise AssertionError("the path gave up")
 
     module = turnover_decision if form == "numpy" else turnover_kernels
-    monkeypatch.setattr(portfolio_general, "repair", refuse)
-    monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: module)
+    monkeypatch.setattr(portfolio_general, "repair_general_rows", refuse)
+    monkeypatch.setattr(portfolio_file, "turnover_engine", lambda rows, m: module)
     monkeypatch.setattr(portfolio_file, "_solve_single", lambda *arguments: None)
     rng = np.random.default_rng(6)
     for _ in range(60):
         arguments = draw_problem(rng, 30)
         m = len(arguments["mean"])
-        arguments |= {"covariance": random_covariance(rng, m, "factors"), "mean": rng.standard_normal(m)}
+        arguments |= {"covariance": random_portfolio_covariance(rng, m, "factors"), "mean": rng.standard_normal(m)}
         assert solve_portfolio(**arguments).gap < 1e-12
 
 
 def test_the_shortest_way_gives_the_same_answer(monkeypatch):
     from time2decide.markets import turnover_kernels
 
-    monkeypatch.setattr(portfolio_file, "kernels", lambda rows, m: turnover_kernels)
+    monkeypatch.setattr(portfolio_file, "turnover_engine", lambda rows, m: turnover_kernels)
     for seed in range(60):
         arguments = random_problem(seed) | {"cost": 1e-4}
         short = portfolio_file._solve_single(*arguments.values())
@@ -395,7 +403,7 @@ def test_a_limit_that_nothing_can_reach_changes_nothing(seed):
 
 def test_fixed_assets_under_limits_are_solved_to_rounding():
     """Bounds that meet leave interior points no interior: of this projection seven digits were lost."""
-    from time2decide.markets.portfolio_general import _Row, solve_row
+    from time2decide.markets.portfolio_general import _Row, solve_general_row
 
     p = np.array([
         1.0936198669635666e-05, 0.06688657604345434, 0.0501676660822582, 0.06670049597813724, 0.06739107288629642,
@@ -411,6 +419,6 @@ def test_fixed_assets_under_limits_are_solved_to_rounding():
     lower[fixed] = upper[fixed] = p[fixed]
     limit, cash = np.repeat([1.0, 0.0], [7, 8])[None], np.array([0.0, 0.0, q.min()])
     terms = np.zeros(15), 0.29999999999999993, 1.0, cash, limit, np.array([-np.inf]), np.array([0.6])
-    found = solve_row(_Row(np.eye(15), q, p, lower, upper, *terms))
+    found = solve_general_row(_Row(np.eye(15), q, p, lower, upper, *terms))
     assert found.gap <= 1e-14
     np.testing.assert_allclose(found.s[fixed], p[fixed], rtol=0, atol=1e-15)

@@ -46,10 +46,10 @@ def test_standing_still_has_a_proof(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_the_certificate_bounds_every_feasible_portfolio(seed):
     one, rng = row(seed), np.random.default_rng(seed)
-    best = general.solve_row(one)
+    best = general.solve_general_row(one)
     assert best.gap <= 1e-12
     assert general._feasible(one, best.s)
-    for other in (general.solve_row(one._replace(q=rng.normal(size=7))).s for _ in range(5)):  # feasible too
+    for other in (general.solve_general_row(one._replace(q=rng.normal(size=7))).s for _ in range(5)):  # feasible too
         assert value(one, other) <= value(one, best.s) + 1e-12
         rough = general._certified(one, other, best.theta + rng.exponential() / 9, best.nu + 0.1, 2 * best.eta)
         assert value(one, best.s) - value(one, other) <= rough.gap + 1e-12
@@ -63,7 +63,7 @@ def test_an_active_set_is_found_from_nearby(noise):
     recovered = 0
     for seed in range(30):
         one, rng = row(seed), np.random.default_rng(seed)
-        best = general.solve_row(one)
+        best = general.solve_general_row(one)
         s = best.s + noise * rng.normal(size=7)
         found = general._polish(one, s, best.theta * (1 + noise), best.nu + noise, best.eta + noise, 10 * noise)
         if found is not None and found.gap < 1e-12:
@@ -126,7 +126,7 @@ def test_what_contradicts_itself_changes():
 
 def test_feasible_means_every_constraint():
     one = row(1)
-    s = general.solve_row(one).s
+    s = general.solve_general_row(one).s
     assert general._feasible(one, s)
     for change in (
         {"lower": s + 1e-9},
@@ -150,7 +150,7 @@ def test_singular_equations_are_solved_near_the_guess():
 def test_limits_that_no_portfolio_meets_are_a_contradiction():
     one = row(1)
     with pytest.raises(InputError, match="found a contradiction"):
-        general.solve_row(one._replace(low=np.array([2.0, -np.inf]), high=np.array([3.0, np.inf])))
+        general.solve_general_row(one._replace(low=np.array([2.0, -np.inf]), high=np.array([3.0, np.inf])))
 
 
 @pytest.mark.parametrize("turnover_l1", [1e3, 1e6, 1e9])

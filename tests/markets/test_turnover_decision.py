@@ -5,7 +5,13 @@ import pytest
 
 from tests.markets.test_turnover_path import KINDS, decision
 from time2decide.markets import turnover_decision, turnover_kernels
-from time2decide.markets.turnover_decision import duality_gap, duality_gaps, polish, reclassify, release
+from time2decide.markets.turnover_decision import (
+    polish_turnover_decision,
+    reclassify_assets,
+    release_asset,
+    turnover_duality_gap,
+    turnover_duality_gaps,
+)
 from time2decide.markets.turnover_path import (
     AT_LOWER,
     AT_UPPER,
@@ -15,7 +21,7 @@ from time2decide.markets.turnover_path import (
     Curvature,
     TradeLimits,
     curvature_product,
-    follow,
+    follow_turnover_path,
 )
 
 FORMS = {"numpy": turnover_decision, "compiled": turnover_kernels}
@@ -52,7 +58,7 @@ def test_the_gap_bounds_every_gain(kind):
         if cash.low < cash.high:
             nu += cash.rate
         data = g0 - curvature_product(Q, s), 0 * g0, box.low, box.high, box.cost, box.budget, money, cash.now
-        gap = duality_gap(*data, s, theta, nu)
+        gap = turnover_duality_gap(*data, s, theta, nu)
         others = [_feasible(rng, box, cash) for _ in range(50)]
         best = max(value(other) for other in others)
         if cash.low == cash.high:  # the rate of no cash says nothing
@@ -78,9 +84,9 @@ def test_the_gap_is_its_formula(kind):
         free = max((cash[2] - nu) * (end - z) for end in cash[:2]) if cash[0] < cash[1] else 0.0
         expected = terms.max(0).sum() + theta * max(budget - np.abs(s - previous).sum(), 0.0) + free
         data = gradient, previous, lower, upper, cost, budget, cash, exposure, s
-        assert duality_gap(*data, theta, nu) == pytest.approx(expected, rel=1e-12)
+        assert turnover_duality_gap(*data, theta, nu) == pytest.approx(expected, rel=1e-12)
         batch = (gradient[None], *data[1:5], np.array([budget]), *data[6:8], s[None])
-        assert duality_gaps(*batch, np.array([theta]), np.array([nu]))[0] == pytest.approx(expected, rel=1e-12)
+        assert turnover_duality_gaps(*batch, np.array([theta]), np.array([nu]))[0] == pytest.approx(expected, rel=1e-12)
 
 
 NEIGHBOUR = {AT_UPPER: BOUGHT, AT_LOWER: SOLD, BOUGHT: UNTOUCHED, SOLD: UNTOUCHED}
@@ -92,14 +98,14 @@ def test_wrong_classes_are_put_right(kind):
     tried, recovered = 0, 0
     for seed in range(20):
         Q, g0, box, cash = decision(kind, seed)
-        d, state, prices, free, _, _, _ = follow(Q, g0, box, cash, 0.0, 500, 0)
+        d, state, prices, free, _, _, _ = follow_turnover_path(Q, g0, box, cash, 0.0, 500, 0)
         for who in np.flatnonzero((np.abs(state) != 1) | ((np.abs(state) == 1).sum() > 2)):
             wrong = state.copy()
             wrong[who] = NEIGHBOUR.get(state[who], BOUGHT if box.high[who] > 0 else SOLD)
             start = np.where(wrong == UNTOUCHED, 0.0, d)
-            found, theta, nu, _ = polish(Q, g0, box, cash, start, wrong, prices, free, 0.0)
+            found, theta, nu, _ = polish_turnover_decision(Q, g0, box, cash, start, wrong, prices, free, 0.0)
             data = g0 - curvature_product(Q, found), 0 * g0, box.low, box.high, box.cost, box.budget
-            gap = duality_gap(*data, (cash.low, cash.high, cash.rate), cash.now, found, theta, nu)
+            gap = turnover_duality_gap(*data, (cash.low, cash.high, cash.rate), cash.now, found, theta, nu)
             tried += 1
             z = cash.now - found.sum()
             inside = cash.low - 1e-13 < z < cash.high + 1e-13 and np.abs(found).sum() < box.budget + 1e-13
@@ -131,14 +137,14 @@ RECLASSIFY = [  # class, a, d, the class that fits
 def test_a_class_that_contradicts_itself_becomes_its_neighbour(old, a, d, new):
     state = np.array([old, UNTOUCHED])
     sides = np.array([-0.4, -1.0]), np.array([0.5, 1.0])
-    changed = reclassify(np.array([a, 0.0]), np.ones(2), np.array([d, 0.0]), *sides, state)
+    changed = reclassify_assets(np.array([a, 0.0]), np.ones(2), np.array([d, 0.0]), *sides, state)
     assert (changed, state[0], state[1]) == (int(old != new), new, UNTOUCHED)
 
 
 @pytest.mark.parametrize(("a", "low", "high"), [(2.0, -1.0, 0.0), (-2.0, 0.0, 1.0)])
 def test_what_has_no_room_stays_untouched(a, low, high):
     state = np.array([UNTOUCHED])
-    assert reclassify(np.array([a]), np.ones(1), np.zeros(1), np.array([low]), np.array([high]), state) == 0
+    assert reclassify_assets(np.array([a]), np.ones(1), np.zeros(1), np.array([low]), np.array([high]), state) == 0
     assert state[0] == UNTOUCHED
 
 
@@ -150,28 +156,28 @@ def test_the_budget_frees_an_asset_of_the_other_side(side):
     theta = 0.2
     d = side * np.array([0.1, 0.1, 0.0, 0.0, 0.0])
     state = side * np.array([BOUGHT, BOUGHT, UNTOUCHED, UNTOUCHED, UNTOUCHED])
-    assert release(a, box, d, state, theta) == 1
+    assert release_asset(a, box, d, state, theta) == 1
     np.testing.assert_array_equal(state, side * np.array([1, 1, 0, 0, -1]))
-    assert release(a, box, d, state, theta) == 0  # both sides trade now
+    assert release_asset(a, box, d, state, theta) == 0  # both sides trade now
     d = side * np.array([0.3, 0.3, -0.4, 0.0, -0.4])
     state = side * np.array([1, 1, -2, 0, -2])
-    assert release(a, box, d, state, theta) == 1
+    assert release_asset(a, box, d, state, theta) == 1
     np.testing.assert_array_equal(state, side * np.array([1, 1, -2, 0, -1]))
     state, d = side * np.array([1, 1, 0, 0, 0]), side * np.array([0.25, 0.25, 0.0, 0.0, 0.0])
-    assert release(a, box, d, state, theta) == 0  # the turnover is γ
-    assert release(a, box, d, np.zeros(5, int), theta) == 0
+    assert release_asset(a, box, d, state, theta) == 0  # the turnover is γ
+    assert release_asset(a, box, d, np.zeros(5, int), theta) == 0
     full = box._replace(low=np.zeros(5)) if side > 0 else box._replace(high=np.zeros(5))
-    assert release(a, full, 0.5 * d, state, theta) == 0  # none has room
+    assert release_asset(a, full, 0.5 * d, state, theta) == 0  # none has room
 
 
 def single(**changes):
-    """`solve_single` of a good decision with some arguments changed."""
+    """`solve_turnover_single` of a good decision with some arguments changed."""
     rng = np.random.default_rng(0)
     G = rng.normal(size=(4, 6))
     given = {"mean": rng.normal(size=4), "S": G @ G.T, "previous": np.full(4, 0.25)}
     form = changes.pop("form")
     given |= {name: change(given[name]) for name, change in changes.items()}
-    return FORMS[form].solve_single(*given.values(), 0.5, 0.3, 0.01)
+    return FORMS[form].solve_turnover_single(*given.values(), 0.5, 0.3, 0.01)
 
 
 def _asymmetric(S):
@@ -210,7 +216,7 @@ def test_one_decision_from_its_data(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_matrices_are_finite_symmetric_and_semidefinite(form):
-    check = FORMS[form].validate_matrices
+    check = FORMS[form].validate_turnover_matrices
     good = np.stack([np.eye(3), np.ones((3, 3)), np.zeros((3, 3)), 1e-30 * np.eye(3)])
     assert check(good)
     bad = good.copy()
@@ -244,7 +250,7 @@ def test_a_decision_has_the_certificate_that_it_names(form, kind):
         weights, report, classes = np.empty((1, m)), np.empty((1, 4)), np.zeros((1, m), np.int64)
         given = [np.ascontiguousarray(v)[None] for v in (Q.S, Q.B, Q.D)]
         rows = [np.ascontiguousarray(v)[None] for v in (q, *data[:4])]
-        FORMS[form].solve_rows(
+        FORMS[form].solve_turnover_rows(
             *given, np.zeros(1, np.int64), np.array([Q.factor]), *rows, np.array([box.budget]), money[None],
             np.ones(1), classes, False, weights, report,
         )  # fmt: skip
@@ -253,14 +259,14 @@ def test_a_decision_has_the_certificate_that_it_names(form, kind):
             assert kind not in ("definite", "bounds", "factors")
             continue
         gradient = q - curvature_product(Q, s)
-        again = duality_gap(gradient, *data, money, 1.0, s, theta, nu)
+        again = turnover_duality_gap(gradient, *data, money, 1.0, s, theta, nu)
         assert again <= 1e-12 * unit
         assert gap <= 1e-13 or kind not in ("definite", "bounds", "factors")
         assert theta >= 0
         assert np.abs(s - p).sum() <= box.budget + 1e-12
         assert cash.low - 1e-12 <= 1 - s.sum() <= cash.high + 1e-12
         warm = weights.copy()
-        FORMS[form].solve_rows(
+        FORMS[form].solve_turnover_rows(
             *given, np.zeros(1, np.int64), np.array([Q.factor]), *rows, np.array([box.budget]), money[None],
             np.ones(1), classes, True, warm, report,
         )  # fmt: skip

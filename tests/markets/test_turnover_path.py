@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from time2decide.markets import turnover_kernels, turnover_path
-from time2decide.markets.turnover_decision import duality_gap
+from time2decide.markets.turnover_decision import turnover_duality_gap
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED, Cash, Curvature, TradeLimits
 
 FORMS = {"numpy": turnover_path, "compiled": turnover_kernels}
@@ -50,7 +50,7 @@ def decision(kind, seed, m=9):
 def test_every_breakpoint_is_optimal_for_its_turnover(form, kind):
     for seed in range(13):
         Q, g0, box, cash = decision(kind, seed, 14 if seed % 3 == 0 else 9)
-        d, state, prices, free, count, points, trades = FORMS[form].follow(Q, g0, box, cash, 0.0, 500, 90)
+        d, state, prices, free, count, points, trades = FORMS[form].follow_turnover_path(Q, g0, box, cash, 0.0, 500, 90)
         assert 0 < count <= 90, seed
         turnover, theta, nu, z = points[:count].T
         np.testing.assert_allclose(np.abs(trades[:count]).sum(1), turnover, atol=1e-12)
@@ -62,7 +62,7 @@ def test_every_breakpoint_is_optimal_for_its_turnover(form, kind):
         for i in range(count):
             gradient = g0 - turnover_path.curvature_product(Q, trades[i])
             money = cash.low, cash.high, cash.rate
-            gap = duality_gap(
+            gap = turnover_duality_gap(
                 gradient, 0 * g0, box.low, box.high, box.cost, turnover[i], money, cash.now, trades[i], theta[i], nu[i]
             )
             assert gap < 1e-12, (seed, i)
@@ -89,11 +89,11 @@ def test_a_long_path_keeps_its_precision(kind):
     Q, g0, box, cash = decision(kind, 3, m=90)
     box = box._replace(cost=np.zeros(90), budget=2.0)
     for form in FORMS.values():
-        d, _, (theta, nu, _), _, count, _, _ = form.follow(Q, g0, box, cash, 0.0, 5000, 0)
+        d, _, (theta, nu, _), _, count, _, _ = form.follow_turnover_path(Q, g0, box, cash, 0.0, 5000, 0)
         gradient = g0 - turnover_path.curvature_product(Q, d)
         data = 0 * g0, box.low, box.high, box.cost, box.budget, (0.0, 0.0, 0.0), 0.0
         assert count > 48
-        assert duality_gap(gradient, *data, d, theta, nu) < 1e-12
+        assert turnover_duality_gap(gradient, *data, d, theta, nu) < 1e-12
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -104,7 +104,9 @@ def test_nothing_to_gain_and_no_budget(form):
         (g0, box._replace(budget=0.0)),
         (g0, box._replace(cost=np.full(9, 9.0))),
     ):
-        d, state, prices, free, count, points, _ = FORMS[form].follow(Q, gradient, limits, cash, 0.0, 100, 2)
+        d, state, prices, free, count, points, _ = FORMS[form].follow_turnover_path(
+            Q, gradient, limits, cash, 0.0, 100, 2
+        )
         assert (count, free) == (1, False)
         assert not d.any()
         assert not state.any()
@@ -123,7 +125,7 @@ def test_drift_is_removed_in_one_step(free):
     d[T], d[8] = rng.normal(size=k), 0.2
     inverse = np.zeros((6, 6))
     inverse[:k, :k] = np.linalg.inv(Q.S[np.ix_(T, T)] + lift)
-    nu = turnover_path.correct(Q, g0, g, d, inverse, members, sides, k, price, nu, free, lift, total)
+    nu = turnover_path.correct_path(Q, g0, g, d, inverse, members, sides, k, price, nu, free, lift, total)
     np.testing.assert_allclose(g, g0 - Q.S @ d, atol=1e-13)
     np.testing.assert_allclose(g[T] - nu, sides[:k] * price[T], atol=1e-13)
     assert d[8] == 0.2
@@ -133,7 +135,7 @@ def test_drift_is_removed_in_one_step(free):
 
 def test_too_few_events_are_told():
     Q, g0, box, cash = decision("definite", 1)
-    assert turnover_path.follow(Q, g0, box, cash, 0.0, 3, 0)[4] == -1
+    assert turnover_path.follow_turnover_path(Q, g0, box, cash, 0.0, 3, 0)[4] == -1
 
 
 def test_tied_assets_wait_as_at_the_start():
@@ -141,7 +143,7 @@ def test_tied_assets_wait_as_at_the_start():
     state = np.array([UNTOUCHED, UNTOUCHED, UNTOUCHED, AT_UPPER, AT_LOWER, BOUGHT, SOLD])
     low, high = np.array([-0.1, 0.0, -0.1, -1, -1, -1, -1]), np.array([0.2, 0.2, 0.0, 1, 1, 1, 1])
     up, down = np.zeros(7), np.zeros(7)
-    assert turnover_path.wait_again(state, up, down, low, high) is False
+    assert turnover_path.wait_again_on_path(state, up, down, low, high) is False
     np.testing.assert_array_equal(up, [1, 1, 0, -1, 0, 0, 0])
     np.testing.assert_array_equal(down, [1, 0, 1, 0, -1, 0, 0])
 
@@ -150,7 +152,7 @@ def test_tied_assets_wait_as_at_the_start():
 @pytest.mark.parametrize("side", [BOUGHT, SOLD])
 def test_who_leaves_is_at_a_bound_or_untouched(rising, side):
     state, d, up, down = np.array([side]), np.array([0.3 * side]), np.zeros(1), np.zeros(1)
-    turnover_path.settle(0, rising, d, state, up, down, np.array([-0.5]), np.array([0.5]))
+    turnover_path.settle_on_path(0, rising, d, state, up, down, np.array([-0.5]), np.array([0.5]))
     if rising == (side == BOUGHT):
         assert (state[0], d[0]) == (2 * side, 0.5 * side)
         assert (up[0], down[0]) == ((-1, 0) if rising else (0, -1))
@@ -165,13 +167,13 @@ def test_the_inverse_follows_entries_and_exits(form):
     M, members, inverse = G @ G.T, [], np.zeros((6, 6))
     functions = turnover_path if form == "numpy" else turnover_kernels
     for asset in range(6):
-        pivot = functions.enter(inverse, asset, M[asset, members], M[asset, asset], 1e-9)
+        pivot = functions.enter_inverse(inverse, asset, M[asset, members], M[asset, asset], 1e-9)
         assert pivot > 0
         members.append(asset)
-    assert functions.enter(inverse, 5, M[5, :5], M[5, :5] @ np.linalg.solve(M[:5, :5], M[5, :5]), 1e-9) < 1e-9
+    assert functions.enter_inverse(inverse, 5, M[5, :5], M[5, :5] @ np.linalg.solve(M[:5, :5], M[5, :5]), 1e-9) < 1e-9
     for place in (2, 4, 0):
         k = len(members)
-        functions.leave(inverse, k, place)
+        functions.leave_inverse(inverse, k, place)
         members[place] = members[-1]
         members.pop()
         expected = np.linalg.inv(M[np.ix_(members, members)])

@@ -12,7 +12,7 @@ from time2decide.core.validation import InputError
 from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import universe_of
 from time2decide.simulation.engine import rollout
-from time2decide.simulation.metrics import net_returns, traded
+from time2decide.simulation.metrics import net_returns, rollout_traded
 
 WINDOW = 40
 
@@ -112,7 +112,7 @@ def test_a_delisted_weight_goes_to_the_others_in_proportion_and_costs(gaps):
     grown /= grown.sum()
     grown[2] = 0
     np.testing.assert_allclose(held[101], grown / grown.sum())
-    amount = traded(result.allocations, returns[None], WINDOW)[0, 0]
+    amount = rollout_traded(result.allocations, returns[None], WINDOW)[0, 0]
     np.testing.assert_allclose(np.flatnonzero(amount > 1e-12), [101 - WINDOW])
     sold = held[100, 2] * (1 + returns[100, 2]) / (1 + held[100] @ returns[100])
     assert amount[101 - WINDOW] == pytest.approx(2 * sold)

@@ -17,13 +17,14 @@ import torch
 from typer.testing import CliRunner
 
 from time2decide.cli.train import app
-from time2decide.neural.equivariant import EquivariantConfig, EquivariantSolver
-from time2decide.neural.equivariant_training import (
+from time2decide.neural.equivariant import (
     UNSEEN_SIZES,
+    EquivariantConfig,
+    EquivariantSolver,
     EquivariantTraining,
-    draw_problems,
-    draw_size,
-    solver_loss,
+    draw_problem_size,
+    draw_training_problems,
+    equivariant_loss,
     train_equivariant,
 )
 from time2decide.qp import PAPER_SIZES, InputError
@@ -35,7 +36,7 @@ CHILD = """
 import sys, torch
 from time2decide.core import training
 from time2decide.neural.equivariant import EquivariantConfig
-from time2decide.neural.equivariant_training import EquivariantTraining, train_equivariant
+from time2decide.neural.equivariant import EquivariantTraining, train_equivariant
 torch.set_num_threads(1)
 config = EquivariantTraining(
     steps=24, batch=8, warmup=4, depths=(2, 3), largest=6, seed=3, model=EquivariantConfig(width=4, hidden=8)
@@ -114,15 +115,15 @@ def test_a_folder_belongs_to_one_recipe(tmp_path: Path) -> None:
 def test_learns(tmp_path: Path) -> None:
     config = EquivariantTraining(steps=80, batch=48, warmup=10, largest=8, lr=8e-3, decay=0.9)
     trained = train_equivariant(config, tmp_path)
-    problems = draw_problems(np.random.default_rng(99), 1000, 7, 6)
+    problems = draw_training_problems(np.random.default_rng(99), 1000, 7, 6)
     with torch.no_grad():
-        before, after = (solver_loss(model, problems, 6).item() for model in (EquivariantSolver(), trained))
+        before, after = (equivariant_loss(model, problems, 6).item() for model in (EquivariantSolver(), trained))
     assert after < 0.7 * before
 
 
 def test_sizes_that_training_sees() -> None:
     rng = np.random.default_rng(0)
-    drawn = [draw_size(rng, 24) for _ in range(5000)]
+    drawn = [draw_problem_size(rng, 24) for _ in range(5000)]
     assert not set(drawn) & set(UNSEEN_SIZES)
     assert set(PAPER_SIZES) <= set(drawn)
     assert 0.45 < np.mean([size in PAPER_SIZES for size in drawn]) < 0.6

@@ -11,7 +11,13 @@ from scipy.optimize import nnls
 from sklearn.metrics import r2_score as sklearn_r2
 
 from time2decide.neural import LabelledQPs, evaluate, histograms, labelled_qps, r2_score
-from time2decide.neural.metrics import HISTOGRAM_EDGES, estimated_dual, nmse, objective_gap, violation
+from time2decide.neural.metrics import (
+    HISTOGRAM_EDGES,
+    constraint_violation,
+    estimated_dual,
+    normalised_mse,
+    objective_gap,
+)
 from time2decide.qp import QP, InputError, kkt, random_qp, solve_exact
 
 
@@ -44,8 +50,8 @@ def test_measures_at_the_answer(data: LabelledQPs) -> None:
 def test_measures_by_hand() -> None:
     qp = QP(torch.eye(2), torch.tensor([-3.0, -5.0]), torch.eye(2), torch.tensor([1.0, 2.0]))  # x* = (1, 2)
     x, truth = torch.tensor([[2.0, 2.0]]), torch.tensor([[1.0, 2.0]])
-    assert nmse(x, truth).item() == pytest.approx(1 / 5)
-    assert violation(qp, x).item() == pytest.approx(0.5)  # mean of (1, 0)
+    assert normalised_mse(x, truth).item() == pytest.approx(1 / 5)
+    assert constraint_violation(qp, x).item() == pytest.approx(0.5)  # mean of (1, 0)
     assert objective_gap(qp, x, truth).item() == pytest.approx(-12 - (-10.5))  # better than x*, since infeasible
 
 
@@ -93,7 +99,7 @@ def test_histograms_count_every_instance_once(data: LabelledQPs) -> None:
     for name, edges in HISTOGRAM_EDGES.items():
         assert len(counts[name]) == len(edges) + 1
         assert sum(counts[name]) == len(data)
-    errors = nmse(x.double(), data.x.double()).numpy()
+    errors = normalised_mse(x.double(), data.x.double()).numpy()
     inside = np.histogram(errors, HISTOGRAM_EDGES["nmse"])[0]
     assert counts["nmse"][1:-2] == inside.tolist()[:-1]
     assert histograms(data, data.x)["nmse"][0] == len(data)

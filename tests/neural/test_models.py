@@ -20,7 +20,7 @@ from time2decide.neural import (
     matched_width,
     save_model,
 )
-from time2decide.neural.models import Layer, linear_attention, softmax_attention
+from time2decide.neural.models import TransformerLayer, linear_attention, softmax_attention
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -29,7 +29,7 @@ def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("heads", [1, 2, 8])
 def test_softmax_layer_equals_torchs_encoder_layer(heads: int) -> None:
-    layer = Layer(TransformerConfig(5, 3, "softmax", d_model=16, heads=heads, dropout=0.0)).double()
+    layer = TransformerLayer(TransformerConfig(5, 3, "softmax", d_model=16, heads=heads, dropout=0.0)).double()
     reference = nn.TransformerEncoderLayer(16, heads, 64, 0.0, batch_first=True, norm_first=True).double()
     renamed = {
         "norm1": "norm1",

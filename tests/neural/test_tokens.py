@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from time2decide.neural.datasets import feasible_start, random_rotation, rotate, token_shape, tokenise
+from time2decide.neural.datasets import feasible_start, random_rotation, rotate_qp_tokens, token_shape, tokenise
 from time2decide.qp import QP, InputError, random_qp, solve_exact
 
 
@@ -68,7 +68,7 @@ def test_rotated_tokens_are_those_of_the_rotated_problem() -> None:
     start = feasible_start(qp, seeded())
     R = random_rotation(4, seeded(5), torch.float64)
     turned = QP(R @ qp.A @ R.T, qp.b @ R.T, qp.C @ R.T, qp.d)
-    torch.testing.assert_close(rotate(tokenise(qp, start), 4, R), tokenise(turned, start @ R.T))
+    torch.testing.assert_close(rotate_qp_tokens(tokenise(qp, start), 4, R), tokenise(turned, start @ R.T))
     torch.testing.assert_close(solve_exact(turned).x, solve_exact(qp).x @ R.T)
 
 

@@ -10,7 +10,7 @@ from time2decide.backtesting.registry import make_strategy
 from time2decide.core.validation import InputError
 from time2decide.forecasting.backbones import KernelBankBackbone, load_backbone
 from time2decide.markets.oracle import WINDOW
-from time2decide.policy.backbone_model import BackboneModel, covariance_rows
+from time2decide.policy.backbone_model import BackboneModel, backbone_covariance_rows
 from time2decide.policy.paper_model import PaperModelStrategy
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, load_backbone_model, train_adapter
 from time2decide.simulation.engine import rollout
@@ -46,7 +46,7 @@ def test_covariance_tokens_do_something_and_are_rows_of_the_covariance():
     seen = inputs()
     with torch.inference_mode():
         assert (model()(*seen)[1] - model(covariance=False)(*seen)[1]).abs().max() > 1e-4
-    rows = covariance_rows(seen[0])
+    rows = backbone_covariance_rows(seen[0])
     expected = torch.stack([torch.corrcoef(one.T) for one in seen[0]])
     torch.testing.assert_close(rows[..., :16], expected, atol=1e-4, rtol=1e-4)
 

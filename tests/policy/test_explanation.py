@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from time2decide.forecasting.features import window_features
-from time2decide.policy.explanation import explain, noise_curve, resample, uncertainty
-from time2decide.policy.model import Time2Decide, observe
+from time2decide.policy.explanation import explain, noise_curve, resample_histories, uncertainty
+from time2decide.policy.model import Time2Decide, observe_histories
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.metrics import stationary_bootstrap
 
@@ -42,7 +42,7 @@ def test_features_of_a_tensor_is_that_of_the_array_and_has_a_gradient(returns):
 def test_pull_is_the_derivative_along_the_window(model, returns, decision):
     """Σ_j pull_j is the derivative of the wanted amount when the window is stretched about its mean."""
     why = explain(model, decision)
-    past = observe(returns[None], decision.previous, 0.6, 0.1)
+    past = observe_histories(returns[None], decision.previous, 0.6, 0.1)
     direction = np.sign(decision.weights - decision.previous) / 2
     strategy, window = model.strategy(), past.returns[0]
     centred = window - window.mean(axis=0)
@@ -75,9 +75,9 @@ def test_spread_repeats_by_seed_and_grows_with_noise(model, returns, decision):
 
 def test_resampled_histories_keep_what_is_explained(returns):
     smooth = 0.01 * np.sin(np.arange(130)[:, None] / 5 + np.arange(4))
-    drawn = resample(smooth, 3, np.random.default_rng(0))
+    drawn = resample_histories(smooth, 3, np.random.default_rng(0))
     assert np.abs(drawn - smooth).max() < 2e-3
-    drawn = resample(returns, 200, np.random.default_rng(0))
+    drawn = resample_histories(returns, 200, np.random.default_rng(0))
     assert drawn.shape == (200, 130, 4)
     assert 0.5 < drawn[:, 20:].std() / returns.std() < 2
 
@@ -107,7 +107,7 @@ def test_blocks_are_runs_of_consecutive_places():
 
 def test_what_rests_on_hindsight_is_the_change_without_it(model, returns, decision):
     why = explain(model, decision)
-    past = observe(returns[None], decision.previous, 0.6, 0.1)
+    past = observe_histories(returns[None], decision.previous, 0.6, 0.1)
     own = model.strategy("own")
     wanted = own.decide(past)[0, 0]
     weights = np.asarray(project_portfolio(wanted, decision.previous, 0.6))

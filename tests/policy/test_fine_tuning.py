@@ -9,10 +9,10 @@ import torch
 
 from time2decide.core.validation import InputError
 from time2decide.markets.oracle import WINDOW
-from time2decide.policy.fine_tuning import FineTuning, _one_episode, fine_tune, fine_tune_to, split_rows
+from time2decide.policy.fine_tuning import FineTuning, _one_episode, fine_tune, fine_tune_to, split_tuning_rows
 from time2decide.policy.model import PolicyStrategy, Time2Decide, load_policy
 from time2decide.policy.network import HISTORY, Policy
-from time2decide.policy.training import Group, rollout_utility
+from time2decide.policy.training import EpisodeGroup, own_rollout_utility
 from time2decide.simulation.engine import rollout
 
 QUICK = FineTuning(
@@ -26,11 +26,11 @@ def returns():
 
 
 def test_rows_are_a_window_apart():
-    split = split_rows(1000, 0.7, FineTuning().length)
+    split = split_tuning_rows(1000, 0.7, FineTuning().length)
     assert split.training.stop + WINDOW == split.validation.start
     assert split.validation.stop + WINDOW == split.untouched.start == 700
     with pytest.raises(InputError, match="expected at least"):
-        split_rows(400, 0.7, FineTuning().length)
+        split_tuning_rows(400, 0.7, FineTuning().length)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_it_repeats_and_does_not_see_the_held_out_rows(waves):
         changed[rows] *= -3
         return changed
 
-    split = split_rows(len(waves), QUICK.share, QUICK.length)
+    split = split_tuning_rows(len(waves), QUICK.share, QUICK.length)
     losses, figures, weights, notes = run(waves)
     assert notes["history"] == "own"
     assert len(figures) == 4
@@ -135,7 +135,7 @@ def test_only_the_read_out_is_tuned(returns, waves):
 
 def test_the_utility_of_a_walk_is_net_of_costs(returns):
     config = replace(QUICK, budgets=(0.5, 1.0), risks=(0.1, 2.0))
-    group = Group(_one_episode(returns[:200], config))
+    group = EpisodeGroup(_one_episode(returns[:200], config))
     group.gather(load_policy("decide")[0], torch.arange(2))
     found, data = [], group.data
     for i, k, s in itertools.product(range(2), range(2), range(group.steps)):
@@ -144,7 +144,7 @@ def test_the_utility_of_a_walk_is_net_of_costs(returns):
         utility = weights @ r - r.mean() - config.risks[i] * (window @ weights).var(ddof=1)
         scale = data.features.scale[data.windows[i, s]].square().mean().sqrt().item()
         found.append((utility - 0.002 * np.abs(weights - held).sum()) / scale / config.budgets[k])
-    assert rollout_utility(group, 0.002).mean().item() == pytest.approx(np.mean(found), rel=1e-4)
+    assert own_rollout_utility(group, 0.002).mean().item() == pytest.approx(np.mean(found), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_windows_that_episodes_share_are_read_once_and_progress_is_told(returns)
     seen = []
     recipe = replace(QUICK, episodes=200)
     fine_tune(returns, untrained(), recipe, prepared=lambda done, total: seen.append((done, total)))
-    split = split_rows(len(returns), recipe.share, recipe.length)
+    split = split_tuning_rows(len(returns), recipe.share, recipe.length)
     walk = split.validation.stop - split.validation.start - WINDOW - recipe.burn_in
     assert seen[-1] == (seen[-1][1],) * 2
     assert seen[-1][1] == walk + split.training.stop  # fewer than 200 episodes of 4 windows
-    group = Group(_one_episode(returns[:200], replace(recipe, risks=(0.1, 1.0, 10.0))))
+    group = EpisodeGroup(_one_episode(returns[:200], replace(recipe, risks=(0.1, 1.0, 10.0))))
     assert len(group.data.features.level) == group.steps  # the same for every λ

@@ -12,9 +12,9 @@ from time2decide.policy.market_policy import (
     MarketBatch,
     MarketPolicy,
     MarketPolicyConfig,
+    forecast_posterior,
     forecast_shrinkage,
     holding_days,
-    posterior,
 )
 
 
@@ -116,17 +116,17 @@ def record(tokens, worth, error=2e-4, cost=1e-3, risk=5.0):
 
 def test_forecasts_without_a_record_are_not_followed(tokens):
     seen = record(tokens, [0.0, 1e-4, -5e-4, 2e-4, 0.0, 0.0])
-    assert posterior(seen).sum() < 0.07
+    assert forecast_posterior(seen).sum() < 0.07
     assert MarketPolicy()(seen).signal.abs().max() < 0.1 * seen.forecast.abs().max()
 
 
 def test_a_forecast_counts_for_what_it_earns_net_of_costs(tokens):
     worth = [3e-4, 16e-4, 3e-4, 0.0, 0.0, 0.0]
-    followed = posterior(record(tokens, worth))[0]
+    followed = forecast_posterior(record(tokens, worth))[0]
     assert followed[1] > 0.9
     assert followed.sum() <= 1
-    assert posterior(record(tokens, worth, cost=40e-4)).sum() < 0.07
-    free = posterior(record(tokens, [16e-4] * 6, cost=0.0))[0]
+    assert forecast_posterior(record(tokens, worth, cost=40e-4)).sum() < 0.07
+    free = forecast_posterior(record(tokens, [16e-4] * 6, cost=0.0))[0]
     assert free.sum() == pytest.approx(1, abs=1e-3)  # the same effect is counted once
     torch.testing.assert_close(free[1:4], free[1].expand(3))
 
@@ -135,7 +135,7 @@ def test_of_two_forecasts_that_surely_pay_the_better_one_is_followed(tokens):
     seen = record(tokens, [60e-4, 60e-4, 0.0, 0.0, 0.0, 0.0], error=3e-4)
     pace = torch.tensor([[0.5, 1.0, 1.0, 1.0, 1.0, 1.0]])
     sure = {"worth_error": torch.tensor([[3e-4, 8e-4, 3e-4, 3e-4, 3e-4, 3e-4]])}  # the better one is known less well
-    assert posterior(replace(seen, pace=pace, **sure))[0, 1] > 0.95
+    assert forecast_posterior(replace(seen, pace=pace, **sure))[0, 1] > 0.95
 
 
 def test_weak_forecasts_are_for_those_who_mind_risk_little(tokens):

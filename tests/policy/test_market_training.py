@@ -15,12 +15,12 @@ from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.market_training import (
     PRESETS,
-    draw_days,
-    policy_path,
-    prior_markets,
-    real_markets,
-    risk_loss,
-    trace,
+    draw_training_days,
+    market_policy_path,
+    market_risk_loss,
+    prior_training_markets,
+    real_training_markets,
+    trace_market,
     train_market_policy,
 )
 from time2decide.simulation.engine import rollout
@@ -32,28 +32,28 @@ SMOKE = PRESETS["smoke"]
 @pytest.fixture(scope="module")
 def pool():
     drawn = random_market(6, 260, np.random.default_rng(0), "reversal")
-    return [trace("one", drawn.returns, 60, drawn.covariance(np.arange(60, 260)))]
+    return [trace_market("one", drawn.returns, 60, drawn.covariance(np.arange(60, 260)))]
 
 
 def test_tokens_of_a_day_do_not_know_it(pool):
     drawn = random_market(6, 260, np.random.default_rng(0), "reversal")
     changed = drawn.returns.copy()
     changed[150:] = 0.03
-    again = trace("two", changed, 60)
+    again = trace_market("two", changed, 60)
     for name, tokens in pool[0].tokens.items():
         torch.testing.assert_close(tokens[:91], again.tokens[name][:91], rtol=0, atol=0)
 
 
 def test_realised_targets_lie_ahead():
     returns = np.random.default_rng(1).normal(0, 0.01, (200, 3))
-    traced = trace("real", returns, 100)
+    traced = trace_market("real", returns, 100)
     window = returns[130:151]
     np.testing.assert_allclose(traced.covariance[30].numpy(), window.T @ window / 21, rtol=1e-4, atol=1e-9)
 
 
 def test_the_loss_teaches_what_the_covariance_is_made_of(pool):
     policy, rng = MarketPolicy(), np.random.default_rng(0)
-    risk_loss(policy, draw_days(pool, 8, 5, rng), SMOKE.turnover_weight).backward()
+    market_risk_loss(policy, draw_training_days(pool, 8, 5, rng), SMOKE.turnover_weight).backward()
     for head in (policy.to_market[-1], policy.to_volatility):
         assert float(head.bias.grad.abs().sum()) > 0
 
@@ -79,8 +79,8 @@ def test_real_universes_are_named_in_the_notes_and_checked(tmp_path):
     universe = {"mine": 0.01 * rng.normal(size=(420, 8))}
     train_market_policy(SMOKE, tmp_path / "run", universe)
     assert '"mine"' in (tmp_path / "run" / "config.json").read_text()
-    assert {traced.assets for traced in real_markets("mine", universe["mine"], SMOKE)} == {6}
-    assert len(prior_markets(SMOKE)) == SMOKE.prior_markets
+    assert {traced.assets for traced in real_training_markets("mine", universe["mine"], SMOKE)} == {6}
+    assert len(prior_training_markets(SMOKE)) == SMOKE.prior_markets
     with pytest.raises(InputError, match="mine: expected at least 400 rows of finite returns"):
         train_market_policy(SMOKE, tmp_path / "other", {"mine": np.full((500, 3), np.nan)})
 
@@ -108,7 +108,7 @@ def test_the_command_trains_measures_and_says_which_universes_were_which(tmp_pat
 def test_walking_a_traced_market_is_the_rollout_of_the_strategy():
     returns = np.random.default_rng(4).normal(0.0005, 0.01, (160, 5)) * np.linspace(0.5, 2, 5)
     policy = MarketPolicy().eval()
-    net, amount = policy_path(policy, trace("one", returns, 100), 25.0, 0.1, 1e-3)
+    net, amount = market_policy_path(policy, trace_market("one", returns, 100), 25.0, 0.1, 1e-3)
     given = {"risk_aversion": 25.0, "window": 100, "budget_from": "drifted", "cost_bps": 10.0}
     result = rollout(returns, MarketStrategy(policy), [0.1], **given)
     expected = net_returns(result, returns[None], 10.0)

@@ -9,7 +9,7 @@ import torch
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.training import STATE
 from time2decide.core.validation import InputError
-from time2decide.policy.fine_tuning import MarketTuning, fine_tune_to, split_rows, tune_market_policy
+from time2decide.policy.fine_tuning import MarketTuning, fine_tune_to, split_tuning_rows, tune_market_policy
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 
@@ -48,7 +48,7 @@ def test_it_repeats_and_its_weights_depend_on_no_held_out_row(returns):
     losses, notes, weights = run(returns)
     assert notes["kept"]
     assert notes["validation_loss"][-1] < notes["validation_loss"][0]
-    split = split_rows(len(returns), QUICK.share, 2 * 63 + 21)
+    split = split_tuning_rows(len(returns), QUICK.share, 2 * 63 + 21)
     changed = returns.copy()
     changed[split.validation.stop :] *= -3
     again = run(changed)

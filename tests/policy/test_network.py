@@ -10,19 +10,22 @@ import torch
 from time2decide.core.validation import InputError
 from time2decide.forecasting.features import window_features
 from time2decide.markets.oracle import oracle_path
-from time2decide.policy.episodes import EpisodeConfig, episodes, episodes_of, signals
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig, PolicyInput, PolicyOutput
 from time2decide.policy.training import (
     PRESETS,
-    Group,
+    EpisodeConfig,
+    EpisodeGroup,
     _examples,
-    draw_inertia,
+    draw_policy_inertia,
     episode_configs,
+    episode_signals,
+    episodes_of,
+    make_episodes,
     policy_loss,
-    prepare,
+    policy_utility_loss,
+    prepare_policy_training,
     train_policy,
-    utility_loss,
 )
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation
@@ -95,20 +98,20 @@ def test_unknown_configuration_is_refused() -> None:
 
 def test_episodes_hold_the_oracle_and_what_followed() -> None:
     config = EpisodeConfig(assets=4, count=5, steps=10, burn_in=8, budgets=2, series=3, seed=7)
-    data = episodes(config)
+    data = make_episodes(config)
     assert data.oracle.shape == (5, 2, HISTORY + 10, 4)
     assert torch.allclose(data.oracle.sum(-1), torch.ones(5, 2, HISTORY + 10), atol=1e-5)
     change = data.oracle.diff(dim=2).abs().sum(-1)
     assert (change <= data.turnover_l1[..., None] + 1e-5).all()
-    again = episodes(config)
+    again = make_episodes(config)
     assert torch.equal(again.oracle, data.oracle)
     assert torch.equal(again.features.forecasts, data.features.forecasts)
 
 
 def test_signals_are_the_returns_without_their_noise() -> None:
     config = EpisodeConfig(assets=4, count=30, steps=12, burn_in=4, budgets=2, series=4)
-    data = episodes(config)
-    noise = data.returns - signals(config)
+    data = make_episodes(config)
+    noise = data.returns - episode_signals(config)
     clean = data.noise == 0
     assert 0 < clean.sum() < 30
     assert noise[clean].abs().max() == 0
@@ -117,11 +120,11 @@ def test_signals_are_the_returns_without_their_noise() -> None:
 
 def test_oracle_of_an_episode_is_the_oracle() -> None:
     from time2decide.markets.covariance import empirical_covariance
-    from time2decide.policy.episodes import oracle_paths
+    from time2decide.policy.training import episode_oracle_paths
 
     returns = 0.01 * np.random.default_rng(3).standard_normal((2, 110, 4))
     covariance = np.stack([empirical_covariance(returns[:, t - 96 : t]) for t in range(96, 110)], axis=1)
-    path = oracle_paths(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
+    path = episode_oracle_paths(returns[:, 96:], covariance, np.full((2, 1), 0.5), np.full(2, 0.1))
     assert np.allclose(path[:, 0], np.asarray(oracle_path(returns, 0.5))[:, 96:], atol=1e-9)
 
 
@@ -129,7 +132,7 @@ def test_an_example_of_training_is_what_the_strategy_is_shown_at_that_step() -> 
     """Window, hindsight and covariance end before the step; the target is the oracle's answer to it."""
     returns = 0.01 * np.random.default_rng(3).standard_normal((2, 96 + 5 + 4, 4))
     data = episodes_of(returns, np.array([[0.5, 1.5], [0.2, 1.0]]), np.array([20.0, 50.0]), np.zeros(2), burn_in=5)
-    group = Group(data)
+    group = EpisodeGroup(data)
     for episode, budget, step in ((0, 1, 0), (1, 0, 3)):
         t, gamma, risk = 101 + step, float(data.turnover_l1[episode, budget]), float(data.risk_aversion[episode])
         oracle = np.asarray(oracle_path(returns[episode], [gamma], risk))  # (1, 1, time, m)
@@ -168,7 +171,7 @@ def test_own_histories_of_training_are_told_from_hindsight(tmp_path: Path, monke
 
 
 def test_initial_weights_depend_on_the_seed(tmp_path: Path) -> None:
-    first, other = (prepare(replace(PRESETS["smoke"], seed=seed), tmp_path).model for seed in (0, 1))
+    first, other = (prepare_policy_training(replace(PRESETS["smoke"], seed=seed), tmp_path).model for seed in (0, 1))
     assert not torch.equal(first.embed[0].weight, other.embed[0].weight)
 
 
@@ -202,8 +205,8 @@ def test_more_risk_aversion_sells_more_of_the_only_holding() -> None:
 
 
 def test_gathered_histories_are_feasible() -> None:
-    group = Group(
-        episodes(PRESETS["smoke"].episode.__class__(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4))
+    group = EpisodeGroup(
+        make_episodes(PRESETS["smoke"].episode.__class__(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4))
     )
     group.gather(network(), torch.arange(6))
     change = group.own[:, :, HISTORY - 1 :].diff(dim=2).abs().sum(-1)
@@ -216,7 +219,7 @@ def test_training_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path: P
     losses: list[float] = []
     whole = train_policy(recipe, tmp_path / "whole", report=lambda done, total, loss: losses.append(loss))
     assert np.mean(losses[-8:]) < np.mean(losses[:5])
-    run = prepare(recipe, tmp_path / "killed")
+    run = prepare_policy_training(recipe, tmp_path / "killed")
     for _ in range(17):
         run.one_step()
     run.save()
@@ -238,13 +241,13 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
     recipe = replace(
         PRESETS["smoke"], steps=40, lr=1e-2, batch=32, model=replace(PRESETS["smoke"].model, objective="utility")
     )
-    run = prepare(recipe, tmp_path, network())
-    group = Group(_examples(episode_configs(recipe)[0], utility=True))
+    run = prepare_policy_training(recipe, tmp_path, network())
+    group = EpisodeGroup(_examples(episode_configs(recipe)[0], utility=True))
     episode, budget = torch.arange(6).repeat_interleave(2), torch.arange(2).repeat(6)
     place = episode, budget, torch.full_like(episode, 3)
 
     def earned(model: Policy) -> float:
-        return -utility_loss(model, group, place, draw_inertia(12, np.random.default_rng(0)), 4).item()
+        return -policy_utility_loss(model, group, place, draw_policy_inertia(12, np.random.default_rng(0)), 4).item()
 
     before, gate = earned(run.model), run.model.gate[0].weight.clone()
     assert earned(train_policy(recipe, tmp_path, start=network())) > before
@@ -252,10 +255,10 @@ def test_training_on_utility_earns_more_on_the_same_decisions(tmp_path: Path) ->
 
 
 def test_costs_are_taken_from_utility() -> None:
-    group = Group(episodes(EpisodeConfig(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4)))
+    group = EpisodeGroup(make_episodes(EpisodeConfig(assets=4, count=6, steps=12, burn_in=4, budgets=2, series=4)))
     place = torch.arange(6), torch.arange(6) % 2, torch.full((6,), 3)
     losses = [
-        utility_loss(network(), group, place, draw_inertia(6, np.random.default_rng(0)), 4, cost).item()
+        policy_utility_loss(network(), group, place, draw_policy_inertia(6, np.random.default_rng(0)), 4, cost).item()
         for cost in (0, 0.01, 0.02)
     ]
     assert losses[1] - losses[0] == pytest.approx(losses[2] - losses[1], rel=1e-2)
@@ -299,7 +302,7 @@ def test_a_network_for_utility_decides_for_the_greatest_score_less_risk_and_conc
 
 def test_a_start_of_another_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="start: expected a network of the size"):
-        prepare(PRESETS["smoke"], tmp_path, Policy(PolicyConfig(width=24)))
+        prepare_policy_training(PRESETS["smoke"], tmp_path, Policy(PolicyConfig(width=24)))
 
 
 def test_a_run_is_not_resumed_from_another_start(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import torch
 from time2decide.backtesting.baselines import backbone_pto
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig
-from time2decide.forecasting.timepfn import normalise, positions
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
+from time2decide.forecasting.timepfn import normalise_channels, patch_positions
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,
-    decision_loss,
     fine_tune_forecaster,
-    market_windows,
+    paper_decision_loss,
+    paper_training_windows,
     train_paper_model,
 )
 from time2decide.simulation.engine import Observation, rollout
@@ -52,7 +52,7 @@ def test_covariance_tokens_are_read_and_removed(backbone):
     returns, held = windows()
     model = PaperModel.from_backbone(backbone, covariance=True)
     assert model(returns, held)[0].shape == model(returns, held)[1].shape == (2, 96, 16)
-    normal = normalise(returns, 1e-4)[0]
+    normal = normalise_channels(returns, 1e-4)[0]
     tokens = model.covariance_tokens(normal)
     assert tokens.shape == (2, 16, 16)
     expected = torch.stack([torch.cov(one.T) for one in normal])
@@ -75,9 +75,9 @@ def test_covariance_tokens_act_through_the_encoder_alone(backbone, monkeypatch):
 
 
 def test_equal_rows_of_the_covariance_are_told_apart_by_their_position(backbone):
-    normal = normalise(windows()[0][..., :1].expand(-1, -1, 16), 1e-4)[0]
+    normal = normalise_channels(windows()[0][..., :1].expand(-1, -1, 16), 1e-4)[0]
     tokens = PaperModel.from_backbone(backbone).covariance_tokens(normal)
-    grid = positions(torch.arange(16), torch.tensor([TINY.patches]), TINY.embed)[:, 0]  # after the last patch
+    grid = patch_positions(torch.arange(16), torch.tensor([TINY.patches]), TINY.embed)[:, 0]  # after the last patch
     torch.testing.assert_close(tokens - tokens[:, :1], (grid - grid[:1]).expand_as(tokens), rtol=0, atol=1e-5)
     assert torch.cdist(grid, grid).fill_diagonal_(1.0).min() > 0
 
@@ -86,7 +86,7 @@ def test_allocations_are_normalised_like_any_channel_or_by_a_fixed_rule(backbone
     returns, held = windows()
     window = torch.cat([returns, held], dim=-1)
     literal = PaperModel.from_backbone(backbone).normalise(window, 16)
-    for found, expected in zip(literal, normalise(window, 1e-4), strict=True):
+    for found, expected in zip(literal, normalise_channels(window, 1e-4), strict=True):
         assert torch.equal(found, expected)
     normal, mean, scale = PaperModel.from_backbone(backbone, allocation_scale=0.25).normalise(window, 16)
     torch.testing.assert_close(normal[..., 16:], 4 * (held - 1 / 16))
@@ -101,11 +101,11 @@ def test_the_loss_is_the_papers(backbone):
     forecast, decision = model(returns, held)
     expected = 500 * ((forecast - returns) ** 2).mean() + ((decision - held) ** 2).mean()
     recipe = replace(SMOKE, return_weight=500.0, first_step=0.0)
-    torch.testing.assert_close(decision_loss(model, r, s, recipe), expected)
+    torch.testing.assert_close(paper_decision_loss(model, r, s, recipe), expected)
 
 
 def test_windows_are_the_series_they_say(backbone):
-    found = market_windows(SMOKE, "train", backbone)
+    found = paper_training_windows(SMOKE, "train", backbone)
     assert found.per_series == 256 - 192 + 1
     assert found.count == 2 * found.per_series
     returns, held = found[np.array([0, found.per_series + 3])]
@@ -144,7 +144,7 @@ def test_what_stops_the_training_is_the_error_of_decisions(backbone):
     for weight in (0.0, 1e5):
         model, progress = train_paper_model(replace(still, return_weight=weight), backbone)
         figures.append(progress.history[0]["validation"])
-    held_out = market_windows(still, "validation", backbone)
+    held_out = paper_training_windows(still, "validation", backbone)
     returns, allocations = held_out[np.arange(held_out.count)]
     decisions = model(returns[:, :96], allocations[:, :96])[1]
     expected = (decisions - allocations[:, 96:]).square().mean().item()
@@ -164,7 +164,7 @@ def test_strategies_roll_out(backbone):
     two = rollout(returns, PaperModelStrategy((model, model)), [0.5, 2.0])
     np.testing.assert_allclose(one.raw, two.raw, atol=1e-5)
     assert np.abs(one.allocations[:, :, 96:] - 1 / 16).max() > 0
-    for strategy in (pretrained_strategy(backbone, 100.0), backbone_pto(backbone, 100.0, shrinkage=(1.0, 0.5))):
+    for strategy in (pretrained_paper_strategy(backbone, 100.0), backbone_pto(backbone, 100.0, shrinkage=(1.0, 0.5))):
         result = rollout(returns, strategy, [0.5, 2.0])
         assert np.isfinite(result.raw).all()
         np.testing.assert_allclose(result.allocations.sum(-1), 1.0, atol=1e-9)

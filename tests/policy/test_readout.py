@@ -10,9 +10,9 @@ from time2decide.policy.readout import (
     DecisionReadout,
     ReadoutConfig,
     common_units,
-    compare,
+    compare_assets,
     marginal_variance,
-    typical_change,
+    typical_return_change,
 )
 
 
@@ -68,7 +68,7 @@ def test_the_unit_of_returns_does_not_matter_and_their_level_among_assets_does()
     model, inputs = readout(), example()
     scaled = [100 * inputs[0], 100 * inputs[1], *inputs[2:]]
     torch.testing.assert_close(model(*scaled), model(*inputs), atol=1e-5, rtol=1e-4)
-    raised = [inputs[0] + torch.eye(5)[0] * typical_change(inputs[1]), *inputs[1:]]
+    raised = [inputs[0] + torch.eye(5)[0] * typical_return_change(inputs[1]), *inputs[1:]]
     assert (model(*raised) - model(*inputs)).abs().max() > 1e-3
 
 
@@ -83,7 +83,7 @@ def test_it_reads_all_it_is_given(number):
 def test_comparisons_know_what_is_sold_first():
     """The share of the portfolio that an asset beats: none for the worst, all but itself for the best."""
     z, weights = torch.tensor([[-9.0, 0.0, 9.0]]), torch.tensor([[0.2, 0.3, 0.5]])
-    beats = compare(z, weights)[0, :, -2]  # at the largest sharpness
+    beats = compare_assets(z, weights)[0, :, -2]  # at the largest sharpness
     torch.testing.assert_close(beats, torch.tensor([0.1, 0.35, 0.75]))
 
 

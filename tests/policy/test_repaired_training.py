@@ -16,12 +16,12 @@ from time2decide.policy.readout import ReadoutConfig
 from time2decide.policy.repaired_training import (
     REPAIRED_PRESETS,
     TEMPERATURES,
-    Examples,
-    Histories,
-    best_temperature,
-    corrupt,
-    draw,
-    prepare,
+    OwnHistories,
+    RepairedExamples,
+    best_skip_temperature,
+    corrupt_histories,
+    draw_repaired_batch,
+    prepare_repaired,
     repaired_loss,
     train_repaired,
 )
@@ -40,7 +40,7 @@ def backbone():
 
 @pytest.fixture(scope="module")
 def data():
-    return Examples.of(SMOKE, "train")
+    return RepairedExamples.of(SMOKE, "train")
 
 
 def repaired(backbone, **switches):
@@ -118,7 +118,7 @@ def test_budgets_and_risk_are_needed(backbone):
 
 def test_corrupted_histories_are_allocations_and_not_the_oracles(data):
     path = data.paths(torch.tensor([0, 1, 1]), torch.tensor([0, 3, 6]), torch.tensor([200, 200, 150]), WINDOW, 0)
-    found = corrupt(path, np.random.default_rng(0))
+    found = corrupt_histories(path, np.random.default_rng(0))
     torch.testing.assert_close(found.sum(-1), torch.ones(3, WINDOW))
     assert (found >= 0).all()
     assert ((found - path).abs().amax(dim=(1, 2)) > 1e-2).sum() >= 2
@@ -127,7 +127,7 @@ def test_corrupted_histories_are_allocations_and_not_the_oracles(data):
 def test_own_histories_are_feasible_and_the_models_own(backbone, data):
     config = replace(SMOKE, episodes=4, episode_steps=5)
     model = repaired(backbone)
-    histories = Histories(config, 16)
+    histories = OwnHistories(config, 16)
     histories.refresh(model, data, config.refresh_every)
     series, budget, first = histories.place.unbind(1)
     gamma = torch.tensor(BUDGETS)[budget]
@@ -147,9 +147,9 @@ def test_own_histories_are_feasible_and_the_models_own(backbone, data):
 )
 def test_histories_come_from_where_the_recipe_says(backbone, data, shares, expected):
     config = replace(SMOKE, corrupted=shares[0], own=shares[1], batch=6)
-    histories = Histories(config, 16)
+    histories = OwnHistories(config, 16)
     histories.refresh(repaired(backbone), data, 2)
-    batch = draw(config, data, histories, config.refresh_every, 96)
+    batch = draw_repaired_batch(config, data, histories, config.refresh_every, 96)
     oracle = torch.stack(
         [
             (data.oracle[:, BUDGETS.index(round(float(g), 2))].unfold(1, 96, 1).mT - shown)
@@ -167,7 +167,7 @@ def test_histories_come_from_where_the_recipe_says(backbone, data, shares, expec
 
 def test_the_loss_is_the_papers(backbone, data):
     model = repaired(backbone)
-    batch = draw(SMOKE, data, Histories(SMOKE, 16), 0, 96)
+    batch = draw_repaired_batch(SMOKE, data, OwnHistories(SMOKE, 16), 0, 96)
     forecast, decision = model(batch.returns[:, :96], batch.history, batch.gamma, batch.risk)
     plain = replace(SMOKE, return_weight=500.0, first_step=0.0, budget_power=0.0)
     expected = 500 * (forecast - batch.returns[:, 96:]).square().mean()
@@ -176,7 +176,7 @@ def test_the_loss_is_the_papers(backbone, data):
 
 
 def test_every_series_is_there_once_for_each_risk_aversion():
-    both = Examples.of(replace(SMOKE, risks=(0.1, 100.0)), "train")
+    both = RepairedExamples.of(replace(SMOKE, risks=(0.1, 100.0)), "train")
     assert both.risk.tolist() == pytest.approx([0.1, 0.1, 100.0, 100.0])
     assert torch.equal(both.returns[:2], both.returns[2:])
     held = (both.oracle[:, -1, WINDOW:] > 1e-6).float().sum(-1).mean(dim=1)
@@ -184,10 +184,10 @@ def test_every_series_is_there_once_for_each_risk_aversion():
 
 
 def test_the_temperature_is_chosen_by_its_error(backbone, data):
-    chosen = best_temperature(repaired(backbone), data, every=64)
+    chosen = best_skip_temperature(repaired(backbone), data, every=64)
     assert chosen in TEMPERATURES
-    flat = Examples(data.returns, torch.full_like(data.oracle, 1 / 16), data.risk)
-    assert best_temperature(repaired(backbone), flat, every=64) == max(TEMPERATURES)
+    flat = RepairedExamples(data.returns, torch.full_like(data.oracle, 1 / 16), data.risk)
+    assert best_skip_temperature(repaired(backbone), flat, every=64) == max(TEMPERATURES)
 
 
 def test_training_resumes_to_the_bit_and_one_model_serves_all_budgets(backbone, tmp_path):
@@ -238,7 +238,7 @@ def test_a_run_of_another_backbone_is_refused(backbone, tmp_path):
     train_repaired(replace(SMOKE, steps=1), backbone, tmp_path)
     torch.manual_seed(5)
     with pytest.raises(InputError, match="same config"):
-        prepare(replace(SMOKE, steps=1), TimePFN(TINY), tmp_path).resume()
+        prepare_repaired(replace(SMOKE, steps=1), TimePFN(TINY), tmp_path).resume()
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_point_that_is_off_is_not_accepted(part):
 def test_every_part_of_a_batch_is_run_once():
     for batch, threads in ((1, 4), (7, 2), (100, 3)):
         runs = []
-        bulk.in_parts(lambda begin, end, runs=runs: runs.append((begin, end)), batch, threads)
+        bulk.bulk_in_parts(lambda begin, end, runs=runs: runs.append((begin, end)), batch, threads)
         assert sorted(i for begin, end in runs for i in range(begin, end)) == list(range(batch))
 
 

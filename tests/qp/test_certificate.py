@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from time2decide import QP, project_portfolio, random_qp, solve, solve_qp
-from time2decide.attention.methods import is_definite
+from time2decide.attention.methods import has_definite_curvature
 from time2decide.bench import hard
 from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded
-from time2decide.qp.engines import Answer
+from time2decide.qp.engines import EngineAnswer
 from time2decide.qp.exact import solve_exact
 
 I = np.eye  # noqa: E741
@@ -96,35 +96,41 @@ def test_projected_sums_are_exact_at_any_score():
 @pytest.mark.parametrize("family", hard.FAMILIES)
 def test_nothing_wrong_is_said_of_hard_problems(family):
     for seed in range(12):
-        problem = hard.draw(family, 10_000 + seed)
+        problem = hard.draw_hard_problem(family, 10_000 + seed)
         answer = solve(QP(**problem.fields))
-        assert hard.judge(problem, str(answer.status), answer.x) == "right", (seed, answer.status)
+        assert hard.judge_hard_answer(problem, str(answer.status), answer.x) == "right", (seed, answer.status)
 
 
 @pytest.mark.parametrize("method", ["admm", "arrow_hurwicz", "neural", "neural+polish"])
 def test_nothing_wrong_is_said_by_other_methods(method):
     for family in ("plain", "bounds", "columns", "rows", "infeasible", "far", "tiny"):
         for seed in range(3):
-            problem = hard.draw(family, 20_000 + seed)
+            problem = hard.draw_hard_problem(family, 20_000 + seed)
             qp = QP(**problem.fields)
-            if method != "neural+polish" and not bool(is_definite(qp).all()):
+            if method != "neural+polish" and not bool(has_definite_curvature(qp).all()):
                 continue
             answer = solve(qp, method, **({} if "neural" in method else {"max_steps": 300}))
             off = 1e-3 if method == "neural" else 1e-6
-            assert hard.judge(problem, str(answer.status), answer.x, off) != "wrong", (family, seed, answer.status)
+            assert hard.judge_hard_answer(problem, str(answer.status), answer.x, off) != "wrong", (
+                family,
+                seed,
+                answer.status,
+            )
 
 
 @pytest.mark.parametrize("seed", [42, 64, 67])
 def test_rounding_of_a_singular_matrix_does_not_hold_an_answer(seed):
     """Unbounded, but the smallest eigenvalue is rounded to 1e-15 instead of zero: x of 1e15 is no answer."""
-    problem = hard.draw("unbounded", seed)
+    problem = hard.draw_hard_problem("unbounded", seed)
     for method in ("exact", "neural+polish"):
         assert solve(QP(**problem.fields), method).status == "unbounded"
 
 
 def test_a_mixed_batch_equals_its_parts():
     problems = [
-        hard.draw(family, seed) for family in ("plain", "infeasible", "unbounded", "singular") for seed in range(40)
+        hard.draw_hard_problem(family, seed)
+        for family in ("plain", "infeasible", "unbounded", "singular")
+        for seed in range(40)
     ]
     same = [p.fields for p in problems if p.fields["C"].shape == problems[0].fields["C"].shape] or [problems[0].fields]
     answer = solve(QP(*(np.stack([fields[name] for fields in same]) for name in ("A", "b", "C", "d"))))
@@ -176,7 +182,7 @@ def test_rounding_excuses_a_gap_whatever_is_inactive():
 def test_equations_and_bounds_are_part_of_a_problem():
     rng = np.random.default_rng(2)
     for seed in range(10):
-        problem = hard.draw("all", 500 + seed)
+        problem = hard.draw_hard_problem("all", 500 + seed)
         qp = QP(**problem.fields)
         answer, rows = solve(qp), solve(qp.as_inequalities())
         assert answer.status == rows.status == "optimal"
@@ -225,7 +231,7 @@ def _quick_and_full(qp, x, rows, equal, box, tol):
 
     p, point = Arrays.of(qp), Point(x[None], rows[None], equal[None], box[None])
     one = _One(p, _form_of(qp))
-    return one.is_surely_optimal(Answer(x, np.concatenate([box, rows, equal])), tol), one.level(point, tol)
+    return one.is_surely_optimal(EngineAnswer(x, np.concatenate([box, rows, equal])), tol), one.level(point, tol)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -6,8 +6,8 @@ from scipy.sparse.csgraph import connected_components
 
 from time2decide.qp import engines
 from time2decide.qp.certificate import Arrays, Form, OptimalityRule, Point, is_surely_optimal
-from time2decide.qp.engines import Answer
-from time2decide.qp.problem import QP, cholesky
+from time2decide.qp.engines import EngineAnswer
+from time2decide.qp.problem import QP, cholesky_factor
 
 
 def form(seed, n=6, linear=False, bounded=True):
@@ -74,13 +74,13 @@ def test_other_coordinates_a_start_and_a_known_factor_change_nothing(bounded):
     one = form(1, n=60, bounded=bounded)
     plain = engines.by_daqp(one)
     assert conditions(one, plain.x, plain.y) < 1e-9
-    for given in ({"start": plain}, {"factor": cholesky(one.H)}):
+    for given in ({"start": plain}, {"factor": cholesky_factor(one.H)}):
         again = engines.by_daqp(one, **given)
         np.testing.assert_allclose(again.x, plain.x, atol=1e-9)
         np.testing.assert_allclose(again.y, plain.y, atol=1e-8)
     rows = one._replace(low=np.full(68, -np.inf), high=np.append(np.full(60, np.inf), one.high[60:]))
     rows = rows._replace(high=np.where(np.isinf(rows.high[60:]), 9.0, rows.high[60:]))
-    found = engines.rows_by_daqp(one.H, one.g, one.G, rows.high, cholesky(one.H))
+    found = engines.rows_by_daqp(one.H, one.g, one.G, rows.high, cholesky_factor(one.H))
     whole = rows._replace(high=np.append(np.full(60, np.inf), rows.high))
     assert conditions(whole, found.x, np.append(np.zeros(60), found.y)) < 1e-9
 
@@ -101,7 +101,7 @@ def test_units_lead_there_and_back():
     K = np.block([[odd.H, odd.G.T], [odd.G, np.zeros((8, 8))]])
     np.testing.assert_allclose(np.abs(K * by * by[:, None]).max(1), 1, rtol=1e-3)
     units = engines.units_of(odd, entries, engines.equilibration(entries, 14))
-    same = engines.scaled(odd, units)
+    same = engines.scaled_form(odd, units)
     assert max(np.abs(same.H).max(), np.abs(same.g).max()) == pytest.approx(1, rel=1e-9)
     finite = np.abs(np.append(same.low, same.high))
     finite = finite[(finite > 0) & (finite < np.inf)]
@@ -149,17 +149,17 @@ def test_an_active_set_is_polished_to_rounding(seed, far, steep):
     one = form(seed)
     one = Form(steep / far**2 * one.H, steep / far * one.g, one.G, far * one.low, far * one.high)
     p = arrays(one)
-    lifted = engines.lift(p, 0)
+    lifted = engines.lift_l1(p, 0)
     entries = engines.entries_of(lifted.H, lifted.G)
     units = engines.units_of(lifted, entries, engines.equilibration(entries, 10))
-    exact = units.back(engines.by_daqp(engines.scaled(lifted, units)))
+    exact = units.back(engines.by_daqp(engines.scaled_form(lifted, units)))
     rng = np.random.default_rng(seed)
     noise = 1e-7 * far * rng.normal(size=6), 1e-7 * steep / far * rng.normal(size=10)
-    rough = engines.unlift(p, exact.x + noise[0], exact.y + noise[1])
-    before, after = (OptimalityRule(p).residual(point)[0] for point in (rough, engines.polish(p, rough, units)))
+    rough = engines.unlift_l1(p, exact.x + noise[0], exact.y + noise[1])
+    before, after = (OptimalityRule(p).residual(point)[0] for point in (rough, engines.polish_active(p, rough, units)))
     assert before > 1e-9
     assert after < 1e-13
-    apart = engines.separated(p, rough, units)
+    apart = engines.separated_answer(p, rough, units)
     np.testing.assert_array_equal(apart.rows[0] != 0, exact.y[6:8] != 0)
     np.testing.assert_array_equal(apart.box[0] != 0, exact.y[:6] != 0)
     np.testing.assert_array_equal(apart.x[0][exact.y[:6] > 0], p.ub[0][exact.y[:6] > 0])
@@ -170,13 +170,13 @@ def test_small_entries_are_snapped_in_units_of_size_one():
     units = engines.Units(np.array([1.0, 1, 1, 1, 1, 1e-9]), np.ones(10), 1.0, 1.0)
     x = np.array([[1.0, 1e-11, 0.5, -1e-13, 2.0, 1e-9]])
     point = Point(x, np.array([[1e-11, 3.0]]), np.array([[1e-13, -1.0]]), np.array([[0, 0, 1e-9, -1e-12, 0, 1e-11]]))
-    found = engines.snapped(p, point, units, 1e-10)
+    found = engines.snapped_answer(p, point, units, 1e-10)
     np.testing.assert_array_equal(found.x, [[1.0, 0, 0.5, 0, 2.0, 1e-9]])  # 1e-9 is one unit of the last
     np.testing.assert_array_equal(found.rows, [[0, 3.0]])
     np.testing.assert_array_equal(found.equal, [[0, -1.0]])
     np.testing.assert_array_equal(found.box, [[0, 0, 1e-9, 0, 0, 0]])
     small = Point(*(1e-3 * part for part in point))  # only shares count
-    for part, expected in zip(engines.snapped(p, small, units, 1e-10), found, strict=True):
+    for part, expected in zip(engines.snapped_answer(p, small, units, 1e-10), found, strict=True):
         np.testing.assert_array_equal(part, 1e-3 * expected)
 
 
@@ -185,10 +185,10 @@ def test_singular_systems_are_solved_near_the_guess():
     A = np.diag([1.0, 2.0, 0.0])
     b, C = np.array([-1.0, -1.0, 0.0]), np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
     p = Arrays.of(QP(A[None], b, C, [1.0, 2.0]))
-    lifted = engines.lift(p, 0)
+    lifted = engines.lift_l1(p, 0)
     units = engines.units_of(lifted, engines.entries_of(A, C), np.ones(5))
     guess = Point(np.array([[0.67, 0.34, 7.0]]), np.array([[0.1, 0.1]]), np.zeros((1, 0)), np.zeros((1, 3)))
-    found = engines.polish(p, guess, units)
+    found = engines.polish_active(p, guess, units)
     np.testing.assert_allclose(found.x, [[2 / 3, 1 / 3, 7.0]], atol=1e-13)
     assert OptimalityRule(p).residual(found)[0] < 1e-13
 
@@ -207,7 +207,7 @@ def test_rows_of_one_entry_are_met_exactly():
         np.eye(2), -np.ones(2), np.array([[3.0, 0.0], [1.0, 1.0]]), np.full(4, -np.inf), np.array([9, 9, 0.7, 0.9])
     )
     found = engines._at_bounds(one, np.array([0.23333, 0.66667]), np.array([0.0, 0, 0.1, 0.2]), True)
-    assert isinstance(found, Answer)
+    assert isinstance(found, EngineAnswer)
     assert found.x[0] == 0.23333  # without a zero bound nothing needs it
     zero = one._replace(high=np.array([9, 9, 0.0, 0.9]))
     found = engines._at_bounds(zero, np.array([1e-17, 0.9]), np.array([0.0, 0, 0.1, 0.2]), True)

@@ -7,7 +7,7 @@ from scipy import sparse
 from time2decide import QP, random_qp, solve, solve_qp
 from time2decide.qp import PAPER_SIZES, reference_problems
 from time2decide.qp.certificate import Arrays
-from time2decide.qp.engines import lift
+from time2decide.qp.engines import lift_l1
 from time2decide.qp.exact import solve_exact
 
 
@@ -21,7 +21,7 @@ def test_answers_known_on_paper(reference):
 
 def by_clarabel(qp, i):
     """An interior-point answer of the lifted problem: another solver, another family."""
-    form = lift(Arrays.of(qp), i)
+    form = lift_l1(Arrays.of(qp), i)
     bounded = np.flatnonzero(np.isfinite(form.high[len(form.g) :]))
     settings = clarabel.DefaultSettings()
     settings.verbose = False

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from time2decide import QP, random_qp, solve
 from time2decide.qp.certificate import Arrays
-from time2decide.qp.exact import solve_exact, solve_one
+from time2decide.qp.exact import solve_exact, solve_exact_one
 from time2decide.qp.l1_path import solve_l1
 
 
@@ -17,7 +17,7 @@ def test_agrees_with_the_careful_way(kind, n):
     point, solved = solve_l1(p, 1e-12)
     assert solved.all()
     for i in range(0, 40, 5):
-        one, status = solve_one(p.at(slice(i, i + 1)), 1e-8)
+        one, status = solve_exact_one(p.at(slice(i, i + 1)), 1e-8)
         assert status == "optimal"
         np.testing.assert_allclose(point.x[i], one.x[0], rtol=0, atol=1e-10)
         np.testing.assert_array_equal(point.x[i] == 0, one.x[0] == 0)

@@ -12,7 +12,7 @@ import pytest
 from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.cli.backtest import COLUMNS, latest_decision
 from time2decide.policy.decision_facts import decision_facts
-from time2decide.reports.backtest_page import page_data, write_page
+from time2decide.reports.backtest_page import backtest_page_data, write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FACTS = {"source": "</script>.csv", "values": "returns", "cost_bps": 10.0, "window": 96, "columns": COLUMNS}
@@ -59,7 +59,7 @@ def test_the_page_holds_the_paths_and_asks_for_nothing(outcome, path):
     result, summary, decision = outcome
     text = path.read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])
-    assert data == json.loads(json.dumps(page_data(result, summary, FACTS, decision)))
+    assert data == json.loads(json.dumps(backtest_page_data(result, summary, FACTS, decision)))
     wealth = result.frame.query("strategy == 'uniform' and turnover_l1 == 0.2")["wealth"]
     np.testing.assert_allclose(data["paths"][0]["uniform"]["wealth"], wealth, atol=1e-4)
     np.testing.assert_allclose(
@@ -133,7 +133,7 @@ def test_the_page_of_a_table_with_gaps_has_the_decision_under_constraints(tmp_pa
 
 def test_many_assets_are_drawn_as_a_few_and_the_others(market):
     result, summary, decision, _ = market
-    parts = page_data(result, summary, FACTS, decision)["areas"][0]["market"]
+    parts = backtest_page_data(result, summary, FACTS, decision)["areas"][0]["market"]
     assert [part["name"] for part in parts][-1] == "12 others"
     assert len(parts) == 13
     np.testing.assert_allclose(np.sum([part["weights"] for part in parts], axis=0), 1, atol=1e-3)

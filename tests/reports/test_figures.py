@@ -5,7 +5,7 @@ import pytest
 
 from time2decide.core.files import atomic_path
 from time2decide.reports import draw
-from time2decide.reports.figures import FIGURES, svg
+from time2decide.reports.figures import FIGURES, figure_svg
 
 
 def histogram_row(architecture, n, m):
@@ -83,8 +83,8 @@ def test_a_figure_is_a_function_of_rows(name, tmp_path):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_page_gets_the_same_figure_in_its_own_colours(name):
-    text = svg(name, ROWS[name])
-    assert text == svg(name, ROWS[name])
+    text = figure_svg(name, ROWS[name])
+    assert text == figure_svg(name, ROWS[name])
     root = ElementTree.fromstring(text)  # well-formed on its own
     assert root.tag.endswith("svg")
     assert "currentColor" in text
@@ -92,7 +92,7 @@ def test_the_page_gets_the_same_figure_in_its_own_colours(name):
     ids = re.findall(r'<(\w+) [^>]*?id="', text)
     assert set(ids) <= {"clipPath", "path"}  # groups have none: several figures share a page
     assert "<metadata" not in text
-    assert svg(name, []) == ""
+    assert figure_svg(name, []) == ""
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):

@@ -14,7 +14,7 @@ from time2decide.experiments.claims import NOT_TESTED, OUR_NETWORK, SUPPORTED
 from time2decide.experiments.store import Store
 from time2decide.reports import write_report
 from time2decide.reports.figures import FIGURES
-from time2decide.reports.page import results_of, sections
+from time2decide.reports.page import report_sections, results_of
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -73,7 +73,7 @@ def test_shell_page_and_markdown_show_the_same_cells(report):
     page, text = (path.read_text() for path in report)
     cells = re.sub(r"<[^>]+>", " ", html.unescape(page)).replace("\u00a0", " ")
     plain = re.sub(r"\s+", " ", cells)
-    for section in sections(STORED):
+    for section in report_sections(STORED):
         for table in section.tables:
             shell = table.text()
             for row in table.rows:
@@ -101,7 +101,7 @@ def test_another_text_beside_the_page_stays(tmp_path):
 
 @pytest.mark.parametrize("name", ["folder.html", "text.html"])
 def test_a_folder_in_the_place_of_the_report_is_named_before_the_work(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("time2decide.reports.page.sections", None)  # no work can be done
+    monkeypatch.setattr("time2decide.reports.page.report_sections", None)  # no work can be done
     for folder in ("folder.html", "text.md"):
         (tmp_path / folder).mkdir()
     with pytest.raises(InputError, match="out: expected a file, found the folder"):
@@ -115,7 +115,7 @@ def test_an_empty_store_has_a_report_without_verdicts(tmp_path):
     page, text = write_report(tmp_path / "report.html", tmp_path / "nothing")
     assert "no rows yet" in text.read_text()
     assert f'<span class="mark {SUPPORTED}' not in page.read_text()
-    verdicts = {claim.verdict for section in sections(tmp_path / "nothing") for claim in section.claims}
+    verdicts = {claim.verdict for section in report_sections(tmp_path / "nothing") for claim in section.claims}
     assert verdicts == {NOT_TESTED}
 
 
@@ -125,7 +125,7 @@ def test_failed_tasks_and_smoke_rows_are_named(tmp_path):
     config = experiment.tasks("smoke")[1]
     error = "Traceback (most recent call last):\n  File x\nRuntimeError: diverged"
     Store("toy-pto", "smoke", tmp_path).append(config, [], 0.1, error)
-    section = next(s for s in sections(tmp_path) if s.id == "toy-pto")
+    section = next(s for s in report_sections(tmp_path) if s.id == "toy-pto")
     assert section.preset == "smoke"
     assert "2 of 2 tasks" in section.provenance
     assert "1 failed" in section.provenance
@@ -158,7 +158,7 @@ def test_rows_without_a_field_are_bad_input_with_their_place(tmp_path):
 
 def test_stored_benchmarks_have_a_section(tmp_path):
     Store("bench-labels", "cpu", tmp_path).append({"bench": "labels"}, [{"what": "x", "ratio": 340.25}], 1.0)
-    section = sections(tmp_path)[-1]
+    section = report_sections(tmp_path)[-1]
     assert section.id == "bench-labels"
     assert section.tables[0].rows == [["x", "340.2"]]
 
@@ -171,12 +171,12 @@ def test_lines_without_provenance_are_reported(tmp_path):
     for number, line in enumerate(lines):
         lines[number] = {name: line[name] for name in kept} | ({"seconds": "long", "time": None} if number else {})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    section = next(s for s in sections(tmp_path) if s.id == "toy-pto")
+    section = next(s for s in report_sections(tmp_path) if s.id == "toy-pto")
     assert section.provenance == "preset smoke: 2 of 2 tasks, 0 s, None, commit None"
 
 
 def test_tables_say_what_the_rows_say():
-    found = {section.id: section for section in sections(STORED)}
+    found = {section.id: section for section in report_sections(STORED)}
     (uniform,) = [line for line in found["portfolio-clean"].tables[0].rows if line[0] == "uniform"]
     assert uniform[-1].endswith("(586)")  # the paper's figure at γ = 2
     assert uniform[-1].startswith("585.7 ±")  # the oracle is one-hot there: 15/256
@@ -192,7 +192,7 @@ def test_tables_say_what_the_rows_say():
 def test_smoke_rows_have_tables_too(tmp_path):
     for name in ("lambda-sweep", "decide-ablation"):
         reproduce(get_experiment(name), "smoke", root=tmp_path)
-    found = {section.id: section for section in sections(tmp_path)}
+    found = {section.id: section for section in report_sections(tmp_path)}
     (table,) = found["lambda-sweep"].tables
     kinds = ("", " on s* history", " on s* history, other returns")
     names = [f"{name}{kind}" for name in ("paper-time2decide", "paper-sft") for kind in kinds]

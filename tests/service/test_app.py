@@ -125,7 +125,7 @@ def test_bodies_that_are_not_json_or_too_large_are_refused(client):
 
 
 def test_a_defect_is_told_without_its_inside(client, monkeypatch):
-    monkeypatch.setattr(service, "decide_request", lambda *given: 1 / 0)
+    monkeypatch.setattr(service, "_decide_request", lambda *given: 1 / 0)
     answer = client.post("/decide", json=request_of())
     assert answer.status_code == 500
     assert "division" not in answer.text
@@ -133,7 +133,7 @@ def test_a_defect_is_told_without_its_inside(client, monkeypatch):
 
 def test_who_waits_too_long_is_told(monkeypatch):
     gate = threading.Event()
-    monkeypatch.setattr(service, "decide_request", lambda *given: gate.wait(5) and {})
+    monkeypatch.setattr(service, "_decide_request", lambda *given: gate.wait(5) and {})
     with TestClient(make_app(limits=Limits(seconds=0.05, workers=1))) as one:
         answer = one.post("/decide", json=request_of())
         gate.set()
@@ -179,7 +179,7 @@ def test_the_same_application_on_ray():
 
 
 def test_arguments_of_the_deployment_are_validated():
-    from time2decide.service.ray_app import deployment
+    from time2decide.service.ray_app import ray_deployment
 
     for wrong, named in (
         ({"replicas": "many"}, "replicas"),
@@ -187,7 +187,7 @@ def test_arguments_of_the_deployment_are_validated():
         ({"colour": "x"}, "colour"),
     ):
         with pytest.raises(InputError, match=named):
-            deployment(wrong)
+            ray_deployment(wrong)
 
 
 @pytest.mark.parametrize("examples", [12, pytest.param(2000, marks=LONG)])

@@ -5,8 +5,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import Constraints, Limit, solve_portfolio
-from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation
+from time2decide.simulation.engine import Observation, solve_observation
 
 RNG = np.random.default_rng(0)
 MEAN = RNG.normal(size=(2, 1, 4))

@@ -7,13 +7,13 @@ from time2decide.markets import empirical_covariance, oracle_path
 from time2decide.simulation.engine import Rollout, rollout
 from time2decide.simulation.metrics import (
     PairedBootstrap,
+    annual_performance,
     net_returns,
-    performance,
     realised_utility,
+    rollout_traded,
+    rollout_turnover,
     score,
     stationary_bootstrap,
-    traded,
-    turnover,
     utility_path,
 )
 
@@ -77,12 +77,12 @@ def test_traded_counts_drift():
     returns = np.zeros((1, 5, 2))
     returns[0, 2] = [1.0, 0.0]  # the first asset doubles: (1/2, 1/2) drifts to (2/3, 1/3)
     held = np.full((1, 1, 5, 2), 0.5)
-    np.testing.assert_allclose(traded(held, returns, 2)[0, 0], [0, 1 / 3, 0])
+    np.testing.assert_allclose(rollout_traded(held, returns, 2)[0, 0], [0, 1 / 3, 0])
 
 
 def test_performance_equals_skfolio():
     net = np.random.default_rng(0).normal(0.001, 0.01, 500)
-    ours = performance(net, 252)
+    ours = annual_performance(net, 252)
     assert ours["annual_volatility"] == pytest.approx(skfolio.measures.standard_deviation(net) * np.sqrt(252))
     drawdowns = skfolio.measures.get_drawdowns(net, compounded=True)
     assert ours["max_drawdown"] == pytest.approx(skfolio.measures.max_drawdown(drawdowns), rel=1e-6)
@@ -91,12 +91,12 @@ def test_performance_equals_skfolio():
 
 
 def test_a_loss_from_the_start_is_a_drawdown():
-    assert performance(np.array([-0.5, 0.2, 0.2]), 252)["max_drawdown"] == pytest.approx(0.5)
+    assert annual_performance(np.array([-0.5, 0.2, 0.2]), 252)["max_drawdown"] == pytest.approx(0.5)
 
 
 def test_ruin_and_a_single_step():
-    assert performance(np.array([0.1, -1.0, 0.1]), 252)["annual_return"] == -1.0
-    assert np.isnan(performance(np.array([0.1]), 252)["sharpe"])
+    assert annual_performance(np.array([0.1, -1.0, 0.1]), 252)["annual_return"] == -1.0
+    assert np.isnan(annual_performance(np.array([0.1]), 252)["sharpe"])
 
 
 def test_net_returns_and_turnover_by_hand():
@@ -107,7 +107,7 @@ def test_net_returns_and_turnover_by_hand():
     expected = np.abs(1 / 3 - grown / grown.sum(1, keepdims=True)).sum(1)
     np.testing.assert_allclose(amount[0, 0], [0, *expected])
     np.testing.assert_allclose(net[0, 0], (1 - 0.005 * amount[0, 0]) * (1 + returns[0, 96:].mean(1)) - 1)
-    np.testing.assert_allclose(turnover(result, returns), amount)
+    np.testing.assert_allclose(rollout_turnover(result, returns), amount)
     np.testing.assert_allclose(realised_utility(net, 5.0), net.mean(-1) - 5 * net.var(-1))
 
 

@@ -48,7 +48,7 @@ FILES = [
     *(f"qp/{name}" for name in ("adjoint", "bulk", "l1_path")),
     *(f"markets/{name}" for name in ("portfolio", "portfolio_general", "constraints", "frontier", "covariance")),
     *(f"markets/{name}" for name in ("turnover_path", "turnover_decision", "turnover_kernels", "estimators")),
-    *(f"simulation/{name}" for name in ("engine", "metrics", "decisions")),
+    *(f"simulation/{name}" for name in ("engine", "metrics")),
 ]
 _MARKETS = ("portfolio", "portfolio_general", "constraints", "frontier", "covariance", "estimators", "turnover_path")
 TESTS = [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from time2decide.bench.serving import ask, body_of
+from time2decide.bench.serving import ask_service, serve_request_body
 
 CLIENTS, REQUESTS = 8, 64
 #: Ray gives its workers the lowest priority, and its proxies five seconds: too little on a busy machine.
@@ -49,11 +49,11 @@ def main() -> None:
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         serve.run(ray_application(replicas=2), name="decisions")
-        bodies = [body_of(20, 300, seed) for seed in range(4)]
-        serial = [ask(port, body)[1] for body in bodies]
+        bodies = [serve_request_body(20, 300, seed) for seed in range(4)]
+        serial = [ask_service(port, body)[1] for body in bodies]
         began = time.perf_counter()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = list(pool.map(partial(ask, port), [bodies[i % 4] for i in range(REQUESTS)]))
+            answers = list(pool.map(partial(ask_service, port), [bodies[i % 4] for i in range(REQUESTS)]))
         found = {
             "health": status(port, "GET", "/health"),
             "models": status(port, "GET", "/models"),

@@ -79,7 +79,7 @@ def test_eight_threads(record, monkeypatch):
             np.testing.assert_array_equal(found, serial[number % len(tables)])
     largest = 0.0
     for module in (turnover_decision, kernels):  # what a process uses before and after it has compiled the solver
-        monkeypatch.setattr(portfolio, "kernels", lambda rows, m, module=module: module)
+        monkeypatch.setattr(portfolio, "turnover_engine", lambda rows, m, module=module: module)
         largest = max(largest, *(float(np.abs(weights(i) - serial[i]).max()) for i in range(len(tables))))
     assert largest <= _ROUNDING
     record(

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.attention.gradient import GradientDescent
-from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, selector
+from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, slot_selector
 from time2decide.attention.loop import Algorithm, State
-from time2decide.attention.projected_gradient import threshold_loop
+from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
@@ -34,8 +34,8 @@ class Accelerated(nn.Module):
         self.gradient = GradientDescent(n, dtype)
         self.ffn = SoftThresholdFFN(n, dtype)
         self.n, self.width = n, self.gradient.width + 2
-        which = selector(2, self.width, self.width - 2, dtype)  # the two identity slots
-        content = selector(n, self.width, 0, dtype)
+        which = slot_selector(2, self.width, self.width - 2, dtype)  # the two identity slots
+        content = slot_selector(n, self.width, 0, dtype)
         # query [current, previous] -> key weights: the scores become β(1, −1) and (1, −1) after scaling rows by β
         difference = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=dtype)
         self.mixing_head = LinearAttentionHead(W_Q=which.mT @ difference, W_K=which.mT, W_V=content.mT, W_O=content)
@@ -58,14 +58,14 @@ class Accelerated(nn.Module):
         return torch.cat([data, current, pair[:, 1:]], dim=1)
 
 
-def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def accelerated_literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     """The token matrix goes through both blocks, scores and all; `beta` is the largest momentum."""
     model = Accelerated(qp.n, qp.A.dtype).to(qp.A.device)
     n, cap = qp.n, beta.view(-1, 1, 1)
 
     def layer(state: State) -> State:
         tokens, t = state
-        weight, grown = next_momentum(t, cap)
+        weight, grown = _next_momentum(t, cap)
         x, previous = tokens[:, -2:-1, :n], tokens[:, -1:, :n]
         y = torch.addcmul(x, weight, x - previous)
         tokens = model(tokens, step, weight.flatten())
@@ -73,7 +73,7 @@ def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
         if theta is not None:
             tokens = tokens.clone()
             tokens[:, -2:-1, :n] = model.ffn(tokens[:, -2:-1, :n], theta)
-        return tokens, restarted(grown, y, tokens[:, -2:-1, :n], x)
+        return tokens, _restarted(grown, y, tokens[:, -2:-1, :n], x)
 
     return Algorithm(
         start=lambda x, dual: (model.tokens(qp, x), torch.ones_like(cap)),
@@ -82,20 +82,20 @@ def literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     )
 
 
-def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def accelerated_state(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     """Cached attention: by linearity the gradient is read once, at y."""
     M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
     cap = beta.view(-1, 1, 1)
 
     def layer(state: State) -> State:
         x, previous, t = state
-        weight, grown = next_momentum(t, cap)
+        weight, grown = _next_momentum(t, cap)
         y = torch.addcmul(x, weight, x - previous)
         new = torch.baddbmm(c, y, M)
         theta = _threshold(qp, step, new)
         if theta is not None:
             new = soft_threshold(new, theta)
-        return new, x, restarted(grown, y, new, x)
+        return new, x, _restarted(grown, y, new, x)
 
     return Algorithm(
         start=lambda x, dual: (x.unsqueeze(1), x.unsqueeze(1), torch.ones_like(cap)),
@@ -104,13 +104,13 @@ def state_form(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     )
 
 
-def next_momentum(t: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
+def _next_momentum(t: Tensor, cap: Tensor) -> tuple[Tensor, Tensor]:
     """β of this layer and t of the next, both (batch, 1, 1)."""
     grown = (1 + (1 + 4 * t * t).sqrt()) / 2
     return torch.minimum((t - 1) / grown, cap), grown
 
 
-def restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
+def _restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """t, set back to 1 where the momentum points uphill."""
     uphill = ((y - new) * (new - old)).sum(-1, keepdim=True) > 0
     return torch.where(uphill, torch.ones_like(t), t)
@@ -122,5 +122,5 @@ def _threshold(qp: QP, step: Tensor, y: Tensor) -> Tensor | None:
         return (step * qp.l1_penalty).view(-1, 1, 1)
     if qp.l1_radius is not None:
         radius = qp.l1_radius.view(-1, 1, 1)
-        return threshold_loop(y.abs(), radius, torch.zeros_like(radius))
+        return projection_threshold_loop(y.abs(), radius, torch.zeros_like(radius))
     return None

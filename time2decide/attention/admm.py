@@ -20,17 +20,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, selector
+from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, slot_selector
 from time2decide.attention.loop import Algorithm, State
-from time2decide.attention.newton_schulz import inverse
-from time2decide.attention.projected_gradient import threshold_loop
+from time2decide.attention.newton_schulz import newton_schulz_inverse
+from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.core.validation import ArrayLike, expect, per_instance, validate_choice, validate_positive
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
 
 @dataclass(frozen=True)
-class Splitting:
+class AdmmSplitting:
     """Data of a layer: K (batch, k, n), W (batch, n, n), ρ (batch, 1, 1) and α."""
 
     K: Tensor
@@ -39,7 +39,7 @@ class Splitting:
     alpha: float
 
 
-def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "cholesky") -> Splitting:
+def admm_splitting(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "cholesky") -> AdmmSplitting:
     """Choose ρ and form W.
 
     By default ρ = f/√(λ_min λ_max) of KA⁻¹Kᵀ over its nonzero eigenvalues. f = 1 is the best choice when every
@@ -62,10 +62,10 @@ def split(qp: QP, rho: ArrayLike = None, alpha: float = 1.8, inverse_by: str = "
     H = qp.A + rho3 * K.mT @ K
     if inverse_by == "newton_schulz":
         values = torch.linalg.eigvalsh(H)
-        W = inverse(H, 2 / (values[:, 0] + values[:, -1]))
+        W = newton_schulz_inverse(H, 2 / (values[:, 0] + values[:, -1]))
     else:
         W = torch.cholesky_inverse(torch.linalg.cholesky(H))
-    return Splitting(K, W, rho3, alpha)
+    return AdmmSplitting(K, W, rho3, alpha)
 
 
 class ADMM(nn.Module):
@@ -81,15 +81,15 @@ class ADMM(nn.Module):
     def __init__(self, n: int, k: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.n, self.k, self.width = n, k, 2 * n + k + 1
-        content, identity = selector(n, self.width, 0, dtype), selector(n, self.width, n, dtype)
-        dual, constant = selector(k, self.width, 2 * n, dtype), selector(1, self.width, 2 * n + k, dtype)
+        content, identity = slot_selector(n, self.width, 0, dtype), slot_selector(n, self.width, n, dtype)
+        dual, constant = slot_selector(k, self.width, 2 * n, dtype), slot_selector(1, self.width, 2 * n + k, dtype)
         self.gather = LinearAttentionHead(dual.mT, dual.mT, content.mT, content)
         self.offset = LinearAttentionHead(constant.mT, constant.mT, content.mT, content)
         self.solve = LinearAttentionHead(content.mT, identity.mT, content.mT, content)
         self.measure = LinearAttentionHead(content.mT, content.mT, dual.mT, dual)
         self.ffn = SoftThresholdFFN(k, dtype)
 
-    def data_tokens(self, qp: QP, parts: Splitting) -> Tensor:
+    def data_tokens(self, qp: QP, parts: AdmmSplitting) -> Tensor:
         """Rows of W, rows of K, and b: (batch, n + k + 1, width)."""
         n, k = self.n, self.k
         rows = qp.A.new_zeros(len(qp), n + k + 1, self.width)
@@ -112,7 +112,7 @@ class ADMM(nn.Module):
         return x[..., :n], self.measure(x, data)[..., 2 * n : 2 * n + k]
 
 
-def literal(qp: QP, parts: Splitting) -> Algorithm:
+def admm_literal(qp: QP, parts: AdmmSplitting) -> Algorithm:
     """Every head forms its scores over the data tokens in every layer."""
     model = ADMM(qp.n, parts.K.shape[1], qp.A.dtype).to(qp.A.device)
     data = model.data_tokens(qp, parts)
@@ -125,7 +125,7 @@ def literal(qp: QP, parts: Splitting) -> Algorithm:
     return _algorithm(qp, parts, prox, lambda s: model(data, s, parts.rho))
 
 
-def state_form(qp: QP, parts: Splitting) -> Algorithm:
+def admm_state(qp: QP, parts: AdmmSplitting) -> Algorithm:
     """The heads' states multiplied out once: x and Kx are one product each with s."""
     model = ADMM(qp.n, parts.K.shape[1], qp.A.dtype).to(qp.A.device)
     data = model.data_tokens(qp, parts)
@@ -146,7 +146,7 @@ def state_form(qp: QP, parts: Splitting) -> Algorithm:
     return _algorithm(qp, parts, prox, linear)
 
 
-def _algorithm(qp: QP, parts: Splitting, prox, linear) -> Algorithm:  # type: ignore[no-untyped-def]
+def _algorithm(qp: QP, parts: AdmmSplitting, prox, linear) -> Algorithm:  # type: ignore[no-untyped-def]
     """The loop's three functions from prox and the linear part; the state is (v,)."""
 
     def start(x: Tensor, dual: Tensor) -> State:
@@ -168,11 +168,11 @@ def _algorithm(qp: QP, parts: Splitting, prox, linear) -> Algorithm:  # type: ig
     return Algorithm(start, step, read)
 
 
-def _threshold(qp: QP, parts: Splitting, v: Tensor) -> Tensor:
+def _threshold(qp: QP, parts: AdmmSplitting, v: Tensor) -> Tensor:
     """θ of the ℓ1 network: λ/ρ for (R), the loop's answer for (C), 0 without an ℓ1 term."""
     if qp.l1_penalty is not None:
         return qp.l1_penalty.view(-1, 1, 1) / parts.rho
     if qp.l1_radius is None:
         return torch.zeros_like(parts.rho)
     radius = qp.l1_radius.view(-1, 1, 1)
-    return threshold_loop(v.abs(), radius, torch.zeros_like(radius))
+    return projection_threshold_loop(v.abs(), radius, torch.zeros_like(radius))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from time2decide.attention.layers import LinearAttentionHead, selector
+from time2decide.attention.layers import LinearAttentionHead, slot_selector
 from time2decide.attention.loop import Algorithm, State, primal_dual_algorithm
 from time2decide.qp.problem import QP
 
@@ -32,10 +32,10 @@ class ArrowHurwicz(nn.Module):
     def __init__(self, n: int, m: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.n, self.m, self.width = n, m, 2 * n + m + 1
-        content = selector(n, self.width, 0, dtype)
-        identity = selector(n, self.width, n, dtype)
-        dual = selector(m, self.width, 2 * n, dtype)
-        constant = selector(1, self.width, 2 * n + m, dtype)
+        content = slot_selector(n, self.width, 0, dtype)
+        identity = slot_selector(n, self.width, n, dtype)
+        dual = slot_selector(m, self.width, 2 * n, dtype)
+        constant = slot_selector(1, self.width, 2 * n + m, dtype)
         point = torch.cat([content, constant]).mT
         self.objective_head = LinearAttentionHead(W_Q=point, W_K=point, W_V=identity.mT, W_O=content)
         self.multiplier_head = LinearAttentionHead(W_Q=dual.mT, W_K=dual.mT, W_V=content.mT, W_O=content)
@@ -70,7 +70,7 @@ class ArrowHurwicz(nn.Module):
         return torch.cat([data, x, dual], dim=1)
 
 
-def literal(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+def arrow_hurwicz_literal(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     """The token matrix goes through the macro-block, scores and all."""
     model = ArrowHurwicz(qp.n, qp.m, qp.A.dtype).to(qp.A.device)
     data = model.data_tokens(qp)
@@ -82,7 +82,7 @@ def literal(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     )
 
 
-def state_form(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+def arrow_hurwicz_state(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     """The same weights with the three heads' states cached, residual and step sizes folded in."""
     n, m = qp.n, qp.m
     model = ArrowHurwicz(n, m, qp.A.dtype).to(qp.A.device)

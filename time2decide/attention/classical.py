@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from time2decide.attention.admm import Splitting
+from time2decide.attention.admm import AdmmSplitting
 from time2decide.attention.loop import Algorithm, State, primal_algorithm, primal_dual_algorithm
 from time2decide.qp.problem import QP
-from time2decide.qp.projections import soft_threshold, sorted_threshold
+from time2decide.qp.projections import simplex_threshold, soft_threshold
 from time2decide.qp.solution import proximal_map
 
 
@@ -23,13 +23,13 @@ def _gradient_map(qp: QP, step: Tensor) -> tuple[Tensor, Tensor]:
     return eye - gamma * qp.A, -gamma * qp.b.unsqueeze(1)
 
 
-def gradient(qp: QP, step: Tensor) -> Algorithm:
+def classical_gradient(qp: QP, step: Tensor) -> Algorithm:
     """x ← x − γ(Ax + b)."""
     M, c = _gradient_map(qp, step)
     return primal_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
 
 
-def ista(qp: QP, step: Tensor) -> Algorithm:
+def classical_ista(qp: QP, step: Tensor) -> Algorithm:
     """x ← S_{γλ}(x − γ(Ax + b))."""
     M, c = _gradient_map(qp, step)
     assert qp.l1_penalty is not None
@@ -37,7 +37,7 @@ def ista(qp: QP, step: Tensor) -> Algorithm:
     return primal_algorithm(lambda state: (soft_threshold(torch.baddbmm(c, state[0], M), level),))
 
 
-def projected_gradient(qp: QP, step: Tensor) -> Algorithm:
+def classical_projected_gradient(qp: QP, step: Tensor) -> Algorithm:
     """x ← projection of x − γ(Ax + b) onto ‖x‖₁ ≤ B, by sorting."""
     M, c = _gradient_map(qp, step)
     assert qp.l1_radius is not None
@@ -45,12 +45,12 @@ def projected_gradient(qp: QP, step: Tensor) -> Algorithm:
 
     def one(state: State) -> State:
         y = torch.baddbmm(c, state[0], M)
-        return (soft_threshold(y, sorted_threshold(y.abs(), radius).clamp_min_(0)),)
+        return (soft_threshold(y, simplex_threshold(y.abs(), radius).clamp_min_(0)),)
 
     return primal_algorithm(one)
 
 
-def arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+def classical_arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     """x ← x − γ(Ax + b + Cᵀλ), then λ ← [λ + η(Cx − d)]₊."""
     M, c = _gradient_map(qp, step)
     pull = -step.view(-1, 1, 1) * qp.C  # (batch, m, n)
@@ -65,7 +65,7 @@ def arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     return primal_dual_algorithm(one)
 
 
-def accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def classical_accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     """Nesterov's method with adaptive restart, with the proximal map of the ℓ1 term when there is one (FISTA).
 
     y = x + β(x − x₋), then x ← prox(y − γ(Ay + b)); `beta` is the largest momentum.
@@ -87,7 +87,7 @@ def accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     )
 
 
-def newton_schulz(qp: QP, scale: Tensor) -> Algorithm:
+def classical_newton_schulz(qp: QP, scale: Tensor) -> Algorithm:
     """X ← X(2I − AX) from X = scale·I, read out as x = −Xb."""
     eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
     return Algorithm(
@@ -97,7 +97,7 @@ def newton_schulz(qp: QP, scale: Tensor) -> Algorithm:
     )
 
 
-def admm(qp: QP, parts: Splitting) -> Algorithm:
+def classical_admm(qp: QP, parts: AdmmSplitting) -> Algorithm:
     """OSQP's iteration with its own variables x, z, y: solve, relax, project, update the multiplier."""
     K, W, rho, alpha = parts.K, parts.W, parts.rho, parts.alpha
     b = qp.b.unsqueeze(1)
@@ -109,7 +109,7 @@ def admm(qp: QP, parts: Splitting) -> Algorithm:
             return soft_threshold(v, qp.l1_penalty.view(-1, 1, 1) / rho)
         if qp.l1_radius is None:
             return v
-        return soft_threshold(v, sorted_threshold(v.abs(), qp.l1_radius.view(-1, 1, 1)).clamp_min_(0))
+        return soft_threshold(v, simplex_threshold(v.abs(), qp.l1_radius.view(-1, 1, 1)).clamp_min_(0))
 
     def solve(z: Tensor, y: Tensor) -> Tensor:
         return ((rho * z - y) @ K - b) @ W

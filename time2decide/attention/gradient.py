@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from time2decide.attention.layers import LinearAttentionHead, selector
+from time2decide.attention.layers import LinearAttentionHead, slot_selector
 from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.qp.problem import QP
 
@@ -25,9 +25,9 @@ class GradientDescent(nn.Module):
     def __init__(self, n: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.n, self.width = n, 2 * n + 1
-        content = selector(n, self.width, 0, dtype)
-        identity = selector(n, self.width, n, dtype)
-        constant = selector(1, self.width, 2 * n, dtype)
+        content = slot_selector(n, self.width, 0, dtype)
+        identity = slot_selector(n, self.width, n, dtype)
+        constant = slot_selector(1, self.width, 2 * n, dtype)
         query = torch.cat([content, constant]).mT
         self.head = LinearAttentionHead(W_Q=query, W_K=query, W_V=identity.mT, W_O=content)
 
@@ -66,19 +66,19 @@ class GradientDescent(nn.Module):
         return (eye - gamma * cached[:, :n]).contiguous(), (-gamma * cached[:, n:]).contiguous()
 
 
-def literal(qp: QP, step: Tensor) -> Algorithm:
+def gradient_literal(qp: QP, step: Tensor) -> Algorithm:
     """The token matrix goes through the layer, scores and all."""
     model = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device)
-    return token_algorithm(qp, model, lambda state: (model(state[0], step),))
+    return gradient_token_algorithm(qp, model, lambda state: (model(state[0], step),))
 
 
-def state_form(qp: QP, step: Tensor) -> Algorithm:
+def gradient_state(qp: QP, step: Tensor) -> Algorithm:
     """The same weights with KᵀV cached: a layer is one product."""
     M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
     return primal_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
 
 
-def token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type: ignore[no-untyped-def]
+def gradient_token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type: ignore[no-untyped-def]
     """An algorithm on the token matrix whose last row holds the iterate."""
     data = model.data_tokens(qp)
 

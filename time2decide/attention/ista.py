@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from time2decide.attention.gradient import GradientDescent, token_algorithm
+from time2decide.attention.gradient import GradientDescent, gradient_token_algorithm
 from time2decide.attention.layers import SoftThresholdFFN
 from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.qp.problem import QP
@@ -26,14 +26,14 @@ class ISTA(GradientDescent):
         return torch.cat([tokens[:, :-1], shrunk], dim=1)
 
 
-def literal(qp: QP, step: Tensor) -> Algorithm:
+def ista_literal(qp: QP, step: Tensor) -> Algorithm:
     """Attention layer, then the network with W₁ = [I; −I], W₂ = [I, −I]."""
     model = ISTA(qp.n, qp.A.dtype).to(qp.A.device)
     theta = _level(qp, step)
-    return token_algorithm(qp, model, lambda state: (model.threshold(model(state[0], step), theta),))
+    return gradient_token_algorithm(qp, model, lambda state: (model.threshold(model(state[0], step), theta),))
 
 
-def state_form(qp: QP, step: Tensor) -> Algorithm:
+def ista_state(qp: QP, step: Tensor) -> Algorithm:
     """Cached attention; the ±identity weights of the network are applied elementwise."""
     M, c = ISTA(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
     theta = _level(qp, step)

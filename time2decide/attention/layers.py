@@ -54,7 +54,7 @@ class SoftThresholdFFN(nn.Module):
         return torch.relu(y @ self.W_1.mT - theta) @ self.W_2.mT
 
 
-def selector(rows: int, width: int, start: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def slot_selector(rows: int, width: int, start: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The (rows × width) matrix that picks `rows` consecutive slots of a token from `start` on."""
     chosen = torch.zeros(rows, width, dtype=dtype)
     chosen[:, start : start + rows] = torch.eye(rows, dtype=dtype)

@@ -15,17 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from time2decide.attention import (
-    acceleration,
-    admm,
-    arrow_hurwicz,
-    classical,
-    gradient,
-    ista,
-    newton_schulz,
-    projected_gradient,
-)
+from time2decide.attention import classical
+from time2decide.attention.acceleration import accelerated_literal, accelerated_state
+from time2decide.attention.admm import admm_literal, admm_splitting, admm_state
+from time2decide.attention.arrow_hurwicz import arrow_hurwicz_literal, arrow_hurwicz_state
+from time2decide.attention.gradient import gradient_literal, gradient_state
+from time2decide.attention.ista import ista_literal, ista_state
 from time2decide.attention.loop import Algorithm
+from time2decide.attention.newton_schulz import newton_schulz_literal, newton_schulz_state
+from time2decide.attention.projected_gradient import projected_gradient_literal, projected_gradient_state
 from time2decide.core.validation import ArrayLike, InputError, expect, per_instance, refuse, validate_choice
 from time2decide.qp.problem import QP
 
@@ -45,55 +43,69 @@ class Method:
 
 def _gradient_arguments(limit: float) -> Callable[[QP, dict[str, Any]], tuple[Any, ...]]:
     def arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-        return (primal_step(qp, options.get("step_size"), spectrum(qp), limit=limit),)
+        return (_primal_step(qp, options.get("step_size"), _spectrum(qp), limit=limit),)
 
     return arguments
 
 
 def _primal_dual_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spec = spectrum(qp)
-    step = primal_step(qp, options.get("step_size"), spec, limit=2)
-    return step, dual_step(qp, options.get("dual_step"), step, spec)
+    spec = _spectrum(qp)
+    step = _primal_step(qp, options.get("step_size"), spec, limit=2)
+    return step, _dual_step(qp, options.get("dual_step"), step, spec)
 
 
 def _momentum_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spec = spectrum(qp)
-    step = primal_step(qp, options.get("step_size"), spec, limit=1)
-    return step, momentum(step, spec)
+    spec = _spectrum(qp)
+    step = _primal_step(qp, options.get("step_size"), spec, limit=1)
+    return step, _momentum(step, spec)
 
 
 def _splitting_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spectrum(qp)  # checks that A is positive definite
-    return (admm.split(qp, **options),)
+    _spectrum(qp)  # checks that A is positive definite
+    return (admm_splitting(qp, **options),)
 
 
 def _inverse_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
-    spec = spectrum(qp)
+    spec = _spectrum(qp)
     return (2 / (spec.largest + spec.smallest),)
 
 
-def _forms(module: Any, reference: Builder | None) -> dict[str, Builder]:
-    forms = {"state": module.state_form, "literal": module.literal}
-    return forms | {"classical": reference} if reference else forms
+def _forms(state: Builder, literal: Builder, reference: Builder) -> dict[str, Builder]:
+    return {"state": state, "literal": literal, "classical": reference}
 
 
 _ADMM_OPTIONS = ("rho", "alpha", "inverse_by")
+_ACCELERATED = _forms(accelerated_state, accelerated_literal, classical.classical_accelerated)
 METHODS: dict[str, Method] = {
-    "gradient": Method(("U",), _gradient_arguments(2), _forms(gradient, classical.gradient)),
+    "gradient": Method(
+        ("U",), _gradient_arguments(2), _forms(gradient_state, gradient_literal, classical.classical_gradient)
+    ),
     "arrow_hurwicz": Method(
         ("LC",),
         _primal_dual_arguments,
-        _forms(arrow_hurwicz, classical.arrow_hurwicz),
+        _forms(arrow_hurwicz_state, arrow_hurwicz_literal, classical.classical_arrow_hurwicz),
         ("step_size", "dual_step"),
     ),
-    "ista": Method(("R",), _gradient_arguments(1), _forms(ista, classical.ista)),
+    "ista": Method(("R",), _gradient_arguments(1), _forms(ista_state, ista_literal, classical.classical_ista)),
     "projected_gradient": Method(
-        ("C",), _gradient_arguments(1), _forms(projected_gradient, classical.projected_gradient)
+        ("C",),
+        _gradient_arguments(1),
+        _forms(projected_gradient_state, projected_gradient_literal, classical.classical_projected_gradient),
     ),
-    "nesterov": Method(("U",), _momentum_arguments, _forms(acceleration, classical.accelerated)),
-    "fista": Method(("R", "C"), _momentum_arguments, _forms(acceleration, classical.accelerated)),
-    "admm": Method(("U", "LC", "R", "C"), _splitting_arguments, _forms(admm, classical.admm), _ADMM_OPTIONS),
-    "newton_schulz": Method(("U",), _inverse_arguments, _forms(newton_schulz, classical.newton_schulz), ()),
+    "nesterov": Method(("U",), _momentum_arguments, _ACCELERATED),
+    "fista": Method(("R", "C"), _momentum_arguments, _ACCELERATED),
+    "admm": Method(
+        ("U", "LC", "R", "C"),
+        _splitting_arguments,
+        _forms(admm_state, admm_literal, classical.classical_admm),
+        _ADMM_OPTIONS,
+    ),
+    "newton_schulz": Method(
+        ("U",),
+        _inverse_arguments,
+        _forms(newton_schulz_state, newton_schulz_literal, classical.classical_newton_schulz),
+        (),
+    ),
 }
 
 
@@ -120,7 +132,7 @@ def build(qp: QP, method: str, form: str = "state", **options: Any) -> Algorithm
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class _Spectrum:
     """Extreme eigenvalues of A and the spectral norm of C, each (batch,)."""
 
     largest: Tensor
@@ -128,13 +140,13 @@ class Spectrum:
     constraint_norm: Tensor
 
 
-def is_definite(qp: QP) -> Tensor:
+def has_definite_curvature(qp: QP) -> Tensor:
     """Whether each A is positive definite beyond rounding, (batch,)."""
     values = torch.linalg.eigvalsh(qp.A)
     return values[:, 0] > values[:, -1] * 10 * torch.finfo(values.dtype).eps
 
 
-def spectrum(qp: QP) -> Spectrum:
+def _spectrum(qp: QP) -> _Spectrum:
     """Compute the spectrum that step sizes depend on; A must be positive definite, as the paper assumes."""
     values = torch.linalg.eigvalsh(qp.A)
     smallest, largest = values[:, 0], values[:, -1]
@@ -146,10 +158,10 @@ def spectrum(qp: QP) -> Spectrum:
             f"{smallest[bad]:.3g} in problem {bad}; method='exact' takes semidefinite A"
         )
     norm = torch.linalg.matrix_norm(qp.C, ord=2) if qp.m else torch.zeros_like(largest)
-    return Spectrum(largest, smallest, norm)
+    return _Spectrum(largest, smallest, norm)
 
 
-def primal_step(qp: QP, chosen: ArrayLike, spec: Spectrum, *, limit: float) -> Tensor:
+def _primal_step(qp: QP, chosen: ArrayLike, spec: _Spectrum, *, limit: float) -> Tensor:
     """γ (batch,): 1/L by default; chosen ones must satisfy 0 < γ < 2/L (limit 2) or 0 < γ ≤ 1/L (limit 1)."""
     if chosen is None:
         return 1 / spec.largest
@@ -167,7 +179,7 @@ def primal_step(qp: QP, chosen: ArrayLike, spec: Spectrum, *, limit: float) -> T
     return step
 
 
-def dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor:
+def _dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: _Spectrum) -> Tensor:
     """η (batch,): 0.9 of the largest safe value by default; chosen ones must satisfy both conditions."""
     gap = step * spec.constraint_norm.square()
     bound = torch.clamp(4 - 2 * step * spec.largest, max=1.0)  # on ηγ‖C‖²
@@ -186,7 +198,7 @@ def dual_step(qp: QP, chosen: ArrayLike, step: Tensor, spec: Spectrum) -> Tensor
     return eta
 
 
-def momentum(step: Tensor, spec: Spectrum) -> Tensor:
+def _momentum(step: Tensor, spec: _Spectrum) -> Tensor:
     """β = (1 − √(γμ)) / (1 + √(γμ)), the constant momentum for a strongly convex objective, (batch,)."""
     root = (step * spec.smallest).sqrt()
     return (1 - root) / (1 + root)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from time2decide.attention.layers import LinearAttentionHead, selector
+from time2decide.attention.layers import LinearAttentionHead, slot_selector
 from time2decide.attention.loop import Algorithm, State
 from time2decide.qp.problem import QP
 
-_MOST_LAYERS = 100  # of `inverse`
+_MOST_LAYERS = 100  # of `newton_schulz_inverse`
 
 
 class NewtonSchulz(nn.Module):
@@ -30,7 +30,7 @@ class NewtonSchulz(nn.Module):
     def __init__(self, n: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.n, self.width = n, 3 * n
-        content, identity, residual = (selector(n, self.width, k * n, dtype) for k in range(3))
+        content, identity, residual = (slot_selector(n, self.width, k * n, dtype) for k in range(3))
         self.residual_head = LinearAttentionHead(W_Q=content.mT, W_K=identity.mT, W_V=content.mT, W_O=-residual)
         self.update_head = LinearAttentionHead(W_Q=residual.mT, W_K=identity.mT, W_V=content.mT, W_O=content)
         self.register_buffer("copy_identity", identity.mT @ residual)  # (3n, 3n), the feed-forward path
@@ -49,7 +49,7 @@ class NewtonSchulz(nn.Module):
         return torch.cat([updated[..., : 2 * self.n], torch.zeros_like(X[..., : self.n])], dim=-1)
 
 
-def inverse(H: Tensor, scale: Tensor) -> Tensor:
+def newton_schulz_inverse(H: Tensor, scale: Tensor) -> Tensor:
     """H⁻¹ (batch, n, n) by attention layers from X = scale·I.
 
     The state form: queries, keys and values are the rows themselves, so a layer is two products. It stops when
@@ -67,7 +67,7 @@ def inverse(H: Tensor, scale: Tensor) -> Tensor:
     return X
 
 
-def literal(qp: QP, scale: Tensor) -> Algorithm:
+def newton_schulz_literal(qp: QP, scale: Tensor) -> Algorithm:
     """Tokens of X and of A, scores and all; x = −Xb is read by one more head."""
     model = NewtonSchulz(qp.n, qp.A.dtype).to(qp.A.device)
     H = model.tokens(qp.A)
@@ -79,7 +79,7 @@ def literal(qp: QP, scale: Tensor) -> Algorithm:
     )
 
 
-def state_form(qp: QP, scale: Tensor) -> Algorithm:
+def newton_schulz_state(qp: QP, scale: Tensor) -> Algorithm:
     """Rows of X as they are: X ← X + (I − XA)X."""
     eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
 

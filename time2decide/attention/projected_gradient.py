@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.attention.gradient import token_algorithm
+from time2decide.attention.gradient import gradient_token_algorithm
 from time2decide.attention.ista import ISTA
 from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.core.validation import expect
 from time2decide.qp.problem import QP
-from time2decide.qp.projections import is_single, soft_threshold
+from time2decide.qp.projections import is_single_vector, soft_threshold
 
 ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
 
 
-def literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-14) -> Algorithm:
+def projected_gradient_literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-14) -> Algorithm:
     """Attention layer, then the ReLU network inside its loop from θ = 0."""
     expect(eta in ETAS, "eta", f"one of {', '.join(ETAS)}", f"{eta!r}")
     model = ISTA(qp.n, qp.A.dtype).to(qp.A.device)
@@ -45,29 +45,29 @@ def literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-1
             theta = theta + excess / count
         return (model.threshold(tokens, theta),)
 
-    return token_algorithm(qp, model, layer)
+    return gradient_token_algorithm(qp, model, layer)
 
 
-def state_form(qp: QP, step: Tensor) -> Algorithm:
+def projected_gradient_state(qp: QP, step: Tensor) -> Algorithm:
     """Cached attention; the loop runs on the scalar θ, which the state carries from layer to layer."""
     M, c = ISTA(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
     radius = _radius(qp)
 
     def layer(state: State) -> State:
         y = torch.baddbmm(c, state[0], M)
-        theta = threshold_loop(y.abs(), radius, state[1])
+        theta = projection_threshold_loop(y.abs(), radius, state[1])
         return soft_threshold(y, theta), theta
 
     return replace(primal_algorithm(layer), start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)))
 
 
-def threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
+def projection_threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
     """θ ≥ 0 with Σ(size − θ)₊ = radius, or 0 where the sum of sizes is within it; starts from `theta`.
 
     size (batch, 1, n), radius and theta (batch, 1, 1). Threshold sets are nested, so that equal counts before and
     after a turn mean equal sets: then the turn was exact.
     """
-    if is_single(size):
+    if is_single_vector(size):
         return torch.full_like(theta, _loop_of_one(size.numpy().ravel(), radius.item(), theta.item()))
     before = None
     for _ in range(2 * size.shape[-1] + 4):

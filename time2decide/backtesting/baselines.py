@@ -17,11 +17,10 @@ import numpy as np
 from time2decide.core.validation import expect
 from time2decide.forecasting.simple import Forecaster, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.allocation import best_allocations, greedy_allocations
 from time2decide.markets.covariance import Covariance
-from time2decide.markets.estimators import VarianceEWMA, decay_of, two_scale
-from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation, Rollout, continues
+from time2decide.markets.estimators import VarianceEWMA, ewma_decay, two_scale
+from time2decide.markets.oracle import best_allocations, greedy_allocations
+from time2decide.simulation.engine import Observation, Rollout, continues_observation, solve_observation
 
 _LASTS = 20.0  # steps over which the cost of a trade made for risk is divided
 _FORECAST_LASTS = 3.0  # and of a trade made on a forecast
@@ -162,7 +161,7 @@ class _DailyRule:
 
     def carry_forward(self, window: np.ndarray) -> list[_PooledState]:
         """States of the series of a window (series, time, m): one row further if it continues the last, or new."""
-        if continues(self._last, window):
+        if continues_observation(self._last, window):
             for state, series in zip(self._states, window, strict=True):
                 state.update(series[-1:])
         else:
@@ -245,9 +244,9 @@ class _PooledState:
     def _learn(self, outcome: np.ndarray) -> None:
         """One more outcome for the regression, and for the record of the forecast that was made before it."""
         features, forecast = self._features(), self._standard_forecast()
-        keep = decay_of(self._FORGET)
+        keep = ewma_decay(self._FORGET)
         self._gram, self._cross = keep * self._gram + features.T @ features, keep * self._cross + features.T @ outcome
-        keep = decay_of(self._RECORD)
+        keep = ewma_decay(self._RECORD)
         self._products = keep * self._products + float(forecast @ outcome)
         self._squares = keep * self._squares + float(forecast @ forecast)
 

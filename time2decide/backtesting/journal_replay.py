@@ -10,15 +10,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.decision_file import data_fingerprint, label_texts
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.policy.portfolio_run import EQUAL, FILE, decide_on, drift, read_entries, terms_from_entry
-from time2decide.simulation.engine import drifted
+from time2decide.policy.portfolio_run import (
+    EQUAL,
+    FILE,
+    decide_run,
+    drift_run_weights,
+    read_run_entries,
+    run_terms_from_entry,
+)
+from time2decide.simulation.engine import drifted_weights
 
 _EQUAL = 1e-9  # largest difference of a weight that is called equal
 
@@ -86,7 +93,7 @@ def replay_journal(path: str | Path, table: pd.DataFrame) -> Replay:
     The state is read anew from the first row. Current weights are the simulated target after drift, and those of the
     journal where it read them from a file. γ, λ, cost, constraints and benchmark are those of each entry.
     """
-    entries = read_entries(Journal(path))
+    entries = read_run_entries(Journal(path))
     expect(entries, str(path), "a journal with decisions", "none")
     try:
         return _replay(entries, table)
@@ -109,10 +116,10 @@ def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
         rows = int(entry["data"]["rows"])
         state.extend(returns[read:rows])
         from_journal = k == 0 or entry["holdings"].startswith(FILE)
-        current = before[k] if from_journal else drift(simulated[k - 1], returns[read:rows])
+        current = before[k] if from_journal else drift_run_weights(simulated[k - 1], returns[read:rows])
         equal = k == 0 and entry["holdings"] == EQUAL
         policy, fingerprint = load(entry["model"]["name"])
-        made = decide_on(policy, state, returns[:rows], None if equal else current, terms_from_entry(entry, names))
+        made = decide_run(policy, state, returns[:rows], None if equal else current, run_terms_from_entry(entry, names))
         simulated[k], starts[k], read = made.weights, made.previous, rows
         other += [] if fingerprint == entry["model"]["fingerprint"] else [entry["date"]]
     return Replay(
@@ -132,7 +139,7 @@ def _policy_and_checksum(name: str) -> tuple[MarketPolicy, str]:
     policy = Time2Decide.from_pretrained(name).policy
     if not isinstance(policy, MarketPolicy):
         raise InputError(f"journal: expected decisions of a market policy, found {name}")
-    return policy, checksum(policy.state_dict())
+    return policy, checkpoint_checksum(policy.state_dict())
 
 
 def _match(entries: list[dict[str, Any]], table: pd.DataFrame, names: list[str]) -> None:
@@ -157,5 +164,5 @@ def _earned(entries: list[dict[str, Any]], weights: np.ndarray, before: np.ndarr
         now = target
         for row in np.nan_to_num(returns[int(entry["data"]["rows"]) : end]):
             wealth *= 1.0 + float(now @ row)
-            now = drifted(now, row)
+            now = drifted_weights(now, row)
     return float(wealth - 1.0)

@@ -20,9 +20,9 @@ from time2decide.forecasting.timepfn import TimePFN
 from time2decide.policy.backbone_model import DecisionAdapter
 from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_history, load_policy
+from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_policy_history, load_policy
 from time2decide.policy.network import Policy
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.policy.repaired_training import load_backbone_model
 from time2decide.simulation.engine import Strategy, validate_strategy
 
@@ -66,30 +66,30 @@ class Entry:
 
 
 @cache
-def shared_features() -> CachedFeatures:
+def _shared_features() -> CachedFeatures:
     """One cache for all networks of this process: they read the same windows."""
     return CachedFeatures()
 
 
-def network(checkpoint: str, history: str, name: str) -> PolicyStrategy:
+def network_strategy(checkpoint: str, history: str, name: str) -> PolicyStrategy:
     """A network of a bundled name or a folder as a strategy."""
-    return PolicyStrategy(load_policy(checkpoint)[0], history, name, shared_features())
+    return PolicyStrategy(load_policy(checkpoint)[0], history, name, _shared_features())
 
 
 def _network_forecast() -> NetworkForecast:
-    return NetworkForecast(load_policy("decide")[0], shared_features())
+    return NetworkForecast(load_policy("decide")[0], _shared_features())
 
 
-def market(follow: bool = True, name: str = "market") -> MarketStrategy:
+def _market(follow: bool = True, name: str = "market") -> MarketStrategy:
     """The bundled market policy as a strategy."""
     return MarketStrategy(MarketPolicy.from_pretrained(), name, follow)
 
 
 REGISTRY: dict[str, Entry] = {
-    "market": Entry(market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
-    "market-risk": Entry(lambda: market(False, "market-risk"), "the market policy without forecasts: risk alone"),
+    "market": Entry(_market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
+    "market-risk": Entry(lambda: _market(False, "market-risk"), "the market policy without forecasts: risk alone"),
     **{
-        name: Entry(partial(network, checkpoint, history, name), text)
+        name: Entry(partial(network_strategy, checkpoint, history, name), text)
         for name, (checkpoint, history, text) in _NETWORKS.items()
     },
     "pto-network": Entry(
@@ -101,7 +101,7 @@ REGISTRY: dict[str, Entry] = {
         "softmax of the decision network's forecasts",
     ),
     "pretrained": Entry(
-        lambda: pretrained_strategy(TimePFN.from_pretrained(), _RETURNS_SCALE),
+        lambda: pretrained_paper_strategy(TimePFN.from_pretrained(), _RETURNS_SCALE),
         "TimePFN forecasts returns and allocations alike, without fine-tuning",
     ),
     "pto-timepfn": Entry(
@@ -116,19 +116,22 @@ REGISTRY: dict[str, Entry] = {
     "pto-ridge": Entry(partial(_PTO, ridge, name="pto-ridge"), "predict then optimise, forecasts by ridge regression"),
     "averaged-oracle": Entry(rules.AveragedOracle, "the oracle's step averaged over scenarios"),
     "inverse-volatility": Entry(
-        monthly.inverse_volatility, "weights proportional to 1/volatility, refitted every 21 steps"
+        monthly.skfolio_inverse_volatility, "weights proportional to 1/volatility, refitted every 21 steps"
     ),
     "minimum-variance": Entry(
-        monthly.minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
+        monthly.skfolio_minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
     ),
     "mean-variance-shrunk": Entry(
-        monthly.mean_variance_shrunk, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
+        monthly.skfolio_mean_variance, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
     ),
-    "hierarchical": Entry(monthly.hierarchical, "skfolio: hierarchical risk parity, refitted every 21 steps"),
-    "risk-budgeting": Entry(monthly.risk_budgeting, "skfolio: equal risk contributions, refitted every 21 steps"),
+    "hierarchical": Entry(monthly.skfolio_hierarchical, "skfolio: hierarchical risk parity, refitted every 21 steps"),
+    "risk-budgeting": Entry(
+        monthly.skfolio_risk_budgeting, "skfolio: equal risk contributions, refitted every 21 steps"
+    ),
     **{
         f"{name}-variance-{key}": Entry(
-            partial(monthly.optimal_under, key, with_mean=name == "mean"), f"{rule}, {text}, refitted every 21 steps"
+            partial(monthly.skfolio_mean_variance_under, key, with_mean=name == "mean"),
+            f"{rule}, {text}, refitted every 21 steps",
         )
         for name, rule in (("minimum", "minimum variance"), ("mean", "mean-variance at λ"))
         for key, text in _COVARIANCES.items()
@@ -172,7 +175,7 @@ def _of_folder(name: str) -> Strategy:
     if isinstance(model, MarketPolicy):
         return MarketStrategy(model, name)
     if isinstance(model, Policy):
-        return PolicyStrategy(model, default_history(model, notes), name, shared_features())
+        return PolicyStrategy(model, default_policy_history(model, notes), name, _shared_features())
     return PaperModelStrategy((model if isinstance(model, PaperModel) else load_backbone_model(name),), name)
 
 

@@ -1,6 +1,6 @@
 """Baselines that are fitted once a month: skfolio's optimisers, and ours beside them.
 
-A `Refitted` strategy fits target weights every `every` steps, moves towards them as far as the turnover budget allows,
+A `_Refitted` strategy fits target weights every `every` steps, moves towards them as far as the turnover budget allows,
 step by step, and once it is there lets the weights drift until the next fit.
 """
 
@@ -16,8 +16,7 @@ from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
 from time2decide.markets.portfolio import solve_portfolio
-from time2decide.simulation.decisions import UNLIMITED
-from time2decide.simulation.engine import Observation, continues
+from time2decide.simulation.engine import UNLIMITED, Observation, continues_observation
 
 EVERY = 21  # steps between two fits, a month of days
 YEAR = 252  # last rows that a fit sees, at most
@@ -28,7 +27,7 @@ Fit = Callable[[np.ndarray, Observation], np.ndarray]
 
 
 @dataclass
-class Refitted:
+class _Refitted:
     """Weights of a rule that is fitted to the last rows every `every` steps.
 
     A fit is kept as long as each window continues the one before; another series starts with a new fit.
@@ -57,7 +56,7 @@ class Refitted:
 
     def decide(self, observation: Observation) -> np.ndarray:
         window = observation.returns
-        self._age = self._age + 1 if continues(self._last, window) else 0
+        self._age = self._age + 1 if continues_observation(self._last, window) else 0
         self._last = window
         if self._age % self.every == 0:
             fitted = [self.fit(series[-self.history :], observation) for series in window]
@@ -68,7 +67,7 @@ class Refitted:
         return np.where(self._there[..., None], observation.previous, self._target)
 
 
-def by_estimator(estimator: Any) -> Fit:
+def _by_estimator(estimator: Any) -> Fit:
     """The weights of an skfolio optimiser, cut off at 0; one that optimises (MeanRisk) gets the constraints."""
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
@@ -100,22 +99,22 @@ def _in_skfolio(constraints: Constraints, m: int) -> dict[str, Any]:
     return parameters
 
 
-def inverse_volatility() -> Refitted:
+def skfolio_inverse_volatility() -> _Refitted:
     """Weights proportional to 1/σ_i."""
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
         inverse = 1.0 / np.maximum(returns.std(axis=0), np.finfo(float).tiny)
         return np.asarray(inverse / inverse.sum())
 
-    return Refitted(fit, "inverse-volatility")
+    return _Refitted(fit, "inverse-volatility")
 
 
-def minimum_variance() -> Refitted:
+def skfolio_minimum_variance() -> _Refitted:
     """The long-only portfolio of least variance under the Ledoit–Wolf covariance."""
-    return Refitted(by_estimator(_skfolio().MeanRisk(prior_estimator=_shrunk_prior())), "minimum-variance")
+    return _Refitted(_by_estimator(_skfolio().MeanRisk(prior_estimator=_shrunk_prior())), "minimum-variance")
 
 
-def mean_variance_shrunk() -> Refitted:
+def skfolio_mean_variance() -> _Refitted:
     """The long-only portfolio of greatest ratio of shrunk mean to risk; least variance where no mean is positive."""
     skfolio = _skfolio()
     best = skfolio.MeanRisk(
@@ -123,17 +122,17 @@ def mean_variance_shrunk() -> Refitted:
         prior_estimator=_shrunk_prior(),
         fallback=skfolio.MeanRisk(prior_estimator=_shrunk_prior()),
     )
-    return Refitted(by_estimator(best), "mean-variance-shrunk")
+    return _Refitted(_by_estimator(best), "mean-variance-shrunk")
 
 
-def hierarchical() -> Refitted:
+def skfolio_hierarchical() -> _Refitted:
     """Hierarchical risk parity: risk is split along a tree of correlated groups (López de Prado 2016)."""
-    return Refitted(by_estimator(_skfolio().HierarchicalRiskParity()), "hierarchical")
+    return _Refitted(_by_estimator(_skfolio().HierarchicalRiskParity()), "hierarchical")
 
 
-def risk_budgeting() -> Refitted:
+def skfolio_risk_budgeting() -> _Refitted:
     """Every asset contributes the same share of the variance, under the Ledoit–Wolf covariance."""
-    return Refitted(by_estimator(_skfolio().RiskBudgeting(prior_estimator=_shrunk_prior())), "risk-budgeting")
+    return _Refitted(_by_estimator(_skfolio().RiskBudgeting(prior_estimator=_shrunk_prior())), "risk-budgeting")
 
 
 def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:
@@ -151,7 +150,7 @@ COVARIANCES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int]] = {
 }
 
 
-def optimal_under(covariance: str, *, with_mean: bool) -> Refitted:
+def skfolio_mean_variance_under(covariance: str, *, with_mean: bool) -> _Refitted:
     """argmax sᵀμ̂ − λ (s−b)ᵀΣ(s−b) under the constraints, Σ one of `COVARIANCES`; the budget counts on the way there.
 
     With a mean μ̂ is the mean return shrunk by Bayes–Stein; without one it is 0: the portfolio of least variance.
@@ -168,7 +167,7 @@ def optimal_under(covariance: str, *, with_mean: bool) -> Refitted:
         return solve_portfolio(mean, sigma, start, risk_aversion=risk, turnover_l1=UNLIMITED, **options).weights
 
     name = f"{'mean' if with_mean else 'minimum'}-variance-{covariance}"
-    return Refitted(fit, name, history, uses_risk_aversion=with_mean)
+    return _Refitted(fit, name, history, uses_risk_aversion=with_mean)
 
 
 def bayes_stein_mean(returns: np.ndarray, covariance: np.ndarray) -> np.ndarray:

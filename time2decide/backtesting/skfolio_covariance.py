@@ -18,7 +18,7 @@ from sklearn.utils.validation import validate_data
 from time2decide.core.validation import expect
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.estimators import LEAST_OBSERVATIONS, CombinedIEWMA, IteratedEWMA, OnlineCovariance, RollingQIS
-from time2decide.policy.market_decision import pose
+from time2decide.policy.market_decision import pose_market_problem
 from time2decide.policy.market_policy import MarketPolicy
 
 
@@ -203,7 +203,7 @@ class MarketCovariance(OnlineCovariance):
         self._state.extend(rows)
 
     def _estimate(self, assets: np.ndarray) -> np.ndarray:
-        answer = pose(self.policy, [self._state.tokens().of_assets(assets)], risk_aversion=1.0, cost=0.0)
+        answer = pose_market_problem(self.policy, [self._state.tokens().of_assets(assets)], risk_aversion=1.0, cost=0.0)
         return answer.covariance[0].double().numpy()
 
     def _forget(self, assets: np.ndarray) -> None:

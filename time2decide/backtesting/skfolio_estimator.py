@@ -16,8 +16,7 @@ from sklearn.utils.validation import validate_data
 from time2decide.core.validation import expect
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.constraint_files import read_constraints
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import Constraints, read_constraints
 from time2decide.markets.validation import (
     looks_like_prices,
     validate_any_weights,
@@ -26,7 +25,7 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.gap_decision import decide_market
+from time2decide.policy.market_decision import decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import validate_cost

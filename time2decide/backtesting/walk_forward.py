@@ -1,7 +1,7 @@
 """Walk-forward comparison of strategies on one table of returns, with costs: steps, a summary, and intervals.
 
 Intervals are 95 % by the stationary bootstrap with the same draws for every strategy: a paired difference is far more
-certain than either of its parts.
+certain than either of its parts. `backtest_findings` says in sentences what the intervals support.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import numpy as np
 import pandas as pd
 
 from time2decide.backtesting.baselines import oracle_rollout
-from time2decide.backtesting.registry import make_strategies
+from time2decide.backtesting.registry import ORACLE, make_strategies
 from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
-from time2decide.markets.allocation import validate_budgets
-from time2decide.markets.constraint_files import refuse_contradictions
-from time2decide.markets.constraints import Constraints
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW
+from time2decide.markets.constraints import Constraints, refuse_contradictions
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
 from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import Universe, universe_of
 from time2decide.markets.validation import validate_any_weights
@@ -28,19 +26,19 @@ from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVER
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
-    drifted,
-    oracle_for,
+    drifted_weights,
+    oracle_for_rollout,
     rollout,
     validate_cost,
     validate_simulation_returns,
 )
 from time2decide.simulation.metrics import (
     PairedBootstrap,
+    annual_performance,
     net_returns,
-    performance,
     realised_utility,
+    rollout_turnover,
     score,
-    turnover,
     utility_path,
 )
 
@@ -181,14 +179,14 @@ def backtest(
     if risk_aversion is None:
         risk_aversion = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
     chosen = make_strategies(strategies)
-    budgets = validate_budgets(turnover_l1)
+    budgets = validate_oracle_budgets(turnover_l1)
     if constraints is not None:
         expect(isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__)
         constraints = constraints.aligned(None if table is None else assets)
         _refuse_contradictions(constraints, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
-    oracle = oracle_for(market, budgets, risk_aversion, window)
+    oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
     best = utility_path(array, oracle, risk_aversion, window)
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
     terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference}
@@ -220,7 +218,7 @@ def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> A
     first, path = one.window, one.allocations[series, k]  # (time, m)
     times, assets = result.frame["time"].unique(), list(map(str, result.assets))
     table = pd.DataFrame(result.returns[series, first:], index=times, columns=assets)
-    before = drifted(path[first - 1 : -1], result.returns[series, first - 1 : -1])
+    before = drifted_weights(path[first - 1 : -1], result.returns[series, first - 1 : -1])
     before[0] = path[first - 1]  # the first decision starts from the portfolio itself
     weights = path[first:]  # (steps, m)
     rates = result.cost_bps / 1e4 * (1 + (weights * table.to_numpy()).sum(axis=1))
@@ -266,7 +264,7 @@ def _steps_frame(
         "cost": (cost_bps / 1e4 * amount).ravel(),
         "net": net.ravel(),
         "wealth": _wealth(net, returns, periods_per_year).ravel(),
-        "turnover": turnover(result, returns).ravel(),
+        "turnover": rollout_turnover(result, returns).ravel(),
         "traded": amount.ravel(),
     }
     return pd.DataFrame(columns, index=pd.RangeIndex(series * budgets * length))
@@ -289,7 +287,7 @@ def _summary_rows(
     amount = frame["traded"].to_numpy().reshape(net.shape)
     rows: list[dict[str, float | str]] = []
     for k, scores in enumerate(score(result, returns, oracle).rows()):
-        investor = [performance(path, periods_per_year) for path in net[:, k]]
+        investor = [annual_performance(path, periods_per_year) for path in net[:, k]]
         means = {key: float(np.mean([one[key] for one in investor])) for key in investor[0]}
         rows.append(
             {
@@ -327,7 +325,7 @@ def with_intervals(result: Backtest, *, draws: int = _DRAWS, block: float = _BLO
     return pd.concat([rows, pd.DataFrame(added, index=rows.index)], axis=1)
 
 
-def paired_differences(
+def paired_strategy_differences(
     result: Backtest, strategy: str, *, draws: int = _DRAWS, block: float = _BLOCK, seed: int = 0
 ) -> pd.DataFrame:
     """Differences of a strategy from each other one at the same budget, with 95 % intervals on the same draws.
@@ -379,3 +377,95 @@ def _intervals(columns: dict[str, np.ndarray]) -> dict[str, float]:
     return {
         f"{name}_{end}": float(v) for name, pair in ends.items() for end, v in zip(("low", "high"), pair, strict=True)
     }
+
+
+_NAMED = ("uniform", "minimum-variance")  # baselines whose difference is given in figures
+_POLICIES = ("market", "time2decide", "time2decide-utility")  # the product's own, the default first
+
+
+def own_policy_of_backtest(names: Sequence[str]) -> str | None:
+    """The policy of this package that a comparison is about: the market policy if it takes part."""
+    return next((name for name in _POLICIES if name in names), None)
+
+
+def differences_from_own(result: Backtest) -> pd.DataFrame | None:
+    """`paired_strategy_differences` of the package's own policy from every other one; None if it did not take part."""
+    own = own_policy_of_backtest([one.name for one in result.rollouts])
+    return None if own is None or len(result.rollouts) < 2 else paired_strategy_differences(result, own)
+
+
+def backtest_findings(
+    result: Backtest, summary: pd.DataFrame, differences: pd.DataFrame | None
+) -> dict[float, list[str]]:
+    """Sentences by turnover budget: who ranks where, and which differences exceed their 95 % interval.
+
+    Parameters
+    ----------
+    summary, differences
+        Of `with_intervals` and `differences_from_own`.
+    """
+    own = own_policy_of_backtest([one.name for one in result.rollouts])
+    usual = summary[summary["strategy"] != ORACLE].sort_values("sharpe", ascending=False)
+    sentences: dict[float, list[str]] = {}
+    for budget in dict.fromkeys(summary["turnover_l1"]):
+        rows = usual[usual["turnover_l1"] == budget].to_dict(orient="records")
+        if own is None or differences is None:
+            sentences[float(budget)] = [_best(rows)]
+            continue
+        others = differences[(differences["turnover_l1"] == budget) & (differences["strategy"] != ORACLE)]
+        utility = f"In net utility (λ = {result.rollouts[0].risk_aversion:g})"
+        sentences[float(budget)] = [
+            _rank(rows, own),
+            *_differences(others, result.periods_per_year),
+            _beyond(others, "sharpe", own, "In net Sharpe ratio"),
+            _beyond(others, "net_utility", own, utility),
+        ]
+    return sentences
+
+
+def _rank(rows: list[dict[str, Any]], own: str) -> str:
+    place = next(i for i, row in enumerate(rows) if row["strategy"] == own)
+    row, best = rows[place], rows[0]
+    text = f"{own}: net Sharpe ratio {row['sharpe']:.2f} (95 %: {row['sharpe_low']:.2f} to "
+    text += f"{row['sharpe_high']:.2f}), rank {place + 1} of {len(rows)}"
+    text += f", volatility {row['annual_volatility']:.1%} a year, turnover {row['traded']:.2%} a step"
+    return text + ("." if place == 0 else f"; {best['strategy']} is first with {best['sharpe']:.2f}.")
+
+
+def _differences(rows: pd.DataFrame, periods: float) -> list[str]:
+    """The differences from the baselines that everybody knows, in figures."""
+    sentences = []
+    for row in rows[rows["strategy"].isin(_NAMED)].to_dict(orient="records"):
+        utility = [f"{periods * row[f'net_utility{end}']:+.1%}" for end in ("", "_low", "_high")]
+        sharpe = [f"{row[f'sharpe{end}']:+.2f}" for end in ("", "_low", "_high")]
+        sentences.append(
+            f"Against {row['strategy']}: Sharpe {sharpe[0]} [{sharpe[1]}, {sharpe[2]}], "
+            f"utility {utility[0]} a year [{utility[1]}, {utility[2]}]."
+        )
+    return sentences
+
+
+def _beyond(rows: pd.DataFrame, key: str, own: str, measure: str) -> str:
+    better = rows.loc[rows[f"{key}_low"] > 0, "strategy"].tolist()
+    worse = rows.loc[rows[f"{key}_high"] < 0, "strategy"].tolist()
+    parts = [f"{word} {_listed(names)}" for word, names in (("above", better), ("below", worse)) if names]
+    if not parts:
+        return f"{measure} no difference between {own} and another strategy exceeds its 95 % interval."
+    rest = len(rows) - len(better) - len(worse)
+    text = f"{measure} {own} is {' and '.join(parts)} beyond the 95 % interval of the difference"
+    return text + (f"; {rest} cannot be told apart from it." if rest else ".")
+
+
+def _best(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "Only the oracle was run."
+    text = f"The highest net Sharpe ratio is {rows[0]['sharpe']:.2f}, of {rows[0]['strategy']}"
+    if "sharpe_excess" not in rows[0]:
+        return f"{text}."
+    better = [row["strategy"] for row in rows if row["sharpe_excess_low"] > 0]
+    worse = [row["strategy"] for row in rows if row["sharpe_excess_high"] < 0]
+    return f"{text}; above 1/N beyond the 95 % interval: {_listed(better)}; below: {_listed(worse)}."
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"

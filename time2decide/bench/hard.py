@@ -31,7 +31,7 @@ _BATCH = 50
 _MAX_STEPS = 500  # of iterative methods: what does not converge by then is open, not wrong
 
 
-class Hard(NamedTuple):
+class HardProblem(NamedTuple):
     """A problem, what it is (optimal, infeasible or unbounded) and its optimal value."""
 
     family: str
@@ -40,7 +40,7 @@ class Hard(NamedTuple):
     value: float
 
 
-def draw(family: str, seed: int, size: tuple[int, int] | None = None) -> Hard:
+def draw_hard_problem(family: str, seed: int, size: tuple[int, int] | None = None) -> HardProblem:
     """One problem of a family, of n variables and m rows if `size` says so; the same seed gives the same problem."""
     rng = np.random.default_rng([FAMILIES.index(family), seed])
     if family in ("penalty", "radius"):
@@ -67,7 +67,7 @@ def draw(family: str, seed: int, size: tuple[int, int] | None = None) -> Hard:
         fields["d"] = fields["d"] + 1e-5 * (1 + np.abs(fields["d"]))  # rounding must not make it infeasible
         fields = {name: array.astype(np.float32) for name, array in fields.items()}
         value = np.nan  # of the rounded problem: only its optimality conditions can be judged
-    return Hard(family, fields, truth, value)
+    return HardProblem(family, fields, truth, value)
 
 
 def _around_an_answer(rng: np.random.Generator, n: int, m: int, rank: int, family: str) -> tuple[dict[str, Any], float]:
@@ -138,7 +138,7 @@ def _rescaled(
     return out, whole * value
 
 
-def _sparse(family: str, rng: np.random.Generator) -> Hard:
+def _sparse(family: str, rng: np.random.Generator) -> HardProblem:
     """λ‖x‖₁ or ‖x‖₁ ≤ B around an answer with zeros, A singular at times."""
     n = int(rng.integers(2, 10))
     M = rng.normal(size=(n, n if rng.random() < 0.7 else max(1, n // 2)))
@@ -148,11 +148,11 @@ def _sparse(family: str, rng: np.random.Generator) -> Hard:
     b, norm = -A @ x - pull, float(np.abs(x).sum())
     value = float(x @ A @ x / 2 + b @ x)
     if family == "radius":
-        return Hard(family, {"A": A, "b": b, "l1_radius": norm}, "optimal", value)
-    return Hard(family, {"A": A, "b": b, "l1_penalty": level}, "optimal", value + level * norm)
+        return HardProblem(family, {"A": A, "b": b, "l1_radius": norm}, "optimal", value)
+    return HardProblem(family, {"A": A, "b": b, "l1_penalty": level}, "optimal", value + level * norm)
 
 
-def judge(hard: Hard, status: str, x: np.ndarray, off: float = _OFF) -> str:
+def judge_hard_answer(hard: HardProblem, status: str, x: np.ndarray, off: float = _OFF) -> str:
     """``right``, ``wrong`` or ``open`` (not converged)."""
     if status == "not_converged":
         return "open"
@@ -186,13 +186,13 @@ def hard_rows(quick: bool = False) -> list[dict[str, Any]]:
     rows = []
     for method in ("exact", "solve_qp", *(name for name in METHODS if name != "exact")):
         problems = len(FAMILIES) * 2 if quick else 20_000 if method == "exact" else 2_000
-        for family, found in count(method, problems).items():
+        for family, found in _count(method, problems).items():
             verdicts = {name: found[name] for name in ("right", "wrong", "open")}
             rows.append({"method": method, "family": family, **verdicts})
     return rows
 
 
-def count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]:
+def _count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]:
     """Verdicts by family over `problems` drawn in turn; a family that the method does not take is left out.
 
     A method of `solve`, or ``solve_qp`` for the interface of qpsolvers. One problem in twenty is part of a mixed batch.
@@ -201,19 +201,19 @@ def count(method: str, problems: int, first: int = 0) -> dict[str, Counter[str]]
     alone = problems - problems // 20
     for i in range(alone):
         family = FAMILIES[i % len(FAMILIES)]
-        hard = draw(family, first + i // len(FAMILIES))
+        hard = draw_hard_problem(family, first + i // len(FAMILIES))
         try:
             status, x = _answer(method, hard)
         except ValueError:
             continue
-        verdicts.setdefault(family, Counter())[judge(hard, status, x, _off(method))] += 1
+        verdicts.setdefault(family, Counter())[judge_hard_answer(hard, status, x, _off(method))] += 1
     for seed in range((problems - alone) // _BATCH):
         for verdict in _mixed(method, first + seed):
             verdicts.setdefault("mixed", Counter())[verdict] += 1
     return verdicts
 
 
-def _answer(method: str, hard: Hard) -> tuple[str, np.ndarray]:
+def _answer(method: str, hard: HardProblem) -> tuple[str, np.ndarray]:
     if method == "solve_qp":
         if {"l1_penalty", "l1_radius"} & set(hard.fields):
             raise ValueError("qpsolvers has no l1 terms")
@@ -242,13 +242,15 @@ def _mixed(method: str, seed: int) -> list[str]:
     """Verdicts on one batch of problems of several families, in one call."""
     rng = np.random.default_rng([len(FAMILIES), seed])
     size = int(rng.integers(2, 10)), int(rng.integers(2, 12))
-    problems = [draw(MIXED[int(rng.integers(len(MIXED)))], 10**6 + _BATCH * seed + i, size) for i in range(_BATCH)]
+    problems = [
+        draw_hard_problem(MIXED[int(rng.integers(len(MIXED)))], 10**6 + _BATCH * seed + i, size) for i in range(_BATCH)
+    ]
     arrays = [np.stack([hard.fields[name] for hard in problems]) for name in ("A", "b", "C", "d")]
     try:
         answer = solve(QP(*arrays), "exact" if method == "solve_qp" else method, **_options(method))
     except ValueError:
         return []
     return [
-        judge(hard, str(status), x, _off(method))
+        judge_hard_answer(hard, str(status), x, _off(method))
         for hard, status, x in zip(problems, answer.status, answer.x, strict=True)
     ]

@@ -18,12 +18,12 @@ import torch
 from scipy.optimize import minimize
 
 from time2decide.backtesting.baselines import PredictThenOptimise, backbone_pto
-from time2decide.bench.portfolio_solver import Cell, by_clarabel
-from time2decide.bench.timing import interleaved, one_thread, ratio, timed
+from time2decide.bench.portfolio_solver import PortfolioCell, portfolio_by_clarabel
+from time2decide.bench.timing import interleaved_times, one_thread, time_ratio, timed_call
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.allocation import mean_variance_step
 from time2decide.markets.covariance import empirical_covariance
-from time2decide.markets.lmc import (
+from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, mean_variance_step, oracle_path
+from time2decide.markets.synthetic import (
     LINEAR_OFFSETS,
     MIXTURES,
     NOISE_LEVELS,
@@ -33,18 +33,18 @@ from time2decide.markets.lmc import (
     lmc_kernels,
     lmc_series,
     lmc_set,
+    synthetic_oracle,
+    synthetic_returns,
 )
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
 from time2decide.qp import QP, project_portfolio, solve_exact
 from time2decide.qp.certificate import Arrays
-from time2decide.qp.engines import by_daqp, lift
+from time2decide.qp.engines import by_daqp, lift_l1
 from time2decide.simulation.engine import Observation
 
 
-class Steps(NamedTuple):
+class OracleSteps(NamedTuple):
     """Decisions taken at random from oracle paths: r (n, m), Σ (n, m, m), previous (n, m), γ (n,)."""
 
     returns: np.ndarray
@@ -65,26 +65,28 @@ def _step_row(market: str, quick: bool) -> dict[str, Any]:
     series = 2 if quick else 30
     returns = synthetic_returns(market, count=series)[:, : 160 if quick else None]
     decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
-    few = sample_steps(market, 4 if quick else 40, series=series)
+    few = sample_oracle_steps(market, 4 if quick else 40, series=series)
     calls: dict[str, Callable[[], object]] = {
         "ours": lambda: oracle_path(returns, BUDGETS),
-        "reference": lambda: [cvxpy_osqp_step(few, i) for i in range(len(few.returns))],
+        "reference": lambda: [oracle_step_by_cvxpy(few, i) for i in range(len(few.returns))],
     }
-    times = interleaved(calls, rounds=1 if quick else 3)
+    times = interleaved_times(calls, rounds=1 if quick else 3)
     seconds = median(times["ours"])
-    many = sample_steps(market, 50 if quick else 2500, series=series)
-    exact = np.stack([clarabel_step(many, i) for i in range(len(many.returns))])
+    many = sample_oracle_steps(market, 50 if quick else 2500, series=series)
+    exact = np.stack([oracle_step_by_clarabel(many, i) for i in range(len(many.returns))])
     steps = mean_variance_step(many.returns, many.covariance, many.previous, many.turnover_l1)
-    theirs = np.stack([cvxpy_osqp_step(few, i) for i in range(len(few.returns))])
+    theirs = np.stack([oracle_step_by_cvxpy(few, i) for i in range(len(few.returns))])
     return {
         "compared": f"oracle step, m=16, {market}",
         "decisions": decisions,
         "ours_us": seconds / decisions * 1e6,
         "cvxpy_osqp_us": median(times["reference"]) / len(few.returns) * 1e6,
-        "ratio": ratio(times, "reference", "ours") * decisions / len(few.returns),
+        "ratio": time_ratio(times, "reference", "ours") * decisions / len(few.returns),
         "seconds": seconds,
-        "ours_objective_error": float(np.abs(objective(many, steps) - objective(many, exact)).max()),
-        "ours_constraint_error": violation(many, steps),
+        "ours_objective_error": float(
+            np.abs(oracle_step_objective(many, steps) - oracle_step_objective(many, exact)).max()
+        ),
+        "ours_constraint_error": oracle_step_violation(many, steps),
         "cvxpy_osqp_weight_error": float(np.abs(theirs - mean_variance_step(*few)).max()),
     }
 
@@ -92,7 +94,7 @@ def _step_row(market: str, quick: bool) -> dict[str, Any]:
 def _training_row(quick: bool) -> dict[str, Any]:
     series = 4 if quick else 300
     returns = synthetic_returns("clean", "train", count=series)
-    seconds, _ = timed(oracle_path, returns, BUDGETS)
+    seconds, _ = timed_call(oracle_path, returns, BUDGETS)
     decisions = series * (returns.shape[1] - WINDOW) * len(BUDGETS)
     return {
         "compared": f"labels of {series} series × {returns.shape[1] - WINDOW} steps × {len(BUDGETS)} budgets",
@@ -104,7 +106,7 @@ def _training_row(quick: bool) -> dict[str, Any]:
     }
 
 
-def sample_steps(market: str, count: int, *, series: int = 30, seed: int = 0) -> Steps:
+def sample_oracle_steps(market: str, count: int, *, series: int = 30, seed: int = 0) -> OracleSteps:
     """`count` random decisions (series, step, budget) of the evaluation set of a market."""
     rng = np.random.default_rng(seed)
     returns = synthetic_returns(market, count=series)
@@ -112,28 +114,28 @@ def sample_steps(market: str, count: int, *, series: int = 30, seed: int = 0) ->
     i, k = rng.integers(0, series, count), rng.integers(0, len(BUDGETS), count)
     t = rng.integers(WINDOW, returns.shape[1], count)
     windows = np.stack([returns[a, b - WINDOW : b] for a, b in zip(i, t, strict=True)])  # (count, window, m)
-    return Steps(returns[i, t], empirical_covariance(windows), oracle[i, k, t - 1], np.asarray(BUDGETS)[k])
+    return OracleSteps(returns[i, t], empirical_covariance(windows), oracle[i, k, t - 1], np.asarray(BUDGETS)[k])
 
 
-def objective(steps: Steps, s: np.ndarray) -> np.ndarray:
+def oracle_step_objective(steps: OracleSteps, s: np.ndarray) -> np.ndarray:
     """sᵀr − λ sᵀΣs, (n,)."""
     risk = np.einsum("ni,nij,nj->n", s, steps.covariance, s)
     return np.asarray(np.einsum("ni,ni->n", s, steps.returns) - RISK_AVERSION * risk)
 
 
-def violation(steps: Steps, s: np.ndarray) -> float:
+def oracle_step_violation(steps: OracleSteps, s: np.ndarray) -> float:
     """The largest violation of s ≥ 0, 1ᵀs = 1 and the turnover budget."""
     moved = np.abs(s - steps.previous).sum(-1) - steps.turnover_l1
     return float(max(0.0, -s.min(), np.abs(s.sum(-1) - 1).max(), moved.max()))
 
 
-def clarabel_step(steps: Steps, i: int) -> np.ndarray:
+def oracle_step_by_clarabel(steps: OracleSteps, i: int) -> np.ndarray:
     """Decision i by Clarabel, an interior-point method."""
     r, sigma, p, gamma = (field[i] for field in steps)
-    return by_clarabel(Cell(r, sigma, p, RISK_AVERSION, float(gamma)), 1e-12)()
+    return portfolio_by_clarabel(PortfolioCell(r, sigma, p, RISK_AVERSION, float(gamma)), 1e-12)()
 
 
-def cvxpy_osqp_step(steps: Steps, i: int) -> np.ndarray:
+def oracle_step_by_cvxpy(steps: OracleSteps, i: int) -> np.ndarray:
     """Decision i by the paper's route: a CVXPY problem built anew and solved by OSQP at its default tolerances."""
     import cvxpy as cp
 
@@ -166,11 +168,11 @@ def _projection_rows(m: int, checked: int, quick: bool) -> list[dict[str, Any]]:
     others: dict[str, list[float]] = {"daqp": [], "slsqp": []}
     ours: dict[int, list[float]] = {batch: [] for batch in batches}
     for i in range(checked):
-        others["daqp"].append(timed(by_daqp, lift(Arrays.of(lifted[i]), 0))[0])
-        others["slsqp"].append(timed(by_slsqp, y[i], previous[i], gamma[i])[0])
+        others["daqp"].append(timed_call(by_daqp, lift_l1(Arrays.of(lifted[i]), 0))[0])
+        others["slsqp"].append(timed_call(_by_slsqp, y[i], previous[i], gamma[i])[0])
         for batch, times in ours.items():
             data = [torch.from_numpy(a[:batch]) for a in (y, previous, gamma)]
-            times += [timed(project_portfolio, *data)[0] / batch for _ in range(5)]
+            times += [timed_call(project_portfolio, *data)[0] / batch for _ in range(5)]
     x = project_portfolio(y, previous, gamma)
     exact = np.asarray(solve_exact(lifted).x) + previous[:checked]
     excess = np.abs(x - previous).sum(1) - gamma
@@ -199,7 +201,7 @@ def _lifted(y: np.ndarray, previous: np.ndarray, gamma: np.ndarray) -> QP:
     return QP(np.eye(m), previous - y, C, d, l1_radius=gamma)
 
 
-def by_slsqp(y: np.ndarray, previous: np.ndarray, gamma: float) -> np.ndarray:
+def _by_slsqp(y: np.ndarray, previous: np.ndarray, gamma: float) -> np.ndarray:
     """The nearest feasible weights by SLSQP, the route of the paper."""
     ones = np.ones(len(y))
     constraints = [
@@ -240,7 +242,7 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
     def paper() -> np.ndarray:
         raw = ours.decide(past)
         pairs = zip(raw.reshape(-1, raw.shape[-1]), past.previous.reshape(-1, raw.shape[-1]), strict=True)
-        return np.stack([by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
+        return np.stack([_by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
 
     repaired = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), "paper-repaired")
     pto_timepfn = backbone_pto(TimePFN.from_pretrained(), returns_scale=100.0)
@@ -252,16 +254,16 @@ def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
         "repaired": lambda: feasible(repaired.decide(past)),  # the paper's architecture
         "pto_timepfn": lambda: pto_timepfn.decide(past),  # on its backbone
     }
-    times = interleaved(calls, rounds=2 if quick else 15)
+    times = interleaved_times(calls, rounds=2 if quick else 15)
     decisions = series * budgets
     weights = feasible(ours.decide(past))
     return {
         "compared": f"one step of {series} series × {budgets} budgets, m=16",
         "decisions": decisions,
         **{f"{name}_us": 1e6 * float(np.median(values)) / decisions for name, values in times.items()},
-        "ratio": ratio(times, "pto", "time2decide"),
-        "ratio_paper": ratio(times, "slsqp", "time2decide"),
-        "ratio_repaired": ratio(times, "repaired", "time2decide"),
+        "ratio": time_ratio(times, "pto", "time2decide"),
+        "ratio_paper": time_ratio(times, "slsqp", "time2decide"),
+        "ratio_repaired": time_ratio(times, "repaired", "time2decide"),
         "violation": float(max(0.0, -weights.min(), np.abs(weights.sum(-1) - 1).max())),
     }
 
@@ -273,25 +275,25 @@ def lmc_rows(quick: bool = False) -> list[dict[str, Any]]:
     lmc_kernels(config.length)  # made once per process
     calls: dict[str, Callable[[], object]] = {
         "ours": lambda: [lmc_series(config, 0, i) for i in range(each)],
-        "sklearn": lambda: [sklearn_series(config, 0, i) for i in range(each)],
+        "sklearn": lambda: [_sklearn_series(config, 0, i) for i in range(each)],
     }
     with one_thread():
-        times = interleaved(calls, rounds=1 if quick else 3)
+        times = interleaved_times(calls, rounds=1 if quick else 3)
     count = 4 if quick else 330
-    whole, _ = timed(partial(lmc_set, count, config, cache=False))
+    whole, _ = timed_call(partial(lmc_set, count, config, cache=False))
     return [
         {
             "compared": f"LMC series of {config.channels} × {config.length}",
             "ours_s": median(times["ours"]) / each,
             "sklearn_s": median(times["sklearn"]) / each,
-            "ratio": ratio(times, "sklearn", "ours"),
+            "ratio": time_ratio(times, "sklearn", "ours"),
             "series": count,
             "seconds": whole,
         }
     ]
 
 
-def sklearn_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
+def _sklearn_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
     """The same distribution by composed scikit-learn kernels and `GaussianProcessRegressor.sample_y`."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process import kernels as k

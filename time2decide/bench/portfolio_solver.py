@@ -22,12 +22,12 @@ from scipy import sparse
 
 from time2decide.backtesting.baselines import PredictThenOptimise
 from time2decide.bench import installed
-from time2decide.bench.timing import interleaved, one_thread, ratio, timed
+from time2decide.bench.timing import interleaved_times, one_thread, time_ratio, timed_call
 from time2decide.forecasting.simple import ridge
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import turnover_frontier
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.markets.portfolio_general import scaled_row, solve_row
+from time2decide.markets.portfolio_general import scaled_general_row, solve_general_row
 from time2decide.markets.portfolio_gradient import portfolio_layer
 from time2decide.simulation.engine import rollout
 
@@ -40,7 +40,7 @@ _SLOPES = 10  # assets whose slopes are tried as the price of the net exposure
 _SLOW = {"osqp": 500, "daqp": 250}  # largest number of assets for these: beyond it a cell takes minutes
 
 
-class Cell(NamedTuple):
+class PortfolioCell(NamedTuple):
     """One decision of a factor market."""
 
     mean: np.ndarray
@@ -50,12 +50,14 @@ class Cell(NamedTuple):
     turnover_l1: float
 
 
-def sample_cell(m: int, risk_aversion: float, turnover_l1: float, seed: int = 0) -> Cell:
+def sample_portfolio_cell(m: int, risk_aversion: float, turnover_l1: float, seed: int = 0) -> PortfolioCell:
     """Means, a covariance of three factors and current weights, of the size of daily stock returns."""
     rng = np.random.default_rng([seed, m])
     loadings = rng.standard_normal((m, 3)) * 0.01
     covariance = loadings @ loadings.T + np.diag(rng.uniform(0.005, 0.02, m) ** 2)
-    return Cell(rng.standard_normal(m) * 1e-3, covariance, rng.dirichlet(np.ones(m)), risk_aversion, turnover_l1)
+    return PortfolioCell(
+        rng.standard_normal(m) * 1e-3, covariance, rng.dirichlet(np.ones(m)), risk_aversion, turnover_l1
+    )
 
 
 def portfolio_rows(quick: bool = False) -> list[dict[str, Any]]:
@@ -65,12 +67,17 @@ def portfolio_rows(quick: bool = False) -> list[dict[str, Any]]:
     sizes = (20, 100) if quick else SIZES
     others = [name for name in _OTHERS if installed(name)]
     with one_thread():
-        rows = [_cell_row(sample_cell(m, risk, g), others, quick) for m in sizes for risk in RISKS for g in BUDGETS]
+        rows = [
+            _cell_row(sample_portfolio_cell(m, risk, g), others, quick)
+            for m in sizes
+            for risk in RISKS
+            for g in BUDGETS
+        ]
         summary = _summary(rows, sizes)
         return [*rows, *summary, *_batch_rows(quick), _gradient_row(quick), _rollout_row(quick)]
 
 
-def _cell_row(cell: Cell, others: list[str], quick: bool) -> dict[str, Any]:
+def _cell_row(cell: PortfolioCell, others: list[str], quick: bool) -> dict[str, Any]:
     m = len(cell.mean)
 
     def solve() -> PortfolioSolution:
@@ -83,7 +90,7 @@ def _cell_row(cell: Cell, others: list[str], quick: bool) -> dict[str, Any]:
         times, answers = _once(calls)
     else:
         repeat = {name: (20 if m <= 20 else 3 if m <= 100 else 1) for name in calls} | {"ours": 50 if m <= 100 else 5}
-        times = interleaved(calls, rounds=3 if quick else 15 if m <= 20 else 5, repeat=repeat)
+        times = interleaved_times(calls, rounds=3 if quick else 15 if m <= 20 else 5, repeat=repeat)
         answers = {name: calls[name]() for name in asked}
     print(f"\r{m} assets, λ = {cell.risk_aversion:g}, γ = {cell.turnover_l1:g} ", end="", file=sys.stderr, flush=True)
     row: dict[str, Any] = {
@@ -98,7 +105,7 @@ def _cell_row(cell: Cell, others: list[str], quick: bool) -> dict[str, Any]:
         row[f"{name}_ms"] = 1e3 * median(times[name]) if name in asked else None
         row[f"{name}_error"] = _error(cell, ours, answers[name]) if name in asked else None
     apart = m >= 500  # ours was timed beside each of the others
-    beside = [median(times[n]) / median(times["ours"]) if apart else ratio(times, n, "ours") for n in asked]
+    beside = [median(times[n]) / median(times["ours"]) if apart else time_ratio(times, n, "ours") for n in asked]
     row["ratio"] = min(beside, default=None)  # of the fastest, whether it reached the accuracy or not
     return row
 
@@ -109,13 +116,13 @@ def _once(calls: dict[str, Callable[[], Any]]) -> tuple[dict[str, list[float]], 
     answers = {}
     for name in calls:
         if name != "ours":
-            times["ours"].append(median(timed(calls["ours"])[0] for _ in range(3)))
-            seconds, answers[name] = timed(calls[name])
+            times["ours"].append(median(timed_call(calls["ours"])[0] for _ in range(3)))
+            seconds, answers[name] = timed_call(calls[name])
             times[name].append(seconds)
     return times, answers
 
 
-def _error(cell: Cell, ours: PortfolioSolution, s: np.ndarray) -> float:
+def _error(cell: PortfolioCell, ours: PortfolioSolution, s: np.ndarray) -> float:
     """Utility lost by an answer, or its largest violation of a constraint, relative to the data."""
     size = max(float(np.ptp(cell.mean)), 2 * cell.risk_aversion * float(cell.covariance.max()))
     loss = float(ours.utility - ours.problem.utility(s[None])[0]) / size
@@ -137,7 +144,7 @@ def _summary(rows: list[dict[str, Any]], sizes: tuple[int, ...]) -> list[dict[st
     return found
 
 
-def _lifted(cell: Cell) -> tuple[sparse.csc_matrix, np.ndarray, sparse.csc_matrix, np.ndarray]:
+def _lifted(cell: PortfolioCell) -> tuple[sparse.csc_matrix, np.ndarray, sparse.csc_matrix, np.ndarray]:
     """P, q, A, b of min ½xᵀPx + qᵀx over A x ≤ b (the first row an equality), x = (s, t)."""
     m, p = len(cell.mean), cell.previous
     eye, none, one = sparse.identity(m), sparse.csc_matrix((m, m)), sparse.csc_matrix(np.ones((1, m)))
@@ -149,7 +156,7 @@ def _lifted(cell: Cell) -> tuple[sparse.csc_matrix, np.ndarray, sparse.csc_matri
     return P / scale, np.concatenate([-cell.mean, np.zeros(m)]) / scale, A, b
 
 
-def by_clarabel(cell: Cell, tolerance: float = 1e-9) -> Callable[[], np.ndarray]:
+def portfolio_by_clarabel(cell: PortfolioCell, tolerance: float = 1e-9) -> Callable[[], np.ndarray]:
     """A call that sets Clarabel up and solves the cell, for weights (m,)."""
     import clarabel
 
@@ -162,7 +169,7 @@ def by_clarabel(cell: Cell, tolerance: float = 1e-9) -> Callable[[], np.ndarray]
     return lambda: np.array(clarabel.DefaultSolver(P, q, A, b, cones, settings).solve().x[: len(cell.mean)])
 
 
-def _moreau(cell: Cell) -> Callable[[], np.ndarray]:
+def _moreau(cell: PortfolioCell) -> Callable[[], np.ndarray]:
     import moreau
 
     P, q, A, b = _lifted(cell)
@@ -173,7 +180,7 @@ def _moreau(cell: Cell) -> Callable[[], np.ndarray]:
     return lambda: np.array(moreau.Solver(P, q, A, b, cones=cones, settings=settings).solve().x[: len(cell.mean)])
 
 
-def _osqp(cell: Cell) -> Callable[[], np.ndarray]:
+def _osqp(cell: PortfolioCell) -> Callable[[], np.ndarray]:
     import osqp
 
     P, q, A, b = _lifted(cell)
@@ -188,7 +195,7 @@ def _osqp(cell: Cell) -> Callable[[], np.ndarray]:
     return call
 
 
-def _trades(cell: Cell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _trades(cell: PortfolioCell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Hessian, slope and upper bounds in bought and sold amounts."""
     scale = float(np.ptp(cell.mean))
     Q = 2 * cell.risk_aversion * cell.covariance / scale
@@ -197,7 +204,7 @@ def _trades(cell: Cell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.block([[Q, -Q], [-Q, Q]]), np.concatenate([slope, -slope]), upper
 
 
-def _piqp(cell: Cell) -> Callable[[], np.ndarray]:
+def _piqp(cell: PortfolioCell) -> Callable[[], np.ndarray]:
     import piqp
 
     m = len(cell.mean)
@@ -217,7 +224,7 @@ def _piqp(cell: Cell) -> Callable[[], np.ndarray]:
     return call
 
 
-def _daqp(cell: Cell) -> Callable[[], np.ndarray]:
+def _daqp(cell: PortfolioCell) -> Callable[[], np.ndarray]:
     import daqp
 
     m = len(cell.mean)
@@ -235,13 +242,13 @@ def _daqp(cell: Cell) -> Callable[[], np.ndarray]:
     return call
 
 
-_MAKE: dict[str, Callable[[Cell], Callable[[], np.ndarray]]] = {
-    "moreau": _moreau, "clarabel": by_clarabel, "piqp": _piqp, "osqp": _osqp, "daqp": _daqp,
+_MAKE: dict[str, Callable[[PortfolioCell], Callable[[], np.ndarray]]] = {
+    "moreau": _moreau, "clarabel": portfolio_by_clarabel, "piqp": _piqp, "osqp": _osqp, "daqp": _daqp,
 }  # fmt: skip
 
 
 def _batch(count: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    cells = [sample_cell(m, 5.0, 0.5, seed) for seed in range(count)]
+    cells = [sample_portfolio_cell(m, 5.0, 0.5, seed) for seed in range(count)]
     return tuple(np.stack([cell[i] for cell in cells]) for i in range(3))  # type: ignore[return-value]
 
 
@@ -252,7 +259,7 @@ def _batch_rows(quick: bool) -> list[dict[str, Any]]:
         batch = _batch(256, m)
         options: dict[str, Any] = {"risk_aversion": 5.0, "turnover_l1": 0.5}
         calls = {str(n): partial(solve_portfolio, *batch, threads=n, **options) for n in (1, None)}
-        times = interleaved(calls, rounds=3 if quick else 7)
+        times = interleaved_times(calls, rounds=3 if quick else 7)
         one, every = 1e6 * median(times["1"]) / 256, 1e6 * median(times["None"]) / 256
         rows.append({"kind": "batch", "assets": m, "batch": 256, "one_thread_us": one, "all_cores_us": every})
     return rows
@@ -268,7 +275,7 @@ def _gradient_row(quick: bool) -> dict[str, Any]:
         if backward:
             weights.square().sum().backward()  # type: ignore[no-untyped-call]
 
-    times = interleaved({"forward": lambda: step(False), "step": lambda: step(True)}, rounds=3 if quick else 9)
+    times = interleaved_times({"forward": lambda: step(False), "step": lambda: step(True)}, rounds=3 if quick else 9)
     forward, whole = 1e3 * median(times["forward"]), 1e3 * median(times["step"])
     row: dict[str, Any] = {"kind": "gradient", "assets": 100, "batch": len(mean)}
     return row | {"forward_ms": forward, "step_ms": whole, "ratio": whole / forward}
@@ -280,11 +287,11 @@ def _rollout_row(quick: bool) -> dict[str, Any]:
     loadings = rng.standard_normal((100, 3)) * 0.5
     returns = 0.01 * (rng.standard_normal((days + 96, 3)) @ loadings.T + rng.standard_normal((days + 96, 100)))
     strategy = PredictThenOptimise(ridge, name="pto-ridge")
-    seconds, _ = timed(partial(rollout, returns, strategy, [0.1, 0.5, 2.0], risk_aversion=5.0))
+    seconds, _ = timed_call(partial(rollout, returns, strategy, [0.1, 0.5, 2.0], risk_aversion=5.0))
     return {"kind": "rollout", "assets": 100, "days": days, "budgets": 3, "seconds": seconds}
 
 
-def random_covariance(rng: np.random.Generator, m: int, kind: str) -> np.ndarray:
+def random_portfolio_covariance(rng: np.random.Generator, m: int, kind: str) -> np.ndarray:
     """A covariance (m, m): definite, singular, with duplicated assets, with ties, zero, or a factor model."""
     if kind == "factors":
         factor = np.c_[rng.standard_normal((m, 3)), np.diag(rng.uniform(0.5, 2, m))]
@@ -298,7 +305,7 @@ def random_covariance(rng: np.random.Generator, m: int, kind: str) -> np.ndarray
     return np.asarray(factor @ factor.T / factor.shape[1])
 
 
-def random_problem(rng: np.random.Generator, most: int = 300, *, bounds: bool = True) -> dict[str, Any]:
+def random_portfolio_problem(rng: np.random.Generator, most: int = 300, *, bounds: bool = True) -> dict[str, Any]:
     """Arguments of `solve_portfolio` with 2 to `most` assets, of many scales and degeneracies.
 
     λ is between 0 and 1e3, γ between 0 and 2, costs are none, shared or per asset; a third has bounds, some with cash.
@@ -315,7 +322,7 @@ def random_problem(rng: np.random.Generator, most: int = 300, *, bounds: bool = 
     p = p / p.sum() if p.sum() > 0 else np.full(m, 1 / m)
     problem = {
         "mean": mean,
-        "covariance": random_covariance(rng, m, kind) * 10.0 ** rng.integers(-8, 1),
+        "covariance": random_portfolio_covariance(rng, m, kind) * 10.0 ** rng.integers(-8, 1),
         "previous": p,
         "risk_aversion": float(rng.choice([0, 1e-3, 0.1, 1, 5, 50, 1e3])),
         "turnover_l1": float(rng.choice([0, 1e-12, 1e-6, 1e-3, 0.05, 0.1, 0.5, 1, 1.9, 2])),
@@ -335,27 +342,29 @@ def exactness_rows(quick: bool = False) -> list[dict[str, Any]]:
     rng, rows = np.random.default_rng(0), []
     count, most = (300, 60) if quick else (10_000, 300)
     for start in range(0, count, _CHUNK):
-        checks = [check(random_problem(rng, most)) for _ in range(min(_CHUNK, count - start))]
+        checks = [check_portfolio(random_portfolio_problem(rng, most)) for _ in range(min(_CHUNK, count - start))]
         worst = {name: max(one[name] for one in checks) for name in checks[0]}
-        rows.append({"kind": "problems", "problems": len(checks), "wrong": sum(map(is_wrong, checks)), **worst})
+        rows.append(
+            {"kind": "problems", "problems": len(checks), "wrong": sum(map(is_wrong_portfolio, checks)), **worst}
+        )
         print(f"\r{start + len(checks)} of {count}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    frontiers = [frontier_error(random_problem(rng, most // 3)) for _ in range(20 if quick else 200)]
+    frontiers = [frontier_error(random_portfolio_problem(rng, most // 3)) for _ in range(20 if quick else 200)]
     rows.append({"kind": "frontiers", "problems": len(frontiers), "budgets": 50, "utility_error": max(frontiers)})
     return rows
 
 
-def is_wrong(checked: dict[str, float]) -> bool:
+def is_wrong_portfolio(checked: dict[str, float]) -> bool:
     """Objective within 1e-10 of the second family's, constraints to 1e-12 and a gap of at most 1e-12, or wrong."""
     return checked["utility_error"] > 1e-10 or checked["violation"] > 1e-12 or checked["gap"] > 1e-12
 
 
-def check(problem: dict[str, Any]) -> dict[str, float]:
+def check_portfolio(problem: dict[str, Any]) -> dict[str, float]:
     """Violation, independent gap, and difference in utility from the second family, relative to the data."""
     ours = solve_portfolio(**problem)
     constraints = problem.get("constraints", LONG_ONLY)
     violation = constraints.excess(ours.weights, ours.problem.previous[0], problem["turnover_l1"])
-    theirs = solve_row(scaled_row(ours.problem, 0)[0]).s
+    theirs = solve_general_row(scaled_general_row(ours.problem, 0)[0]).s
     cash = constraints.exposure - theirs.sum()
     excess = np.clip(cash, *constraints.cash) - cash  # what it gains by breaking constraints is charged at their prices
     beyond = max(np.abs(theirs - ours.problem.previous[0]).sum() - problem["turnover_l1"], 0.0)
@@ -363,13 +372,13 @@ def check(problem: dict[str, Any]) -> dict[str, float]:
     difference = float(ours.problem.utility(theirs[None])[0] - charged - ours.utility)
     return {
         "violation": max(violation, 0.0),
-        "gap": independent_gap(problem, ours),
-        "utility_error": max(difference, 0.0) / data_size(problem),
-        "behind_us": max(-difference, 0.0) / data_size(problem),
+        "gap": _independent_gap(problem, ours),
+        "utility_error": max(difference, 0.0) / _data_size(problem),
+        "behind_us": max(-difference, 0.0) / _data_size(problem),
     }
 
 
-def data_size(problem: dict[str, Any]) -> float:
+def _data_size(problem: dict[str, Any]) -> float:
     """The scale of gaps and utilities: range of means, curvature, costs."""
     curvature = 2 * problem["risk_aversion"] * float(problem["covariance"].diagonal().max())
     size = max(float(np.ptp(problem["mean"])), curvature, float(np.max(problem["cost"])), 1e-300)
@@ -378,7 +387,7 @@ def data_size(problem: dict[str, Any]) -> float:
     return max(size, float(np.abs(problem["mean"] - constraints.cash_return).max())) if flexible else size
 
 
-def independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> float:
+def _independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> float:
     """The bound of weak duality from the data, the weights and the two prices alone.
 
     Every ν gives a bound. Where means are large beside their differences the price itself has lost digits, so the
@@ -403,7 +412,7 @@ def independent_gap(problem: dict[str, Any], solution: PortfolioSolution) -> flo
 
     traded = np.flatnonzero(s != p)[:_SLOPES]
     others = (slope - np.sign(s - p) * price)[traded]
-    return min(bound(nu) for nu in (float(solution.budget_price) - level, *others)) / data_size(problem)
+    return min(bound(nu) for nu in (float(solution.budget_price) - level, *others)) / _data_size(problem)
 
 
 def frontier_error(problem: dict[str, Any]) -> float:
@@ -416,4 +425,4 @@ def frontier_error(problem: dict[str, Any]) -> float:
     budgets = np.linspace(frontier.turnover[0] + 1e-12, 2.0, 50)
     apart = solve_portfolio(*data, turnover_l1=budgets, **options)
     ours = apart.problem.utility(frontier.at(budgets))
-    return float(np.abs(ours - apart.utility).max() / data_size(problem))
+    return float(np.abs(ours - apart.utility).max() / _data_size(problem))

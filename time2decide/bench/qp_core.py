@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from time2decide.bench import installed
-from time2decide.bench.timing import interleaved, one_thread, ratio
+from time2decide.bench.timing import interleaved_times, one_thread, time_ratio
 from time2decide.core.validation import expect
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
 from time2decide.qp.gradients import QPLayer
@@ -74,14 +74,14 @@ def _single_row(n: int, rounds: int) -> dict[str, Any]:
         problem = qpsolvers.Problem(A, b, C, d)
         calls[name] = partial(qpsolvers.solve_problem, problem, solver=name, **_SETTINGS[name])
     calls["ours"]()
-    times = interleaved(calls, rounds=rounds, repeat=dict.fromkeys(calls, 20 if n <= 50 else 3))
+    times = interleaved_times(calls, rounds=rounds, repeat=dict.fromkeys(calls, 20 if n <= 50 else 3))
     ours, raw = median(times["ours"]), median(times["daqp_raw"])
     return {
         "compared": f"one problem of size ({n}, {n})",
         "ours_us": 1e6 * ours,
         "best": "DAQP called directly",
         "best_us": 1e6 * raw,
-        "ratio": ratio(times, "ours", "daqp_raw"),
+        "ratio": time_ratio(times, "ours", "daqp_raw"),
         "over_daqp_ms": 1e3 * median(a - b for a, b in zip(times["ours"], times["daqp_raw"], strict=True)),
         "others_us": {name: 1e6 * median(t) for name, t in times.items() if name not in ("ours", "daqp_raw")},
         "error": float(solve(QP(A, b, C, d)).kkt_residual),
@@ -105,14 +105,14 @@ def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
     moreau = _moreau(qp) if installed("moreau") else None
     if moreau is not None:
         calls["moreau"] = moreau
-    times = interleaved(calls, rounds=rounds)
+    times = interleaved_times(calls, rounds=rounds)
     row = {
         "compared": f"{batch} problems of size ({n}, {m}), one thread",
         "ours_us": 1e6 * median(times["ours"]) / batch,
         "best": "Moreau" if moreau else "",
         "best_us": 1e6 * median(times["moreau"]) / batch if moreau else float("nan"),
-        "ratio": ratio(times, "ours", "moreau") if moreau else float("nan"),
-        "two_threads": ratio(times, "ours", "two_threads"),
+        "ratio": time_ratio(times, "ours", "moreau") if moreau else float("nan"),
+        "two_threads": time_ratio(times, "ours", "two_threads"),
         "error": float(solve_exact(qp).kkt.worst.max()),
     }
     if moreau is not None:
@@ -150,7 +150,7 @@ def _dense_pattern(qp: QP) -> dict[str, np.ndarray]:
     }
 
 
-class Run(NamedTuple):
+class _Run(NamedTuple):
     """One solver on one file: solved to the tolerance within the limit, seconds, objective, what the solver says."""
 
     solved: bool
@@ -165,7 +165,7 @@ def _problem_rows(folder: Path, quick: bool) -> list[dict[str, Any]]:
     expect(files, "--problems", "a folder with .mat files", f"none in {str(folder)!r}")
     files = files[:8] if quick else files
     solvers = ["time2decide", *_available(tuple(_SETTINGS))]
-    runs: dict[str, list[Run]] = {name: [] for name in solvers}
+    runs: dict[str, list[_Run]] = {name: [] for name in solvers}
     for path in files:
         problem = _read(path)
         for name in solvers:
@@ -182,7 +182,7 @@ def _problem_rows(folder: Path, quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _solver_row(name: str, runs: dict[str, list[Run]], best: list[float], files: list[Path]) -> dict[str, Any]:
+def _solver_row(name: str, runs: dict[str, list[_Run]], best: list[float], files: list[Path]) -> dict[str, Any]:
     """Counts and times of one solver, and ours on the problems that it solves; `best` are the least objectives."""
     mine, solved = runs[name], np.array([run.solved for run in runs[name]])
     seconds, ours = (np.array([run.seconds for run in some]) for some in (mine, runs["time2decide"]))
@@ -226,7 +226,7 @@ def _read(path: Path) -> Problem:
     return Problem(P, q, G, h, E, f, lb, ub)
 
 
-def _attempts(name: str, problem: Problem) -> Run:
+def _attempts(name: str, problem: Problem) -> _Run:
     """The first of three attempts with the median of their times; of one that takes long, itself."""
     found = [_attempt(name, problem)]
     while len(found) < 3 and found[0].seconds < 1:
@@ -234,7 +234,7 @@ def _attempts(name: str, problem: Problem) -> Run:
     return found[0]._replace(seconds=median(run.seconds for run in found))
 
 
-def _attempt(name: str, problem: Problem) -> Run:
+def _attempt(name: str, problem: Problem) -> _Run:
     start = time.process_time()
     try:
         if name == "time2decide":
@@ -247,14 +247,14 @@ def _attempt(name: str, problem: Problem) -> Run:
             found = qpsolvers.solve_problem(theirs, solver=name, **_SETTINGS[name])
         seconds = time.process_time() - start
     except Exception:  # a solver that raises has failed on this problem
-        return Run(False, time.process_time() - start, np.inf, "raised")
+        return _Run(False, time.process_time() - start, np.inf, "raised")
     x = found.x
     if x is None or not np.isfinite(np.asarray(x)).all():
-        return Run(False, seconds, np.inf, "none")
+        return _Run(False, seconds, np.inf, "none")
     P, q = np.asarray(problem.P), np.asarray(problem.q)
     residual = max(found.primal_residual(), found.dual_residual(), found.duality_gap())
     solved = bool(residual <= _EPS and seconds <= _LIMIT)
-    return Run(solved, seconds, float(x @ P @ x / 2 + q @ x), "optimal" if found.found else "none")
+    return _Run(solved, seconds, float(x @ P @ x / 2 + q @ x), "optimal" if found.found else "none")
 
 
 def layer_rows(quick: bool = False) -> list[dict[str, Any]]:
@@ -279,12 +279,12 @@ def _layer_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
         if installed(name):
             layers[name] = (make(qp), batch if name in ("moreau", "qpth") else min(batch, 32))  # too slow for all
     calls = {name: (lambda layer=layer, c=c: pass_through(layer, c)) for name, (layer, c) in layers.items()}
-    times = interleaved(calls, rounds=rounds)
+    times = interleaved_times(calls, rounds=rounds)
     each = {name: 1e6 * median(found) / layers[name][1] for name, found in times.items()}
     row = {
         "compared": f"forward and backward, {batch} problems of size ({n}, {m})",
         **{f"{name}_us": value for name, value in each.items()},
-        "ratio": ratio(times, "ours", "moreau") if "moreau" in times else float("nan"),
+        "ratio": time_ratio(times, "ours", "moreau") if "moreau" in times else float("nan"),
     }
     if "moreau" in calls:
         mine, theirs = calls["ours"]()[1], calls["moreau"]()[1]  # gradients of b

@@ -26,13 +26,13 @@ def serve_rows(quick: bool = False, clients: int = 8) -> list[dict[str, Any]]:
     rows = []
     with _server() as port:
         for assets, days in _SIZES[: 1 if quick else None]:
-            bodies = [body_of(assets, days, seed) for seed in range(4)]
-            serial = [ask(port, body)[1] for body in bodies]
+            bodies = [serve_request_body(assets, days, seed) for seed in range(4)]
+            serial = [ask_service(port, body)[1] for body in bodies]
             count = max(_REQUESTS[quick] // (1 if assets * days < 100_000 else 4), clients)
             order = [i % len(bodies) for i in range(count)]
             began = time.perf_counter()
             with ThreadPoolExecutor(clients) as pool:
-                answers = list(pool.map(partial(ask, port), [bodies[i] for i in order]))
+                answers = list(pool.map(partial(ask_service, port), [bodies[i] for i in order]))
             seconds = time.perf_counter() - began
             times = 1e3 * np.array([one[0] for one in answers])
             apart = [np.abs(found - serial[i]).max() for i, (_, found) in zip(order, answers, strict=True)]
@@ -42,7 +42,7 @@ def serve_rows(quick: bool = False, clients: int = 8) -> list[dict[str, Any]]:
     return rows
 
 
-def body_of(assets: int, days: int, seed: int) -> bytes:
+def serve_request_body(assets: int, days: int, seed: int) -> bytes:
     """A request with random returns (days, assets)."""
     returns = 0.01 * np.random.default_rng(seed).standard_normal((days, assets))
     request = {
@@ -53,7 +53,7 @@ def body_of(assets: int, days: int, seed: int) -> bytes:
     return json.dumps(request).encode()
 
 
-def ask(port: int, body: bytes) -> tuple[float, np.ndarray]:
+def ask_service(port: int, body: bytes) -> tuple[float, np.ndarray]:
     """Seconds from the request to the answer, and the weights."""
     began = time.perf_counter()
     connection = HTTPConnection("127.0.0.1", port, timeout=120)

@@ -29,7 +29,7 @@ from scipy import sparse
 from torch import Tensor
 
 from time2decide.attention import Algorithm, build
-from time2decide.bench.timing import interleaved, one_thread, ratio, timed
+from time2decide.bench.timing import interleaved_times, one_thread, time_ratio, timed_call
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.solver import predict_solution
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
@@ -50,10 +50,10 @@ def construction_rows(quick: bool = False) -> list[dict[str, Any]]:
     """One row per class, size and batch."""
     cases = [(kind, *size) for kind, sizes in RUNTIME_SIZES.items() for size in sizes if not quick or size[0] == 16]
     with one_thread(), torch.no_grad():
-        return [measure(*case, batch, rounds=5 if quick else 101) for case in cases for batch in (1, 256)]
+        return [time_construction(*case, batch, rounds=5 if quick else 101) for case in cases for batch in (1, 256)]
 
 
-def measure(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:
+def time_construction(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:
     """Time per step of the classical iteration and of both forms of the layer, on one thread of the caller's choice."""
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
     state = _side_by_side(qp, kind, "state", _PLACEMENTS, max(1, rounds // _PLACEMENTS))
@@ -65,9 +65,9 @@ def measure(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, 
         "batch": batch,
         "classical_us": 1e6 * median(state["classical"]),
         "attention_us": 1e6 * median(state["state"]),
-        "overhead": ratio(state, "state", "classical"),
+        "overhead": time_ratio(state, "state", "classical"),
         "literal_us": 1e6 * median(literal["literal"]),
-        "literal_overhead": ratio(literal, "literal", "classical"),
+        "literal_overhead": time_ratio(literal, "literal", "classical"),
     }
 
 
@@ -79,9 +79,9 @@ def _side_by_side(qp: QP, kind: str, form: str, placements: int, rounds: int) ->
         order = list(times) if placement % 2 == 0 else list(times)[::-1]
         warm_up = 3 if form == "literal" else 100
         steppers = {name: _stepper(build(qp, _METHODS[kind], name), qp, warm_up) for name in order}
-        probe = interleaved(steppers, rounds=2 if form == "literal" else 5)
+        probe = interleaved_times(steppers, rounds=2 if form == "literal" else 5)
         repeat = {name: max(1, int(1e-3 / median(found))) for name, found in probe.items()}  # about 1 ms each
-        for name, values in interleaved(steppers, rounds=rounds, repeat=repeat).items():
+        for name, values in interleaved_times(steppers, rounds=rounds, repeat=repeat).items():
             times[name] += values
     return times
 
@@ -112,11 +112,11 @@ def _label_row(n: int, m: int, rounds: int, few: int) -> dict[str, Any]:
     with redirect_stdout(io.StringIO()):
         _paper_route(qp, 0)  # imports and caches
     for turn in range(rounds):
-        seconds, solution = timed(solve_exact, qp)
+        seconds, solution = timed_call(solve_exact, qp)
         ours.append(seconds / len(qp))
         some = qp[slice(turn * few, (turn + 1) * few)]
         with redirect_stdout(io.StringIO()):  # OSQP prints a line when its polish finds nothing to do
-            seconds, answers = timed(lambda part: [_paper_route(part, i) for i in range(few)], some)
+            seconds, answers = timed_call(lambda part: [_paper_route(part, i) for i in range(few)], some)
         theirs.append(seconds / few)
         x, dual = (torch.tensor(np.array(values)) for values in zip(*answers, strict=True))
         residuals.append(kkt(some, x, dual).worst)
@@ -152,7 +152,7 @@ def neural_rows(quick: bool = False) -> list[dict[str, Any]]:
     """Speed and accuracy of five solvers, then iterations cold and warm of three first-order ones."""
     batch, rounds, counted = (128, 1, 16) if quick else (4096, 5, 256)
     with one_thread(), torch.no_grad():
-        speed = [row for n, m in NEURAL_SIZES for row in speed_rows(random_qp(batch, n, m, seed=SEED), rounds)]
+        speed = [row for n, m in NEURAL_SIZES for row in _speed_rows(random_qp(batch, n, m, seed=SEED), rounds)]
         warm = [
             warm_start_row(random_qp(counted, n, m, seed=SEED + 1), method, tol)
             for n, m in (NEURAL_SIZES[:1] if quick else NEURAL_SIZES)
@@ -163,18 +163,18 @@ def neural_rows(quick: bool = False) -> list[dict[str, Any]]:
     return [{key: row.get(key) for key in keys} for row in speed + warm]
 
 
-def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
+def _speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
     """One row per solver; `ratio` is its time over that of the exact solver."""
     calls: dict[str, Callable[[], Any]] = {
         "exact": lambda: _answer(solve_exact(qp, workers=1)),
         "neural": lambda: _answer(solve(qp, "neural")),
         "neural+polish": lambda: _answer(solve(qp, "neural+polish")),
         f"admm construction, tol {_TIGHT:g}": lambda: _answer(solve(qp, "admm", tol=_TIGHT, max_steps=5000)),
-        "osqp, default tolerances": lambda: solve_osqp(qp),
-        f"osqp, tol {_TIGHT:g}": lambda: solve_osqp(qp, eps_abs=_TIGHT, eps_rel=_TIGHT, max_iter=20_000),
+        "osqp, default tolerances": lambda: labels_by_osqp(qp),
+        f"osqp, tol {_TIGHT:g}": lambda: labels_by_osqp(qp, eps_abs=_TIGHT, eps_rel=_TIGHT, max_iter=20_000),
     }
     answers = {name: call() for name, call in calls.items()}
-    times = interleaved(calls, rounds=rounds)
+    times = interleaved_times(calls, rounds=rounds)
     seconds = {name: median(values) for name, values in times.items()}
     residuals = {name: kkt(qp, *answer).worst for name, answer in answers.items()}
     truth = answers["exact"][0]
@@ -187,7 +187,7 @@ def speed_rows(qp: QP, rounds: int) -> list[dict[str, Any]]:
             "instances_per_second": len(qp) / seconds[name],
             "solver_us": 1e6 * seconds[name] / len(qp),
             "exact_us": 1e6 * seconds["exact"] / len(qp),
-            "ratio": ratio(times, name, "exact"),
+            "ratio": time_ratio(times, name, "exact"),
             "r2": r2_score(answers[name][0], truth),
             "kkt_median": residuals[name].median().item(),
             "kkt_p99": residuals[name].quantile(0.99).item(),
@@ -225,7 +225,7 @@ def _iterations(qp: QP, method: str, tol: float, initial: Answer | None) -> np.n
     return np.asarray(solve(qp, method, tol=tol, initial=initial, check_every=every, max_steps=limit).steps)
 
 
-def solve_osqp(qp: QP, **settings: Any) -> Answer:
+def labels_by_osqp(qp: QP, **settings: Any) -> Answer:
     """OSQP on every instance: one set-up for the structure, values updated, started from zero."""
     solver, values = _set_up(qp, settings)
     x, dual = np.empty((len(qp), qp.n)), np.empty((len(qp), qp.m))

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 _Answer = TypeVar("_Answer")
 
 
-def interleaved(
+def interleaved_times(
     calls: Mapping[str, Callable[[], object]], *, rounds: int, repeat: Mapping[str, int] | None = None
 ) -> dict[str, list[float]]:
     """Seconds per call of each name, measured in turn `rounds` times after one call to warm up.
@@ -34,12 +34,12 @@ def interleaved(
     return times
 
 
-def ratio(times: dict[str, list[float]], name: str, other: str) -> float:
+def time_ratio(times: dict[str, list[float]], name: str, other: str) -> float:
     """Median over rounds of time(name) / time(other): each pair was measured side by side."""
     return median(a / b for a, b in zip(times[name], times[other], strict=True))
 
 
-def timed(call: Callable[..., _Answer], *arguments: Any) -> tuple[float, _Answer]:
+def timed_call(call: Callable[..., _Answer], *arguments: Any) -> tuple[float, _Answer]:
     """Seconds of one call, and its answer."""
     start = time.perf_counter()
     answer = call(*arguments)

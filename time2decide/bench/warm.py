@@ -30,7 +30,7 @@ _RIGHT = 1e-5  # largest error of an answer that counts as solved, relative to t
 _OSQP = {"eps_abs": 1e-7, "eps_rel": 1e-7, "max_iter": 20_000, "check_termination": 5, "verbose": False}
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """Answers of one step, and the iterations that they took, where a solver counts them."""
 
     x: np.ndarray  # (sequences, n)
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 #: A method: the problems of a step, their index, and the answers of the step before (None at first).
-Method = Callable[[QP, int, Found | None], Found]
+Method = Callable[[QP, int, _Found | None], _Found]
 
 
 def warm_rows(quick: bool = False) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def warm_rows(quick: bool = False) -> list[dict[str, Any]]:
     sequences, steps = (4, 4) if quick else (32, 40)
     rows = []
     with one_thread(), torch.no_grad():
-        for kind, make in (("control", control), ("portfolio", portfolio)):
+        for kind, make in (("control", warm_control_path), ("portfolio", warm_portfolio_path)):
             for n in (10,) if quick else (10, 20, 40):
                 rows += _measured(kind, list(make(n, sequences, steps, seed=n)))
     return rows
@@ -57,7 +57,7 @@ def _measured(kind: str, problems: list[QP]) -> list[dict[str, Any]]:
     exact = [solve_exact(qp) for qp in problems]
     rows = []
     for name, method in _methods().items():
-        before: Found | None = None
+        before: _Found | None = None
         seconds, counted, wrong = 0.0, [], 0
         for step, (qp, truth) in enumerate(zip(problems, exact, strict=True)):
             start = time.process_time()
@@ -82,7 +82,7 @@ def _measured(kind: str, problems: list[QP]) -> list[dict[str, Any]]:
     return [{**row, "ratio": row["us"] / least} for row in rows]
 
 
-def control(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
+def warm_control_path(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
     """min Σ sᵀQs + uᵀRu over n inputs of a linear system with |u| ≤ 1, the state moved on by the first input."""
     rng = np.random.default_rng(seed)
     states, inputs = 6, 2
@@ -107,7 +107,7 @@ def control(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
         state = state @ drift.T + u @ push.T + 5 * rng.normal(size=state.shape)
 
 
-def portfolio(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
+def warm_portfolio_path(n: int, sequences: int, steps: int, seed: int) -> Iterator[QP]:
     """min γ/2 xᵀΣx − μᵀx with x ≥ 0, Σx ≤ 1, mean and covariance of the last 60 days."""
     rng = np.random.default_rng(seed)
     load = rng.normal(size=(sequences, n, 3))
@@ -139,26 +139,26 @@ def _methods() -> dict[str, Method]:
     }
 
 
-def _found(x: Any, dual: Any) -> Found:
-    return Found(np.asarray(x, dtype=float), np.asarray(dual, dtype=float))
+def _found(x: Any, dual: Any) -> _Found:
+    return _Found(np.asarray(x, dtype=float), np.asarray(dual, dtype=float))
 
 
-def _ours(call: Callable[[QP, Found | None], Solution]) -> Method:
-    def run(qp: QP, step: int, before: Found | None) -> Found:
+def _ours(call: Callable[[QP, _Found | None], Solution]) -> Method:
+    def run(qp: QP, step: int, before: _Found | None) -> _Found:
         answer = call(qp, before)
         return _found(answer.x, answer.dual)
 
     return run
 
 
-def _start(qp: QP, start: str | None, before: Found | None) -> Found | None:
+def _start(qp: QP, start: str | None, before: _Found | None) -> _Found | None:
     if start == "network":
         return _found(*predict_solution(qp))
     return before if start == "before" else None
 
 
 def _daqp(start: str | None) -> Method:
-    def run(qp: QP, step: int, before: Found | None) -> Found:
+    def run(qp: QP, step: int, before: _Found | None) -> _Found:
         A, b, C, d = (np.ascontiguousarray(t.numpy()) for t in (qp.A, qp.b, qp.C, qp.d))
         near = _start(qp, start, before)
         below, sense = np.full(qp.m, -1e30), np.zeros(qp.m, dtype=np.int32)
@@ -167,7 +167,7 @@ def _daqp(start: str | None) -> Method:
             guess = {} if near is None else {"dual_start": near.dual[i].copy()}
             x[i], _, _, info = daqp.solve(A[i], b[i], C[i], d[i], below, sense, primal_tol=1e-9, **guess)
             dual[i], count[i] = info["lam"], info["iterations"]
-        return Found(x, dual, count)
+        return _Found(x, dual, count)
 
     return run
 
@@ -179,14 +179,14 @@ class _Updated:
         self.name, self.start = name, start
         self.solvers: list[Any] = []
 
-    def __call__(self, qp: QP, step: int, before: Found | None) -> Found:
+    def __call__(self, qp: QP, step: int, before: _Found | None) -> _Found:
         A, b, C, d = (t.numpy() for t in (qp.A, qp.b, qp.C, qp.d))
         near = _start(qp, self.start, before)
         found = [self._one(i, step, A[i], b[i], C[i], d[i], near) for i in range(len(qp))]
         x, dual, count = (np.array([part[k] for part in found]) for k in range(3))
-        return Found(x, dual, count)
+        return _Found(x, dual, count)
 
-    def _one(self, i: int, step: int, A: Any, b: Any, C: Any, d: Any, near: Found | None) -> tuple[Any, Any, float]:
+    def _one(self, i: int, step: int, A: Any, b: Any, C: Any, d: Any, near: _Found | None) -> tuple[Any, Any, float]:
         if self.name == "piqp":
             return self._piqp(i, step, np.asfortranarray(A), b, np.asfortranarray(C), d)
         import osqp

@@ -91,7 +91,7 @@ def backtest(
 
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
-    from time2decide.markets.constraint_files import read_constraints
+    from time2decide.markets.constraints import read_constraints
     from time2decide.markets.tables import load_market, read_weights, usual_periods
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
@@ -116,13 +116,13 @@ def backtest(
     applied = "" if constraints is None or limits is None else _applied(constraints.name, limits, table.shape[1])
     if report is not None:
         decision = latest_decision(result, table, limits, reference)
-        files.append(write_report(result, summary, report, source, data_kind, decision, applied))
+        files.append(write_backtest_report(result, summary, report, source, data_kind, decision, applied))
     if as_json:
-        from time2decide.reports.backtest_page import records
+        from time2decide.reports.backtest_page import backtest_page_records
 
-        typer.echo(json.dumps(records(summary), allow_nan=False))
+        typer.echo(json.dumps(backtest_page_records(summary), allow_nan=False))
         return
-    print_summary(result, summary, f"{source} ({data_kind})", applied)
+    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied)
     for written in files:
         typer.echo(f"written: {written}")
 
@@ -178,7 +178,7 @@ def latest_decision(
     import pandas as pd
 
     from time2decide.policy.decision_facts import decision_facts
-    from time2decide.simulation.engine import drifted
+    from time2decide.simulation.engine import drifted_weights
 
     names, holes = [one.name for one in result.rollouts], bool(table.isna().any(axis=None))
     strategy = next((name for name in ("market", *(() if holes else ("time2decide",))) if name in names), None)
@@ -186,7 +186,7 @@ def latest_decision(
         return None
     budget = float(result.rollouts[0].turnover_l1[0])
     last = result.weights(strategy, budget).iloc[-1]
-    current = pd.Series(drifted(last.to_numpy(), result.returns[0, -1]), index=last.index)
+    current = pd.Series(drifted_weights(last.to_numpy(), result.returns[0, -1]), index=last.index)
     real, plain = strategy == "market", constraints is None and benchmark is None
     facts = decision_facts(
         table,
@@ -220,10 +220,10 @@ def _budgets(text: str) -> list[float]:
 def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | None) -> None:
     """Raise unless every file can be written, and none of them is the input: before the work, not after it."""
     from time2decide.core.files import validate_output_file, validate_output_folder
-    from time2decide.reports.decision_figures import picture_name
+    from time2decide.reports.decision_figures import backtest_figure_name
 
     validate_output_folder("out", out)
-    for name in ("summary.csv", "steps.csv", *map(picture_name, budgets)):
+    for name in ("summary.csv", "steps.csv", *map(backtest_figure_name, budgets)):
         validate_output_file("out", out / name)
         safe = (out / name).resolve() != Path(source).resolve()
         expect(safe, "out", "a folder where nothing replaces the input", f"{out} with {source}")
@@ -245,7 +245,7 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
     return files + write_backtest_figures(result, folder)
 
 
-def write_report(
+def write_backtest_report(
     result: Backtest,
     summary: pd.DataFrame,
     path: Path,
@@ -263,12 +263,12 @@ def write_report(
     return write_page(result, summary, path, facts | {"constraints": constraints, "columns": COLUMNS | known}, decision)
 
 
-def print_summary(result: Backtest, summary: pd.DataFrame, data: str, constraints: str = "") -> None:
+def print_backtest_summary(result: Backtest, summary: pd.DataFrame, data: str, constraints: str = "") -> None:
     """The table, the findings, and the meaning of the columns."""
     from rich.markup import escape
     from rich.table import Table
 
-    from time2decide.backtesting.findings import differences_from_own, findings
+    from time2decide.backtesting.walk_forward import backtest_findings, differences_from_own
 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     risk = result.rollouts[0].risk_aversion
@@ -288,7 +288,7 @@ def print_summary(result: Backtest, summary: pd.DataFrame, data: str, constraint
     screen.print("Columns (strategies: `backtest --strategies list`):", style="dim")
     for name in columns:
         screen.print(f"  {name}: {COLUMNS[name]}", markup=False, style="dim")
-    for budget, lines in findings(result, summary, differences_from_own(result)).items():
+    for budget, lines in backtest_findings(result, summary, differences_from_own(result)).items():
         screen.print(f"[bold]Findings at γ = {budget:g}[/] (brackets: 95 % intervals, differences paired)")
         for line in lines:
             screen.print(f"  {line}", markup=False)

@@ -32,9 +32,9 @@ def bench(
     validate_choice("name", name, (*BENCHMARKS, "all"))
     expect(problems is None or name == "qp", "--problems", "the benchmark qp", name)
     if store:
-        from time2decide.experiments.store import Store, check_writable
+        from time2decide.experiments.store import Store, check_store_writable
 
-        check_writable()
+        check_store_writable()
     collected: list[dict[str, Any]] = []
     for each in BENCHMARKS if name == "all" else (name,):
         start = time.perf_counter()

@@ -112,7 +112,7 @@ def decide(
     quotes = _quotes(file, found, price_file, table) if _wants_orders(current, value) else None
     limits = None
     if constraints is not None:
-        from time2decide.markets.constraint_files import read_constraints
+        from time2decide.markets.constraints import read_constraints
 
         limits = read_constraints(constraints, names)
     if current is not None and current.name == "shares":
@@ -238,9 +238,9 @@ def _write(decision: Decision | MarketDecision, facts: dict[str, Any], out: Path
     elif out is not None:
         decision.save(out, source=Path(facts["input"]["source"]).name, values=facts["input"]["values"])
     if figure is not None:
-        from time2decide.reports.decision_figures import write_frontier
+        from time2decide.reports.decision_figures import write_frontier_figure
 
-        write_frontier(facts, figure)
+        write_frontier_figure(facts, figure)
 
 
 def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> None:
@@ -248,7 +248,7 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     traded = len(_trades(facts))
     if every or traded:
         screen.print(_title(facts, traded), markup=False, soft_wrap=True)
-        screen.print(trade_table(facts, every))
+        screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
     parts = (_verdict_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
@@ -270,7 +270,7 @@ def _trades(facts: dict[str, Any]) -> list[str]:
     return sorted((name for name in change if abs(change[name]) > _TRADED), key=lambda name: -abs(change[name]))
 
 
-def trade_table(facts: dict[str, Any], every: bool = False) -> Table:
+def _trade_table(facts: dict[str, Any], every: bool = False) -> Table:
     """The trades, or every asset: weight now, target, trade, and what was asked for beyond them."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -335,7 +335,7 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
 
 def _binding(facts: dict[str, Any]) -> str:
     """The constraints that bind; bounds counted, the largest weights at one named."""
-    from time2decide.policy.decision_facts import listed
+    from time2decide.policy.decision_facts import listed_names
 
     active = [name for name in facts.get("active", []) if name != "cash"]
     bounds = [name for name in active if name.startswith("weight of ")]
@@ -343,7 +343,7 @@ def _binding(facts: dict[str, Any]) -> str:
     if bounds:
         weights = {name: facts["weights"][name] for name in (bound.removeprefix("weight of ") for bound in bounds)}
         at = [f"{name} at {weights[name]:.2%}" for name in sorted(weights, key=lambda name: -abs(weights[name]))]
-        named.append(f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''} ({listed(at)})")
+        named.append(f"{len(bounds)} bound{'s' if len(bounds) > 1 else ''} ({listed_names(at)})")
     return f"; binding: {', '.join(named)}" if named else ""
 
 
@@ -358,9 +358,11 @@ def _order_line(facts: dict[str, Any]) -> list[str]:
         f"{orders['largest_difference']:.3%} of the target."
     ]
     if orders["unpriced"]:
-        from time2decide.policy.decision_facts import listed
+        from time2decide.policy.decision_facts import listed_names
 
-        lines.append(f"No order for {listed(orders['unpriced'])}: no current price. Proceeds of a sale are not spent.")
+        lines.append(
+            f"No order for {listed_names(orders['unpriced'])}: no current price. Proceeds of a sale are not spent."
+        )
     return lines
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
-from time2decide.cli.backtest import print_summary, write_report
+from time2decide.cli.backtest import print_backtest_summary, write_backtest_report
 from time2decide.cli.console import console, step_progress
 from time2decide.cli.decide import show_decision
 from time2decide.markets.tables import load_returns
@@ -47,9 +47,9 @@ def main(rows: int = ROWS, window: int = WINDOW, folder: Path = Path("run")) -> 
     decision["input"] |= {"source": "sp500", "values": "prices", "values_guessed": False}
     show_decision(decision, screen)
     screen.print()
-    print_summary(result, summary, "sp500")
+    print_backtest_summary(result, summary, "sp500")
     folder.mkdir(parents=True, exist_ok=True)
-    page = write_report(result, summary, folder / "report.html", "sp500", "prices", decision)
+    page = write_backtest_report(result, summary, folder / "report.html", "sp500", "prices", decision)
     screen.print(f"\nOpen {page} in a browser: the decision, its verdict, the record and every curve.")
     screen.print(
         f"Done in {time.monotonic() - began:.0f} s, {time.process_time():.0f} s of processor time. "

@@ -38,7 +38,7 @@ def reproduce(
     from time2decide.experiments import reproduce as run
     from time2decide.experiments.claims import claims_tables
     from time2decide.experiments.engines import Engine
-    from time2decide.experiments.store import check_writable, last_line, results_root
+    from time2decide.experiments.store import check_store_writable, last_error_line, results_root
     from time2decide.reports import draw, results_of
 
     if name == "list":
@@ -54,7 +54,7 @@ def reproduce(
     if preset in experiment.presets and not as_json:
         stored, total = stored_tasks(experiment, preset, results, only)
         if stored < total:
-            check_writable(results)
+            check_store_writable(results)
             root, expected = results_root(results), experiment.presets[preset]
             print(f"{total - stored} tasks are not in {root}: running them (all take {expected})", file=sys.stderr)
     rows = run(experiment, preset, root=results, progress=progress, engine=place, only=only)
@@ -66,7 +66,7 @@ def reproduce(
         print_tables([*tables, *claims_tables(claims)])
         for picture in pictures:
             typer.echo(f"figure: {picture}")
-    errors = [last_line(row["error"]) for row in rows if row["error"]]
+    errors = [last_error_line(row["error"]) for row in rows if row["error"]]
     for error in dict.fromkeys(errors):
         print(f"time2decide: {errors.count(error)} failed: {error}", file=sys.stderr)
     if errors:

@@ -10,7 +10,7 @@ import typer
 
 from time2decide.cli.console import AsJson, print_tables
 from time2decide.core.files import validate_input_file
-from time2decide.core.table import Table, as_text
+from time2decide.core.table import Table, cell_text
 
 _SHOWN = 20  # problems in the table
 
@@ -64,8 +64,8 @@ def _solution_table(answer: dict[str, Any], title: str) -> Table:
     columns = [name for name in ("status", "how", "kkt_residual", "objective") if name in answer]
     rows = []
     for i, x in enumerate(answer["x"][:_SHOWN]):
-        shown = " ".join(as_text(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
-        rows.append([str(i), *(as_text(answer[name][i]) for name in columns), shown])
+        shown = " ".join(cell_text(v) for v in x[:8]) + (" …" if len(x) > 8 else "")
+        rows.append([str(i), *(cell_text(answer[name][i]) for name in columns), shown])
     more = len(answer["x"]) - _SHOWN
     note = f"{more} more problems: --json or --out gives all" if more > 0 else ""
     return Table(title, ["problem", *(name.replace("kkt_", "KKT ") for name in columns), "x"], rows, note)

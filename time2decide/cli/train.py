@@ -44,7 +44,7 @@ def qp(
 
     Example: time2decide train qp --preset cpu --out runs/qp
     """
-    from time2decide.neural.equivariant_training import PRESETS, train_equivariant
+    from time2decide.neural.equivariant import PRESETS, train_equivariant
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     _train(partial(train_equivariant, config, out), out, threads, preset=preset)
@@ -141,7 +141,7 @@ def market(
     """
     from time2decide.markets.tables import complete_returns
     from time2decide.policy.market_policy import SEES, MarketPolicyConfig
-    from time2decide.policy.market_training import PRESETS, train_market_policy, walk_forward_figures
+    from time2decide.policy.market_training import PRESETS, market_policy_figures, train_market_policy
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     validate_choice("sees", sees, SEES)
@@ -156,7 +156,7 @@ def market(
         {"universe": name, "role": role, **row}
         for role, universes in roles.items()
         for name, returns in universes.items()
-        for row in walk_forward_figures(policy, returns)
+        for row in market_policy_figures(policy, returns)
     ]
     policy.save_pretrained(out, {**_read_facts(out)["notes"], "walk_forward": figures})
     _print_facts(out, as_json)
@@ -371,11 +371,11 @@ def _chosen(**options: Any) -> dict[str, Any]:
 @contextmanager
 def _progress() -> Iterator[Report]:
     """Report on the steps; after Ctrl-C or SIGTERM print where it stopped and how to resume; exit code 130 or 143."""
-    from time2decide.core.training import step_report
+    from time2decide.core.training import training_progress_bar
 
     at = 0
     try:
-        with step_report(lines_every=30.0) as show:
+        with training_progress_bar(lines_every=30.0) as show:
 
             def report(done: int, total: int, loss: float) -> None:
                 nonlocal at

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
-from time2decide.core.digests import digest
+from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError
 
 
@@ -52,7 +52,7 @@ def cached_tensors(
     """
     if not enabled:
         return dict(make())
-    path = cache_directory() / f"{key['kind']}-{digest(key, 32)}.safetensors"
+    path = cache_directory() / f"{key['kind']}-{json_digest(key, 32)}.safetensors"
     with contextlib.suppress(InputError):
         tensors, found = load_tensors(path, need_checksum=True)
         if found == json.loads(json.dumps({"key": key})):

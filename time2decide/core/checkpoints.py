@@ -85,7 +85,7 @@ def load_checkpoint(
     finite = all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in tensors.values())
     expect(finite, "checkpoint", "weights that are finite real numbers", f"others in {path}")
     kind = models[architecture]
-    config: Any = config_from(kind.CONFIG, facts.get("config"))
+    config: Any = config_from_header(kind.CONFIG, facts.get("config"))
     try:
         if str(name_or_path) not in (bundled or {}):  # a damaged configuration may ask for any amount of memory
             with torch.device("meta"):  # sizes first; the first use of this device takes seconds to import
@@ -96,12 +96,12 @@ def load_checkpoint(
     except InputError:
         raise
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        found = f"{type(error).__name__}: {one_line(error)}"
+        found = f"{type(error).__name__}: {error_line(error)}"
         raise InputError(f"checkpoint: expected weights that fit their configuration, found {found}") from None
     return model.eval(), notes
 
 
-def config_from(kind: type[Config], values: object) -> Config:
+def config_from_header(kind: type[Config], values: object) -> Config:
     """The configuration dataclass of a JSON object; unknown keys and values of another type raise."""
     if not isinstance(values, Mapping):
         found = describe_value(values)
@@ -112,13 +112,13 @@ def config_from(kind: type[Config], values: object) -> Config:
     try:
         return kind(**{key: _typed(key, hints[key], value) for key, value in values.items()})
     except TypeError as error:
-        raise InputError(f"config: expected the fields of {kind.__name__}, found {one_line(error)}") from None
+        raise InputError(f"config: expected the fields of {kind.__name__}, found {error_line(error)}") from None
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
     """A JSON value as a field of this type: lists become tuples, objects become dataclasses."""
     if is_dataclass(hint) and isinstance(hint, type):
-        return config_from(hint, value)
+        return config_from_header(hint, value)
     parts = get_args(hint)
     if get_origin(hint) in (UnionType, Union):
         if value is None and NoneType in parts:
@@ -144,7 +144,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[
         one = tensor.detach().to("cpu").contiguous()
         tied = any(one.data_ptr() == other.data_ptr() for other in plain.values())  # the format has no shared memory
         plain[name] = one.clone() if tied else one
-    header = {_INFO: json.dumps(dict(info)), _CHECKSUM: checksum(plain)}
+    header = {_INFO: json.dumps(dict(info)), _CHECKSUM: checkpoint_checksum(plain)}
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(plain, metadata=header))  # `save_file` hides the file from other users
     return path
@@ -157,7 +157,7 @@ def save_foreign(folder: Path, save: Callable[[str], Any]) -> None:
         try:
             save(temporary)
         except SafetensorError as error:  # a full disk, say
-            raise OSError(None, one_line(error), str(folder)) from None
+            raise OSError(None, error_line(error), str(folder)) from None
         for file in sorted(Path(temporary).iterdir()):
             os.replace(file, folder / file.name)
 
@@ -176,19 +176,19 @@ def load_tensors(
     except FileNotFoundError:
         raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"path: expected a safetensors file, found {path} ({one_line(error)})") from None
+        raise InputError(f"path: expected a safetensors file, found {path} ({error_line(error)})") from None
     expect(_INFO in header, "path", "a file written by time2decide", f"{path} without its header")
     try:
         facts = json.loads(header[_INFO])
     except ValueError as error:
-        raise InputError(f"path: expected JSON in the header of {path}, found {one_line(error)}") from None
+        raise InputError(f"path: expected JSON in the header of {path}, found {error_line(error)}") from None
     expect(isinstance(facts, dict), "path", f"a JSON object in the header of {path}", type(facts).__name__)
-    right = not (need_checksum or _CHECKSUM in header) or header.get(_CHECKSUM) == checksum(tensors)
+    right = not (need_checksum or _CHECKSUM in header) or header.get(_CHECKSUM) == checkpoint_checksum(tensors)
     expect(right, "path", "the numbers that were written", f"others in {path} (wrong checksum)")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, facts
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
+def checkpoint_checksum(tensors: Mapping[str, Tensor]) -> str:
     """Digest (32 hexadecimal digits) of names, types, shapes and every bit of the numbers."""
     content = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):
@@ -197,7 +197,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     return content.hexdigest()
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """The message of an error on one line."""
     return " ".join(str(error).split())
 
@@ -226,7 +226,7 @@ def _from_hub(name: str) -> Path | None:
     try:
         return Path(hub.snapshot_download(name, allow_patterns=[WEIGHTS, "config.json"])) / WEIGHTS
     except Exception as error:  # whatever the network, the server or the library has to say
-        raise InputError(f"checkpoint: expected {name} as a folder or on the hub, found {one_line(error)}") from None
+        raise InputError(f"checkpoint: expected {name} as a folder or on the hub, found {error_line(error)}") from None
 
 
 def _match_config_file(path: Path, facts: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def _match_config_file(path: Path, facts: Mapping[str, Any]) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
-        raise InputError(f"checkpoint: expected JSON in {path.parent}/config.json, found {one_line(error)}") from None
+        raise InputError(f"checkpoint: expected JSON in {path.parent}/config.json, found {error_line(error)}") from None
     keys = ("architecture", "config")
     same = isinstance(stored, dict) and all(stored.get(key) == facts.get(key) for key in keys)
     expect(same, "checkpoint", f"{path.name} and config.json of one model", f"two in {path.parent}")

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from time2decide.core.digests import digest
 from time2decide.core.files import append_line
+from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError, distinct_keys, expect
 
 _CHAIN, _CHECKSUM = "after", "checksum"  # fields of every line: checksum of the line before, and of this one
@@ -77,7 +77,7 @@ class Journal:
         expect(good == size, self.path, "whole lines", "a torn last line (repair it first)")
         after = entries[-1][_CHECKSUM] if entries else ""
         entry = {**content, _CHAIN: after}
-        entry[_CHECKSUM] = digest(entry, 64)
+        entry[_CHECKSUM] = json_digest(entry, 64)
         with self.path.open("ab") as file:
             append_line(file, _line(entry) + b"\n")
         if not entries:  # the file is new
@@ -110,7 +110,7 @@ def _entry(line: bytes, after: str, place: str) -> dict[str, Any]:
         raise InputError(f"{place}: expected a JSON object, found {line[:40]!r}") from None
     is_entry = isinstance(found, dict) and isinstance(found.get(_CHECKSUM), str)
     expect(is_entry, place, "an entry of a journal", repr(line[:40]))
-    own = digest({key: value for key, value in found.items() if key != _CHECKSUM}, 64)
+    own = json_digest({key: value for key, value in found.items() if key != _CHECKSUM}, 64)
     expect(own == found[_CHECKSUM], place, "the checksum of its content", "another: the line was changed")
     expect(found.get(_CHAIN) == after, place, "to follow the line before it", "a line removed or put in")
     return dict(found)

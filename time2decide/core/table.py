@@ -73,12 +73,12 @@ class Table:
         return any(2 * sum(map(str.isalpha, cell)) > len(cell) or len(cell) > _LONG for cell in cells)
 
 
-def with_last_note(tables: list[Table]) -> list[Table]:
+def tables_with_last_note(tables: list[Table]) -> list[Table]:
     """Tables that share a note: only the last one keeps it."""
     return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
 
 
-def quantity(
+def quantity_cell(
     value: float | None, form: str, error: float | None = None, paper: float | None = None, paper_form: str = ""
 ) -> str:
     """``value ± error (paper)`` as text; a dash where there is no value."""
@@ -92,16 +92,16 @@ def tables_of_rows(caption: str, rows: Iterable[Mapping[str, object]]) -> list[T
     """One table for all rows that have the same keys."""
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for row in rows:
-        alike.setdefault(tuple(row), []).append([as_text(value) for value in row.values()])
+        alike.setdefault(tuple(row), []).append([cell_text(value) for value in row.values()])
     return [Table(caption, list(columns), cells) for columns, cells in alike.items()]
 
 
-def as_text(value: object, digits: int = 4) -> str:
+def cell_text(value: object, digits: int = 4) -> str:
     """A cell: so many digits of a float, a dash for None, and the parts of a list or dict in turn."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {as_text(one, digits)}" for key, one in value.items())
+        return ", ".join(f"{key} {cell_text(one, digits)}" for key, one in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(as_text(one, digits) for one in value)
+        return ", ".join(cell_text(one, digits) for one in value)
     return "–" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import load_tensors, one_line, save_tensors
+from time2decide.core.checkpoints import error_line, load_tensors, save_tensors
 from time2decide.core.validation import InputError, expect
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
@@ -163,7 +163,7 @@ class TrainingRun:
     def one_step(self) -> float:
         """Learn from one batch, average, evaluate at the end of an epoch; returns the loss."""
         began, config, progress = time.monotonic(), self.config, self.progress
-        torch.manual_seed(stream(config.seed, _DROPOUT, progress.step))  # of the forked generator
+        torch.manual_seed(training_seed(config.seed, _DROPOUT, progress.step))  # of the forked generator
         self.model.train()
         loss = self.loss(progress.step)
         self.model.zero_grad()
@@ -248,10 +248,10 @@ class TrainingRun:
                 for name, tensor in self.kept.items():
                     tensor.copy_(tensors[f"kept/{name}"])
         except (KeyError, TypeError, RuntimeError) as error:
-            raise InputError(f"state: expected a training state, found {self.path} ({one_line(error)})") from None
+            raise InputError(f"state: expected a training state, found {self.path} ({error_line(error)})") from None
 
 
-def fit(
+def fit_model(
     model: nn.Module, loss: Callable[[int], Tensor], config: LoopConfig, report: Report | None = None, **options: Any
 ) -> Progress:
     """Train `model` in place; `options` are those of `TrainingRun`, `report` is that of its `run`."""
@@ -267,20 +267,20 @@ def make_optimiser(weights: Iterable[nn.Parameter], config: LoopConfig) -> torch
 def learning_rate(config: LoopConfig, step: int, history: list[dict[str, float]]) -> tuple[float, float]:
     """Rate and β₁ of a step, given the evaluations so far."""
     if config.schedule == "one_cycle":
-        return one_cycle(step, config.steps, config.lr, config.pct_start)
+        return one_cycle_rate(step, config.steps, config.lr, config.pct_start)
     if config.schedule == "plateau":
         losses = [entry["validation"] for entry in history]
-        return plateau(losses, config.lr, config.factor, config.plateau_patience, config.min_lr), 0.9
-    return cosine(step, config.steps, config.lr, config.warmup, config.decay_from), 0.9
+        return plateau_rate(losses, config.lr, config.factor, config.plateau_patience, config.min_lr), 0.9
+    return cosine_rate(step, config.steps, config.lr, config.warmup, config.decay_from), 0.9
 
 
-def cosine(step: int, steps: int, lr: float, warmup: float = 0.0, decay_from: float = 0.0) -> float:
+def cosine_rate(step: int, steps: int, lr: float, warmup: float = 0.0, decay_from: float = 0.0) -> float:
     """lr·min(1, (step + 1)/warmup)·½(1 + cos πp), p the share of the steps after `decay_from` that are done."""
     warm = min(1.0, (step + 1) / warmup) if warmup else 1.0
     return lr * warm * 0.5 * (1 + math.cos(math.pi * max(step - decay_from, 0.0) / (steps - decay_from)))
 
 
-def one_cycle(step: int, steps: int, lr: float, pct_start: float) -> tuple[float, float]:
+def one_cycle_rate(step: int, steps: int, lr: float, pct_start: float) -> tuple[float, float]:
     """lr/25 → lr → lr/250000 by cosines, and β₁ 0.95 → 0.85 → 0.95, as torch's OneCycleLR."""
     top = pct_start * steps - 1
     if step <= top:
@@ -290,7 +290,7 @@ def one_cycle(step: int, steps: int, lr: float, pct_start: float) -> tuple[float
     return _between(lr, lr / 250_000, share), _between(0.85, 0.95, share)
 
 
-def plateau(losses: list[float], lr: float, factor: float, patience: int, min_lr: float) -> float:
+def plateau_rate(losses: list[float], lr: float, factor: float, patience: int, min_lr: float) -> float:
     """The rate after these validation losses, as torch's ReduceLROnPlateau: lowered where `patience` is used up."""
     best, waited = math.inf, 0
     for loss in losses:
@@ -302,13 +302,13 @@ def plateau(losses: list[float], lr: float, factor: float, patience: int, min_lr
     return lr
 
 
-def stream(seed: int, *key: int) -> int:
+def training_seed(seed: int, *key: int) -> int:
     """A 63-bit seed for one use of random numbers."""
     return int(np.random.SeedSequence([seed, *key]).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextmanager
-def step_report(shown: bool | None = None, lines_every: float | None = None) -> Iterator[Report]:
+def training_progress_bar(shown: bool | None = None, lines_every: float | None = None) -> Iterator[Report]:
     """A bar with the time left on standard error; `shown` None: on a terminal only.
 
     Where the bar is not shown, a line every `lines_every` seconds takes its place, or nothing.

@@ -15,15 +15,14 @@ from statistics import mean
 import numpy as np
 
 from time2decide.backtesting.baselines import PredictThenOptimise, Uniform
-from time2decide.core.table import Table, with_last_note
-from time2decide.experiments.portfolio import scored
+from time2decide.core.table import Table, tables_with_last_note
+from time2decide.experiments.portfolio import scored_portfolio_rows
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import Backbone, BackboneForecaster, load_backbone
 from time2decide.forecasting.chronos import ChronosTraining, TinyChronos, tiny_chronos, train_chronos
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModelStrategy
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter
 from time2decide.simulation.engine import Strategy
@@ -33,7 +32,7 @@ _PTO, _DECIDES, _SFT = "pto", "decision layer", "decision layer, no covariance"
 _BUDGETS = (0.5, 1.0, 2.0)
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per backbone."""
     if preset == "smoke":
         sizes: Config = {"series": 2, "steps": 4, "length": 128, "adapter_steps": 3, "chronos_steps": 3}
@@ -44,7 +43,7 @@ def tasks(preset: str) -> list[Config]:
     return [{"backbone": name, "recipe": "cpu", "seed": 0, **sizes} for name in BACKBONES]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Forecast errors, predict-then-optimise, and the decision layer with and without covariance tokens."""
     with tempfile.TemporaryDirectory() as folder:
         backbone = _make(config, Path(folder) / "backbone")
@@ -62,9 +61,9 @@ def run(config: Config) -> list[Row]:
         returns = synthetic_returns(market, **options)[:, : WINDOW + config["steps"]]
         chosen = [BUDGETS.index(budget) for budget in _BUDGETS]
         oracle = synthetic_oracle(market, **options)[:, chosen, : WINDOW + config["steps"]]
-        errors = forecast_errors(backbone, returns)
+        errors = backbone_forecast_errors(backbone, returns)
         for name, strategy in strategies.items():
-            found = scored(name, strategy, returns, oracle, budgets=_BUDGETS)
+            found = scored_portfolio_rows(name, strategy, returns, oracle, budgets=_BUDGETS)
             rows += [{"market": market, **row, **errors} for row in found]
     return rows
 
@@ -79,7 +78,7 @@ def _make(config: Config, folder: Path) -> Backbone:
     return train_chronos(start, ChronosTraining(config["chronos_steps"], seed=config["seed"], **few), folder)
 
 
-def forecast_errors(backbone: Backbone, returns: np.ndarray, every: int = 8) -> dict[str, float]:
+def backbone_forecast_errors(backbone: Backbone, returns: np.ndarray, every: int = 8) -> dict[str, float]:
     """One-step errors: raw, and of differences between assets in units of the typical one-step change squared."""
     forecast, raw, relative = BackboneForecaster(backbone), [], []
     for t in range(WINDOW, returns.shape[1], every):
@@ -92,7 +91,7 @@ def forecast_errors(backbone: Backbone, returns: np.ndarray, every: int = 8) -> 
     return {"forecast_mse": mean(raw), "difference_mse": mean(relative)}
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market: a line per backbone and way to decide."""
     note = (
         f"MSE × 1e4 of the raw output to the oracle, own history; regret × 1e4 per step of the weights held, at γ = "
@@ -104,9 +103,9 @@ def tables(rows: list[Row]) -> list[Table]:
         "nothing about the published Chronos models."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
+    for market, here in grouped_rows(rows, "market").items():
         cells = []
-        for (backbone, strategy), own in grouped(here, "backbone", "strategy").items():
+        for (backbone, strategy), own in grouped_rows(here, "backbone", "strategy").items():
             by_budget = {row["turnover_l1"]: row for row in own}
             figures = [f"{1e4 * by_budget[g][key]:.1f}" for key in ("mse", "regret") for g in _BUDGETS]
             error = [f"{1e4 * own[0]['forecast_mse']:.3f}", f"{own[0]['difference_mse']:.3f}"]
@@ -115,7 +114,7 @@ def tables(rows: list[Row]) -> list[Table]:
         columns += [f"{key} γ={g:g}" for key in ("MSE", "regret") for g in _BUDGETS]
         sizes = f"{here[0]['series']} series × {here[0]['steps']} decisions"
         found.append(Table(f"{market}: the same decision layer on several backbones, {sizes}", columns, cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 EXPERIMENTS = (
@@ -124,8 +123,8 @@ EXPERIMENTS = (
         title="One decision layer on several forecasting backbones",
         paper="None: the paper has one backbone",
         presets={"smoke": "20 s", "cpu": "1 h", "paper": "a day"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

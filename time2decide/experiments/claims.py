@@ -31,7 +31,7 @@ def paper_architecture(training: str) -> str:
     return f"the paper's architecture (TimePFN with covariance tokens, as literally described, {training})"
 
 
-def judged_on_text(claims: Sequence[Claim]) -> str:
+def claim_judged_on(claims: Sequence[Claim]) -> str:
     """ ", judged on …" for claims about the decision model, nothing for the others."""
     named = dict.fromkeys(claim.judged_on for claim in claims if claim.judged_on != GENERAL)
     return f", judged on {'; '.join(named)}" if named else ""
@@ -62,7 +62,7 @@ class Claim:
         return "; ".join(part for part in (counted, self.detail) if part)
 
 
-def by_architecture(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+def claims_by_architecture(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
     """Claims by what they are judged on, in order of appearance."""
     found: dict[str, list[Claim]] = {}
     for claim in claims:
@@ -74,11 +74,11 @@ def claims_tables(claims: Sequence[Claim]) -> list[Table]:
     """Claims of one experiment as tables, one for every model that they are judged on."""
     return [
         Table(
-            f"The paper's claims{judged_on_text(some)}",
+            f"The paper's claims{claim_judged_on(some)}",
             ["verdict", "claim", "evidence"],
             [[claim.verdict, claim.text, claim.evidence] for claim in some],
         )
-        for some in by_architecture(claims).values()
+        for some in claims_by_architecture(claims).values()
     ]
 
 

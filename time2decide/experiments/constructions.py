@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from time2decide.attention.methods import build
-from time2decide.bench.solvers import RUNTIME_SIZES, measure
+from time2decide.bench.solvers import RUNTIME_SIZES, time_construction
 from time2decide.bench.timing import one_thread
-from time2decide.core.table import Table, quantity
+from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
@@ -42,7 +42,7 @@ _ROUNDS = {"smoke": 5, "cpu": 101, "paper": 101}
 _BATCHES = (1, 256)
 
 
-def convergence_tasks(preset: str) -> list[Config]:
+def _convergence_tasks(preset: str) -> list[Config]:
     """One task per class and method."""
     return [
         {"kind": kind, "method": method, "layers": _LAYERS[preset], "problems": _PROBLEMS[preset], "seed": 0}
@@ -51,7 +51,7 @@ def convergence_tasks(preset: str) -> list[Config]:
     ]
 
 
-def convergence_run(config: Config) -> list[Row]:
+def _convergence_run(config: Config) -> list[Row]:
     """Residuals of one (n, m) = (10, 6) problem layer by layer, and layers to 1e-6 over the paper's sizes."""
     kind, method = config["kind"], config["method"]
     with one_thread():
@@ -93,7 +93,7 @@ def _side_by_side(qp: QP, method: str, layers: int) -> tuple[dict[str, list[floa
     return residuals, difference
 
 
-def convergence_tables(rows: list[Row]) -> list[Table]:
+def _convergence_tables(rows: list[Row]) -> list[Table]:
     """Layers to 1e-6 and the largest difference to the classical iteration."""
     plain = {row["kind"]: row for row in rows if row["method"] == CURVES[row["kind"]][0]}
     cells = []
@@ -114,7 +114,7 @@ def convergence_tables(rows: list[Row]) -> list[Table]:
     return [Table(caption, ["class, method", "median", "largest", "fewer than plain", "difference"], cells, note)]
 
 
-def convergence_claims(rows: list[Row]) -> list[Claim]:
+def _convergence_claims(rows: list[Row]) -> list[Claim]:
     """The curves of a construction and of its classical iteration are the same."""
     differences = [row["largest_difference"] for row in rows if row["method"] == CURVES[row["kind"]][0]]
     return [
@@ -128,7 +128,7 @@ def convergence_claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-def runtime_tasks(preset: str, kind: str) -> list[Config]:
+def _runtime_tasks(preset: str, kind: str) -> list[Config]:
     """One task per size, each with a single problem and a batch."""
     return [
         {"kind": kind, "n": n, "m": m, "batches": list(_BATCHES), "rounds": _ROUNDS[preset], "seed": n + m}
@@ -136,16 +136,16 @@ def runtime_tasks(preset: str, kind: str) -> list[Config]:
     ]
 
 
-def runtime_run(config: Config) -> list[Row]:
+def _runtime_run(config: Config) -> list[Row]:
     """Time the classical step and both forms of the layer for every batch size."""
     with one_thread(), torch.no_grad():
         return [
-            measure(config["kind"], config["n"], config["m"], batch, rounds=config["rounds"])
+            time_construction(config["kind"], config["n"], config["m"], batch, rounds=config["rounds"])
             for batch in config["batches"]
         ]
 
 
-def runtime_claims(rows: list[Row], kind: str) -> list[Claim]:
+def _runtime_claims(rows: list[Row], kind: str) -> list[Claim]:
     """Near parity, as the paper claims, in numbers: a layer against its classical step, both forms."""
     state = [row["overhead"] for row in rows]
     literal = [row["literal_overhead"] for row in rows if "literal_overhead" in row]
@@ -166,13 +166,13 @@ def runtime_claims(rows: list[Row], kind: str) -> list[Claim]:
     ]
 
 
-def runtime_tables(rows: list[Row]) -> list[Table]:
+def _runtime_tables(rows: list[Row]) -> list[Table]:
     """Times in µs and overhead, ours beside the paper's."""
     cells = []
     for row in rows:
         size = f"{row['n']}, {row['m']}" if row["m"] else str(row["n"])
         ours = [f"{row['classical_us']:.1f}", f"{row['attention_us']:.1f}", f"{row['overhead']:.2f}"]
-        ours += [quantity(row.get("literal_us"), ".1f"), quantity(row.get("literal_overhead"), ".2f")]
+        ours += [quantity_cell(row.get("literal_us"), ".1f"), quantity_cell(row.get("literal_overhead"), ".2f")]
         theirs = ["–"] * 3
         if row["batch"] == 1:
             times = [f"{1e3 * _paper(row, name):.0f}" for name in ("classical_ms", "transformer_ms")]
@@ -199,10 +199,10 @@ EXPERIMENTS = (
         title="constructions against classical iterations, and accelerated ones",
         paper="Figure 2",
         presets={"smoke": "10 s", "cpu": "2 min", "paper": "2 min"},
-        tasks=convergence_tasks,
-        run=convergence_run,
-        tables=convergence_tables,
-        claims=convergence_claims,
+        tasks=_convergence_tasks,
+        run=_convergence_run,
+        tables=_convergence_tables,
+        claims=_convergence_claims,
     ),
     *(
         Experiment(
@@ -210,10 +210,10 @@ EXPERIMENTS = (
             title=f"Time per step: {name}",
             paper="Appendix B: table of " + ("(LC)" if kind == "LC" else "(U), (R), (C)"),
             presets={"smoke": "1 s", "cpu": "1 min", "paper": "1 min"},
-            tasks=partial(runtime_tasks, kind=kind),
-            run=runtime_run,
-            tables=runtime_tables,
-            claims=partial(runtime_claims, kind=kind),
+            tasks=partial(_runtime_tasks, kind=kind),
+            run=_runtime_run,
+            tables=_runtime_tables,
+            claims=partial(_runtime_claims, kind=kind),
         )
         for kind, name in _TITLES.items()
     ),

@@ -15,16 +15,28 @@ from statistics import mean
 import numpy as np
 import torch
 
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import OUR_NETWORK, Claim
-from time2decide.experiments.portfolio import Remembered, fingerprint, scored, seen_series, values
+from time2decide.experiments.portfolio import (
+    RememberedFeatures,
+    network_fingerprint,
+    portfolio_scores,
+    portfolio_series_with_features,
+    scored_portfolio_rows,
+)
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION
-from time2decide.policy.episodes import EpisodeConfig, episodes
 from time2decide.policy.model import PolicyStrategy, load_policy
 from time2decide.policy.network import COVARIANCES, HISTORY, Policy, PolicyConfig
-from time2decide.policy.training import PRESETS, Group, PolicyTraining, train_policy
+from time2decide.policy.training import (
+    PRESETS,
+    EpisodeConfig,
+    EpisodeGroup,
+    PolicyTraining,
+    make_episodes,
+    train_policy,
+)
 
 _HISTORIES = {"time2decide": "hindsight", "time2decide-own": "own"}
 _RETURN_WEIGHTS = (0.0, 0.1, 1.0)
@@ -32,25 +44,25 @@ _KINDS = {"clean": (0.0, 0.0), "noisy": (0.004, 0.012)}  # noise levels that cou
 _BUDGETS = {"γ < 0.9": (0.0, 0.9), "0.9 ≤ γ < 1.4": (0.9, 1.4), "1.4 ≤ γ": (1.4, 2.1)}
 
 
-def seeds_tasks(preset: str) -> list[Config]:
+def _seeds_tasks(preset: str) -> list[Config]:
     """The bundled network, and one of another seed."""
     sizes = {"evaluation": 2, "length": 128} if preset == "smoke" else {"evaluation": 30, "length": 1024}
     common = {"recipe": preset, "seed": 0, **sizes}
-    return [common | {"trained": "bundled", "network": fingerprint("decide")}, common | {"trained": "seed 1"}]
+    return [common | {"trained": "bundled", "network": network_fingerprint("decide")}, common | {"trained": "seed 1"}]
 
 
-def run_seeds(config: Config) -> list[Row]:
+def _run_seeds(config: Config) -> list[Row]:
     """Train if need be, then score on both markets with both histories."""
     torch.set_num_threads(1)
     bundled = config["trained"] == "bundled"
     policy = load_policy("decide")[0] if bundled else _train(replace(PRESETS[config["recipe"]], seed=1))
     rows = []
     for market in ("clean", "noisy"):
-        look = Remembered()
-        data = seen_series(config | {"market": market}, "evaluation", look)
+        look = RememberedFeatures()
+        data = portfolio_series_with_features(config | {"market": market}, "evaluation", look)
         for name, history in _HISTORIES.items():
             strategy = PolicyStrategy(policy, history, name, look)
-            rows += [row | {"market": market} for row in scored(name, strategy, *data)]
+            rows += [row | {"market": market} for row in scored_portfolio_rows(name, strategy, *data)]
     return rows
 
 
@@ -59,13 +71,13 @@ def _train(recipe: PolicyTraining) -> Policy:
         return train_policy(recipe, folder)
 
 
-def seeds_tables(rows: list[Row]) -> list[Table]:
+def _seeds_tables(rows: list[Row]) -> list[Table]:
     """MSE × 1e4 of both networks, and their difference in standard errors of the mean over series."""
     cells = []
-    for (market, strategy), chosen in sorted(grouped(rows, "market", "strategy").items()):
+    for (market, strategy), chosen in sorted(grouped_rows(rows, "market", "strategy").items()):
         scores = {
-            trained: [values(own, strategy, g, "mse") for g in BUDGETS]
-            for trained, own in sorted(grouped(chosen, "trained").items())
+            trained: [portfolio_scores(own, strategy, g, "mse") for g in BUDGETS]
+            for trained, own in sorted(grouped_rows(chosen, "trained").items())
         }
         for trained, line in scores.items():
             cells.append([f"{market}, {strategy}, {trained}", *(f"{1e4 * found.mean():.1f}" for found in line)])
@@ -76,7 +88,7 @@ def seeds_tables(rows: list[Row]) -> list[Table]:
     return [Table("MSE × 1e4", ["market, strategy, training", *(f"γ={g:g}" for g in BUDGETS)], cells)]
 
 
-def ablation_tasks(preset: str) -> list[Config]:
+def _ablation_tasks(preset: str) -> list[Config]:
     """Five views of the covariance with λ_r = 0.1, and the other weights with the full view."""
     steps, count = {"smoke": (6, 6), "cpu": (1000, 150), "paper": (5000, 1000)}[preset]
     weight = PRESETS["cpu"].return_weight
@@ -88,7 +100,7 @@ def ablation_tasks(preset: str) -> list[Config]:
     return [{"covariance": c, "return_weight": w, **common} for c, w in pairs]
 
 
-def run_ablation(config: Config) -> list[Row]:
+def _run_ablation(config: Config) -> list[Row]:
     """Train one network and score it on both splits."""
     changes = {key: config[key] for key in ("steps", "return_weight", "seed")}
     model = PolicyConfig(covariance=config["covariance"])
@@ -101,7 +113,7 @@ def _scores(policy: Policy, config: Config, split: str) -> list[Row]:
     """MSE by kind of market and size of budget, with its standard error over episodes."""
     count = config["stretches"]
     episode = EpisodeConfig(count=count, split=split, series=30 if count > 10 else 4, seed=1)
-    group = Group(episodes(episode))
+    group = EpisodeGroup(make_episodes(episode))
     k = group.data.turnover_l1.shape[1]
     place, budget = torch.arange(count).repeat_interleave(k), torch.arange(k).repeat(count)
     errors = np.zeros((count, k))
@@ -123,7 +135,7 @@ def _scores(policy: Policy, config: Config, split: str) -> list[Row]:
     return rows
 
 
-def ablation_claims(rows: list[Row]) -> list[Claim]:
+def _ablation_claims(rows: list[Row]) -> list[Claim]:
     """What the paper says of covariance and of the return loss, one case per market and size of the budget."""
     rows = [row for row in rows if row["mse"] is not None]
     usual = PRESETS["cpu"].return_weight
@@ -162,10 +174,10 @@ def _compared(ours: dict[tuple[str, str], float], theirs: dict[tuple[str, str], 
     return [value > 0 for value in less], f"{min(less):.1f} to {max(less):.1f} % less MSE" if less else ""
 
 
-def ablation_tables(rows: list[Row]) -> list[Table]:
+def _ablation_tables(rows: list[Row]) -> list[Table]:
     """Both ablations, MSE × 1e4, on evaluation and on validation episodes."""
     rows = [row for row in rows if row["mse"] is not None]
-    places = list(grouped(rows, "market", "budgets"))
+    places = list(grouped_rows(rows, "market", "budgets"))
     note = (
         "none: standardised windows only (SFT); correlation: and correlations; scale: and standard deviations and "
         "means; covariance: standard deviations and correlations; full: all three."
@@ -173,18 +185,18 @@ def ablation_tables(rows: list[Row]) -> list[Table]:
     found = []
     for split in ("evaluation", "validation"):
         cells = []
-        for name in grouped(rows, "covariance", "return_weight"):
+        for name in grouped_rows(rows, "covariance", "return_weight"):
             own = _rows_of(rows, name, split)
             cells.append([f"{name[0]}, λ_r = {name[1]:g}", *(_cell(own.get(place)) for place in places)])
         caption = f"MSE × 1e4 on {split} episodes, the oracle's past allocations as history"
         columns = ["told of the covariance", *(f"{market} {budgets}" for market, budgets in places)]
         found.append(Table(caption, columns, cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _cell(row: Row | None) -> str:
     mse, error = (None if row is None or row[key] is None else 1e4 * row[key] for key in ("mse", "mse_error"))
-    return quantity(mse, ".1f", error)
+    return quantity_cell(mse, ".1f", error)
 
 
 EXPERIMENTS = (
@@ -193,18 +205,18 @@ EXPERIMENTS = (
         title="The decision network trained again from another seed",
         paper="none: the paper's tables are of one training",
         presets={"smoke": "20 s", "cpu": "25 min"},
-        tasks=seeds_tasks,
-        run=run_seeds,
-        tables=seeds_tables,
+        tasks=_seeds_tasks,
+        run=_run_seeds,
+        tables=_seeds_tables,
     ),
     Experiment(
         id="decide-ablation",
         title="What the decision network gains from the covariance, and from forecasting",
         paper="Section 5.2 (SFT against Time2Decide) and Appendix H, for our network",
         presets={"smoke": "20 s", "cpu": "25 min", "paper": "3 h"},
-        tasks=ablation_tasks,
-        run=run_ablation,
-        tables=ablation_tables,
-        claims=ablation_claims,
+        tasks=_ablation_tasks,
+        run=_run_ablation,
+        tables=_ablation_tables,
+        claims=_ablation_claims,
     ),
 )

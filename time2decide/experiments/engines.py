@@ -29,7 +29,7 @@ Run = Callable[[Config], list[Row]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """The outcome of a task: its rows or the error that stopped it, and its seconds."""
 
     rows: list[Row]
@@ -37,7 +37,7 @@ class Outcome:
     seconds: float
 
 
-Outcomes = Generator[tuple[Config, Outcome], None, None]
+Outcomes = Generator[tuple[Config, TaskOutcome], None, None]
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,18 @@ class Engine:
 def run_tasks(run: Run, tasks: list[Config], engine: Engine) -> Outcomes:
     """Run all tasks and yield each as it finishes, in any order; `run` is a module-level function."""
     if engine.in_this_process:
-        return ((task, attempt(run, task)) for task in tasks)
+        return ((task, _attempt(run, task)) for task in tasks)
     return _on_ray(run, tasks, engine) if engine.name == "ray" else _in_processes(run, tasks, engine.workers)
 
 
-def attempt(run: Run, config: Config) -> Outcome:
+def _attempt(run: Run, config: Config) -> TaskOutcome:
     """Run one task; an exception becomes its error, with the whole traceback."""
     start = time.perf_counter()
     try:
         rows, error = run(config), None
     except Exception:
         rows, error = [], traceback.format_exc().strip()
-    return Outcome(rows, error, time.perf_counter() - start)
+    return TaskOutcome(rows, error, time.perf_counter() - start)
 
 
 def _in_processes(run: Run, tasks: list[Config], workers: int) -> Outcomes:
@@ -190,13 +190,13 @@ def _connect(ray: Any, engine: Engine) -> None:
         raise InputError(f"address: expected a running Ray cluster, found {engine.address!r}: {error}") from None
 
 
-def _attempt_on_one_thread(run: Run, config: Config) -> Outcome:
+def _attempt_on_one_thread(run: Run, config: Config) -> TaskOutcome:
     """Small kernels gain nothing from threads, and workers share the cores."""
     import torch
 
     torch.set_num_threads(1)
-    return attempt(run, config)
+    return _attempt(run, config)
 
 
-def _lost() -> Outcome:
-    return Outcome([], f"worker lost {_RETRIES + 1} times", 0.0)
+def _lost() -> TaskOutcome:
+    return TaskOutcome([], f"worker lost {_RETRIES + 1} times", 0.0)

@@ -12,22 +12,21 @@ from statistics import mean
 
 import numpy as np
 
-from time2decide.core.table import Table, with_last_note
-from time2decide.experiments.paper_models import PAPER_BACKBONE, backbone_of
+from time2decide.core.table import Table, tables_with_last_note
+from time2decide.experiments.paper_models import PAPER_BACKBONE, paper_backbone
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
 from time2decide.forecasting.simple import Forecaster, ar1, persistence, ridge
 from time2decide.forecasting.timepfn import TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_returns
 
 _HORIZON = 96
 _OTHERS = ("kernel-bank:", "timepfn:medium")  # backbones that are compared with the small TimePFN
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per market and seed, and one more for each other backbone."""
     if preset == "smoke":
         shared = {"market": "noisy", "seed": 0, "series": 2, "length": 256, "every": 32}
@@ -39,7 +38,7 @@ def tasks(preset: str) -> list[Config]:
     return cells + [cell | {"backbone": backbone} for backbone in _OTHERS for cell in cells]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Errors of every forecaster over the same windows of the evaluation series."""
     lmc = LMCConfig(length=config["length"])
     returns = synthetic_returns(config["market"], "evaluation", count=config["series"], seed=config["seed"], config=lmc)
@@ -49,26 +48,27 @@ def run(config: Config) -> list[Row]:
     if config["backbone"] in _OTHERS:
         kind, _, name = config["backbone"].partition(":")
         if kind == "timepfn":
-            path = TimePFNForecaster(backbone_of(name)).path(window)
+            path = TimePFNForecaster(paper_backbone(name)).path(window)
         else:
-            path = iterate(BackboneForecaster(load_backbone(config["backbone"])), window, _HORIZON)
+            path = iterate_forecasts(BackboneForecaster(load_backbone(config["backbone"])), window, _HORIZON)
         label = f"{kind}-{name}".rstrip("-")
-        return [{"forecaster": label, "windows": len(window), **errors(path, window, target)}]
-    model = backbone_of(config["backbone"])
+        return [{"forecaster": label, "windows": len(window), **forecast_errors_of(path, window, target)}]
+    model = paper_backbone(config["backbone"])
     paths = {
         "timepfn": TimePFNForecaster(model).path(window),
         "timepfn-unscaled": TimePFNForecaster(model, scale=1.0).path(window),
     }
     simple: dict[str, Forecaster] = {"persistence": persistence, "ar1": ar1}
     simple |= {f"ridge-{penalty:g}": partial(ridge, penalty=penalty) for penalty in (0.1, 1.0)}
-    paths |= {name: iterate(forecaster, window, _HORIZON) for name, forecaster in simple.items()}
+    paths |= {name: iterate_forecasts(forecaster, window, _HORIZON) for name, forecaster in simple.items()}
     paths["window-mean"] = np.broadcast_to(window.mean(axis=1, keepdims=True), target.shape)
     return [
-        {"forecaster": name, "windows": len(window), **errors(path, window, target)} for name, path in paths.items()
+        {"forecaster": name, "windows": len(window), **forecast_errors_of(path, window, target)}
+        for name, path in paths.items()
     ]
 
 
-def iterate(forecaster: Forecaster, window: np.ndarray, horizon: int) -> np.ndarray:
+def iterate_forecasts(forecaster: Forecaster, window: np.ndarray, horizon: int) -> np.ndarray:
     """(windows, horizon, m): every forecast is appended to the window, and the oldest step dropped."""
     seen = window.copy()
     path = np.empty((len(window), horizon, window.shape[2]))
@@ -78,7 +78,7 @@ def iterate(forecaster: Forecaster, window: np.ndarray, horizon: int) -> np.ndar
     return path
 
 
-def errors(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str, float]:
+def forecast_errors_of(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str, float]:
     """Raw and relative errors of the first step and of the whole horizon."""
     squared = (path - target) ** 2  # (windows, horizon, m)
     variance = window.var(axis=1)  # (windows, m)
@@ -94,7 +94,7 @@ def errors(path: np.ndarray, window: np.ndarray, target: np.ndarray) -> dict[str
     }
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market, mean over seeds; the paper has none of these."""
     keys = ("mse_1", "mse_96", "relative_1", "relative_96", "median_1", "median_96")
     note = (
@@ -105,14 +105,14 @@ def tables(rows: list[Row]) -> list[Table]:
         "The paper reports no forecast errors."
     )
     found = []
-    for market, chosen in grouped(rows, "market").items():
+    for market, chosen in grouped_rows(rows, "market").items():
         cells = [
             [name, *(f"{mean(row[key] for row in own):.3g}" for key in keys)]
-            for name, own in grouped(chosen, "forecaster").items()
+            for name, own in grouped_rows(chosen, "forecaster").items()
         ]
-        sizes = f"{chosen[0]['windows']} windows of 16 channels, {len(grouped(chosen, 'seed'))} seed(s)"
+        sizes = f"{chosen[0]['windows']} windows of 16 channels, {len(grouped_rows(chosen, 'seed'))} seed(s)"
         found.append(Table(f"{market}: forecast errors, {sizes}", ["forecaster", *keys], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 EXPERIMENTS = (
@@ -121,8 +121,8 @@ EXPERIMENTS = (
         title="Forecast errors of the pretrained backbone and of simple forecasters",
         paper="None: the paper takes a published checkpoint and does not report its errors",
         presets={"smoke": "5 s", "cpu": "10 min", "paper": "2 h"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

@@ -13,16 +13,22 @@ from functools import partial
 from typing import Any
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import REPAIRED_ARCHITECTURE, Claim
 from time2decide.experiments.paper_models import shown_oracle_history
-from time2decide.experiments.portfolio import CONFIDENCE, RETURNS_SCALE, fingerprint, gain, pairs, scored
+from time2decide.experiments.portfolio import (
+    CONFIDENCE,
+    RETURNS_SCALE,
+    network_fingerprint,
+    paired_portfolio_scores,
+    portfolio_gain,
+    scored_portfolio_rows,
+)
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import REPAIRED, PaperModel, PaperModelStrategy
 from time2decide.policy.readout import ReadoutConfig
 from time2decide.policy.repaired_training import REPAIRED_PRESETS, RepairedTraining, train_repaired
@@ -66,7 +72,7 @@ _BUDGETS = (0.5, 1.0, 2.0)
 _REFERENCES = "references"
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per market and arm, and one for the references; the second market has two pairs only."""
     if preset == "smoke":
         shared: Config = {"recipe": "smoke", "steps": 3, "evaluation": [1, 4], "length": 320, "seed": 0}
@@ -79,7 +85,7 @@ def tasks(preset: str) -> list[Config]:
     return [{"market": market, "arm": arm, **shared} for market, some in arms.items() for arm in (_REFERENCES, *some)]
 
 
-def recipe_of(config: Config) -> RepairedTraining:
+def ablation_recipe(config: Config) -> RepairedTraining:
     """The recipe of an arm, on one market; its pool of own histories is as much shorter as its training."""
     base = REPAIRED_PRESETS[config["recipe"]]
     switches, changes = ARMS[config["arm"]]
@@ -94,21 +100,21 @@ def recipe_of(config: Config) -> RepairedTraining:
     return replace(base, model=model, **here, **sizes, **changes)
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Train an arm and score it at every λ, or score the references."""
     backbone = TimePFN.from_pretrained()
     if config["arm"] == _REFERENCES:
         strategies: list[Strategy] = [Uniform(), backbone_pto(backbone, RETURNS_SCALE)]
     else:
         with tempfile.TemporaryDirectory() as folder:
-            model = train_repaired(recipe_of(config), backbone, folder)
+            model = train_repaired(ablation_recipe(config), backbone, folder)
         strategies = [PaperModelStrategy((model,), config["arm"])]
     found = []
     for risk in _RISKS:
         returns, oracle = _data(config, risk, _BUDGETS)
         options: Any = {"budgets": _BUDGETS, "risk_aversion": risk}
         for one in strategies:
-            rows = scored(one.name, one, returns, oracle, **options)
+            rows = scored_portfolio_rows(one.name, one, returns, oracle, **options)
             if config["arm"] != _REFERENCES:
                 shown = shown_oracle_history(one, returns, oracle, every=16, **options)
                 rows = [row | probe for row, probe in zip(rows, shown, strict=True)]
@@ -125,7 +131,7 @@ def _data(config: Config, risk: float, budgets: tuple[float, ...]) -> tuple[Any,
     return returns, oracle[:, [BUDGETS.index(budget) for budget in budgets], : WINDOW + steps]
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market and λ: a line per arm; then what covariance tokens bring in each pair of arms."""
     note = (
         "MSE × 1e4 of the raw output to the oracle on its own history, ± standard error over series. shown s*: mean "
@@ -134,9 +140,9 @@ def tables(rows: list[Row]) -> list[Table]:
         f"steps as in the caption, of {REPAIRED_PRESETS[rows[0]['recipe']].batch} windows each, on this market alone."
     )
     found = []
-    for (market, risk), here in grouped(rows, "market", "risk_aversion").items():
+    for (market, risk), here in grouped_rows(rows, "market", "risk_aversion").items():
         cells = []
-        for name, own in grouped(here, "strategy").items():
+        for name, own in grouped_rows(here, "strategy").items():
             by_budget = {row["turnover_l1"]: row for row in own}
             keys = ("shown_oracle_mse", "other_returns_mse")
             probes = [f"{1e4 * sum(row[k] for row in own) / len(own):.1f}" if k in own[0] else "–" for k in keys]
@@ -146,18 +152,18 @@ def tables(rows: list[Row]) -> list[Table]:
         caption = f"{market}, λ = {risk:g}: the repaired model without one repair, {sizes}"
         columns = ["arm", *(f"γ={g:g}" for g in _BUDGETS), "shown s*", "other returns"]
         found.append(Table(caption, columns, cells, note))
-    return [*with_last_note(found), _pair_table(rows)]
+    return [*tables_with_last_note(found), _pair_table(rows)]
 
 
 def _mse(row: Row) -> str:
     error = row.get("mse_error")
-    return quantity(1e4 * row["mse"], ".1f", None if error is None else 1e4 * error)
+    return quantity_cell(1e4 * row["mse"], ".1f", None if error is None else 1e4 * error)
 
 
 def _pair_table(rows: list[Row]) -> Table:
     """MSE that covariance tokens save, per cent, in every pair of arms, market and λ."""
     cells = []
-    for (market, risk), here in grouped(rows, "market", "risk_aversion").items():
+    for (market, risk), here in grouped_rows(rows, "market", "risk_aversion").items():
         names = {row["strategy"] for row in here}
         for title, (ours, sft) in PAIRS.items():
             if {ours, sft} <= names:
@@ -170,15 +176,15 @@ def _pair_table(rows: list[Row]) -> Table:
 
 
 def _gains(rows: list[Row], ours: str, other: str, budgets: tuple[float, ...], key: str = "mse") -> list[str]:
-    gains = [gain(*pairs(rows, ours, other, budget, key), key) for budget in budgets]
+    gains = [portfolio_gain(*paired_portfolio_scores(rows, ours, other, budget, key), key) for budget in budgets]
     digits = 0 if key == "mse" else 2
     return [f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]" for middle, low, high in gains]
 
 
-def covariance_claims(rows: list[Row], ours: str, sft: str, judged_on: str, where: str = "") -> list[Claim]:
+def ablation_covariance_claims(rows: list[Row], ours: str, sft: str, judged_on: str, where: str = "") -> list[Claim]:
     """The paper's sentence on covariance tokens, λ by λ: a case is one market and γ; mean MSE over the series."""
     found = []
-    for risk, here in grouped(rows, "risk_aversion").items():
+    for risk, here in grouped_rows(rows, "risk_aversion").items():
         mse = {(row["market"], row["turnover_l1"], row["strategy"]): row["mse"] for row in here}
         cells = [cell[:2] for cell in mse if cell[2] == ours and (*cell[:2], sft) in mse]
         cases = [mse[*cell, ours] < mse[*cell, sft] for cell in cells]
@@ -187,26 +193,26 @@ def covariance_claims(rows: list[Row], ours: str, sft: str, judged_on: str, wher
     return found
 
 
-def claims(rows: list[Row]) -> list[Claim]:
+def _claims(rows: list[Row]) -> list[Claim]:
     """Every pair of arms by itself."""
     steps = f"the paper's architecture, repaired as its name says, {rows[0]['steps']} training steps" if rows else ""
     return [
         claim
         for title, (ours, sft) in PAIRS.items()
-        for claim in covariance_claims(rows, ours, sft, steps or REPAIRED_ARCHITECTURE, f", {title}")
+        for claim in ablation_covariance_claims(rows, ours, sft, steps or REPAIRED_ARCHITECTURE, f", {title}")
     ]
 
 
 _MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}  # strategy -> bundled checkpoint
 
 
-def risk_tasks(preset: str) -> list[Config]:
+def _risk_tasks(preset: str) -> list[Config]:
     """One task per market, λ and strategy; a checkpoint is named by its weights."""
     risks, markets = list(_RISKS[1:]), ["clean", "noisy", "noisy-matched"]
     sizes: Config = {"evaluation": [30, 200 if preset == "cpu" else 928], "length": 1024, "seed": 0}
     if preset == "smoke":
         risks, markets, sizes = risks[:1], markets[:1], {"evaluation": [2, 3], "length": 128, "seed": 0}
-    networks = {name: {"network": fingerprint(bundled)} for name, bundled in _MODELS.items()}
+    networks = {name: {"network": network_fingerprint(bundled)} for name, bundled in _MODELS.items()}
     strategies: dict[str, Config] = {"uniform": {}, "pto-timepfn": {}, **networks}
     return [
         {"market": market, "risk_aversion": risk, "strategy": name, **sizes, **needs}
@@ -216,7 +222,7 @@ def risk_tasks(preset: str) -> list[Config]:
     ]
 
 
-def run_risk(config: Config) -> list[Row]:
+def _run_risk(config: Config) -> list[Row]:
     """Score one strategy at one λ."""
     name, risk = config["strategy"], config["risk_aversion"]
     returns, oracle = _data(config, risk, BUDGETS)
@@ -224,10 +230,10 @@ def run_risk(config: Config) -> list[Row]:
         strategy: Strategy = PaperModelStrategy((PaperModel.from_pretrained(_MODELS[name]),), name)
     else:
         strategy = Uniform() if name == "uniform" else backbone_pto(TimePFN.from_pretrained(), RETURNS_SCALE)
-    return scored(name, strategy, returns, oracle, risk_aversion=risk)
+    return scored_portfolio_rows(name, strategy, returns, oracle, risk_aversion=risk)
 
 
-def risk_tables(rows: list[Row]) -> list[Table]:
+def _risk_tables(rows: list[Row]) -> list[Table]:
     """A table per market and λ: MSE of every strategy, and the comparisons of the repaired model in pairs."""
     note = (
         "MSE × 1e4 of the raw output to the oracle of that λ on its own history, ± standard error over series; below "
@@ -236,8 +242,8 @@ def risk_tables(rows: list[Row]) -> list[Table]:
         "tokens. λ = 0.1 is in portfolio-clean and portfolio-noisy."
     )
     ours, found = "paper-repaired", []
-    for (market, risk), here in grouped(rows, "market", "risk_aversion").items():
-        by_name = grouped(here, "strategy")
+    for (market, risk), here in grouped_rows(rows, "market", "risk_aversion").items():
+        by_name = grouped_rows(here, "strategy")
         cells = [[name, *(_mse(row) for row in own)] for name, own in by_name.items()]
         for other in (name for name in by_name if name != ours and ours in by_name):
             cells.append([f"saves against {other}", *_gains(here, ours, other, BUDGETS)])
@@ -246,7 +252,7 @@ def risk_tables(rows: list[Row]) -> list[Table]:
         series, steps = here[0]["evaluation"]
         caption = f"{market}, λ = {risk:g}: the paper's architecture, repaired, {series} series × {steps} decisions"
         found.append(Table(caption, ["strategy", *(f"γ={g:g}" for g in BUDGETS)], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 EXPERIMENTS = (
@@ -255,21 +261,21 @@ EXPERIMENTS = (
         title="The paper's architecture repaired, one repair taken back at a time",
         paper="None: the paper has no ablation",
         presets={"smoke": "15 s", "cpu": "1.5 h", "paper": "a day on a GPU"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
-        claims=claims,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
+        claims=_claims,
     ),
     Experiment(
         id="paper-risks",
         title="The paper's architecture, repaired, with and without covariance tokens at larger risk aversions",
         paper="None: the paper has one risk aversion",
         presets={"smoke": "10 s", "cpu": "40 min", "paper": "5 h"},
-        tasks=risk_tasks,
-        run=run_risk,
-        tables=risk_tables,
+        tasks=_risk_tasks,
+        run=_run_risk,
+        tables=_risk_tables,
         claims=partial(
-            covariance_claims, ours="paper-repaired", sft="paper-repaired-sft", judged_on=REPAIRED_ARCHITECTURE
+            ablation_covariance_claims, ours="paper-repaired", sft="paper-repaired-sft", judged_on=REPAIRED_ARCHITECTURE
         ),
     ),
 )

@@ -19,19 +19,17 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.digests import fingerprint
-from time2decide.core.provenance import provenance
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.provenance import file_digest, provenance
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
 from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
+from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,
@@ -40,7 +38,7 @@ from time2decide.policy.paper_training import (
     train_paper_model,
 )
 from time2decide.simulation.engine import Observation, Strategy, rollout
-from time2decide.simulation.metrics import score, squared_distance
+from time2decide.simulation.metrics import score, squared_distance_to_oracle
 
 #: In a configuration -> name of the strategy.
 MODELS = {"time2decide": "paper-time2decide", "sft": "paper-sft"}
@@ -70,7 +68,7 @@ SIZES: dict[str, Config] = {
 }
 
 
-def backbone_of(name: str) -> TimePFN:
+def paper_backbone(name: str) -> TimePFN:
     """A bundled backbone or that of a folder; the one of the paper's size is pretrained first where it is missing."""
     if name == PAPER_BACKBONE and not (Path(name) / "model.safetensors").is_file():
         print(f"time2decide: pretraining the paper's backbone to {name} first (resumable)", file=sys.stderr)
@@ -78,12 +76,12 @@ def backbone_of(name: str) -> TimePFN:
     return TimePFN.from_pretrained(name)
 
 
-def recipe_of(config: Config, **changes: Any) -> PaperModelTraining:
+def _recipe_of(config: Config, **changes: Any) -> PaperModelTraining:
     """The training recipe of a task."""
     return replace(PAPER_MODEL_PRESETS[config["recipe"]], market=config["market"], seed=config["seed"], **changes)
 
 
-def rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.ndarray, np.ndarray]:
+def _rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Returns (series, time, m) and the oracle (series, budgets, time, m) of as many series and steps as it says.
 
     Choices are made on the validation series after those that stopped the training.
@@ -98,9 +96,9 @@ def rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.n
     return returns[skip:, :end], oracle[skip:, chosen, :end]
 
 
-def scored(strategy: Strategy, config: Config, split: str, budgets: list[float]) -> list[Row]:
+def _scored(strategy: Strategy, config: Config, split: str, budgets: list[float]) -> list[Row]:
     """Scores per budget of a rollout on its own history."""
-    returns, oracle = rollout_data(config, split, budgets)
+    returns, oracle = _rollout_data(config, split, budgets)
     result = rollout(returns, strategy, budgets)
     return [dict(row) for row in score(result, returns, oracle).rows()]
 
@@ -140,7 +138,7 @@ def _trained(rows: list[Row]) -> str:
     return f"{' or '.join(map(str, steps))} training steps of {' or '.join(map(str, batches))} windows"
 
 
-def sweep_tasks(preset: str) -> list[Config]:
+def _sweep_tasks(preset: str) -> list[Config]:
     """The references of a market, then one task per market, γ, λ_r and model."""
     markets, budgets, weights = ["clean", "noisy"], list(BUDGETS), list(RETURN_WEIGHTS)
     if preset == "smoke":
@@ -160,32 +158,32 @@ def sweep_tasks(preset: str) -> list[Config]:
 
 def _repaired_task(budgets: list[float]) -> Config:
     """The bundled repaired model, named by its weights, beside the literal ones."""
-    weights = fingerprint(PaperModel.BUNDLED["repaired"] / "model.safetensors")
+    weights = file_digest(PaperModel.BUNDLED["repaired"] / "model.safetensors")
     return {"model": "repaired", "network": weights, "budgets": budgets}
 
 
 def _repaired_rows(config: Config) -> list[Row]:
     """Scores of the bundled repaired model on its own history: one model for all budgets and markets."""
     strategy, budgets = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), _REPAIRED), config["budgets"]
-    rows = scored(strategy, config, "evaluation", budgets)
+    rows = _scored(strategy, config, "evaluation", budgets)
     return [{"strategy": _REPAIRED, "turnover_l1": g, **row} for g, row in zip(budgets, rows, strict=True)]
 
 
-def run_sweep(config: Config) -> list[Row]:
+def _run_sweep(config: Config) -> list[Row]:
     """Fine-tune one model and roll it out, or roll out the references or the repaired model."""
     if config["model"] == "repaired":
         return _repaired_rows(config)
-    backbone = backbone_of(config["backbone"])
-    scale = recipe_of(config).returns_scale
+    backbone = paper_backbone(config["backbone"])
+    scale = _recipe_of(config).returns_scale
     if config["model"] == "references":
         budgets = config["budgets"]
-        strategies = (Uniform(), pretrained_strategy(backbone, scale), backbone_pto(backbone, scale))
+        strategies = (Uniform(), pretrained_paper_strategy(backbone, scale), backbone_pto(backbone, scale))
         return [
             {"strategy": strategy.name, "turnover_l1": budget, **row}
             for strategy in strategies
-            for budget, row in zip(budgets, scored(strategy, config, "evaluation", budgets), strict=True)
+            for budget, row in zip(budgets, _scored(strategy, config, "evaluation", budgets), strict=True)
         ]
-    recipe = recipe_of(
+    recipe = _recipe_of(
         config,
         turnover_l1=config["turnover_l1"],
         return_weight=float(config["return_weight"]),
@@ -194,16 +192,16 @@ def run_sweep(config: Config) -> list[Row]:
     model, progress = train_paper_model(recipe, backbone)
     name = MODELS[config["model"]]
     strategy = PaperModelStrategy((model,), name=name)
-    known = scored(strategy, config, "validation", [config["turnover_l1"]])[0]
-    row = scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
+    known = _scored(strategy, config, "validation", [config["turnover_l1"]])[0]
+    row = _scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "validation_loss": progress.best}
-    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
+    returns, oracle = _rollout_data(config, "evaluation", [config["turnover_l1"]])
     probe = shown_oracle_history(strategy, returns, oracle, [config["turnover_l1"]])[0]
     row |= {"teacher_forced_mse": probe["shown_oracle_mse"], "other_returns_mse": probe["other_returns_mse"]}
     return [{"strategy": name, **row, "validation_mse": known["mse"], **training}]
 
 
-def chosen_rows(rows: list[Row]) -> dict[str, Row]:
+def _chosen_rows(rows: list[Row]) -> dict[str, Row]:
     """Strategy -> its row at one market and budget; of a learned one that with the least MSE on validation series."""
     found = {row["strategy"]: row for row in rows if row["model"] in _UNTRAINED}
     for name in MODELS.values():
@@ -217,9 +215,9 @@ def chosen_rows(rows: list[Row]) -> dict[str, Row]:
     return found
 
 
-def sweep_claims(rows: list[Row]) -> list[Claim]:
+def _sweep_claims(rows: list[Row]) -> list[Claim]:
     """What the paper says of the sweep, one case per market and budget; λ_r is the one chosen on validation series."""
-    found = {cell: chosen_rows(some) for cell, some in grouped(rows, "market", "turnover_l1").items()}
+    found = {cell: _chosen_rows(some) for cell, some in grouped_rows(rows, "market", "turnover_l1").items()}
 
     def below(ours: str, other: str, market: str = "", least: float = 0.0, most: float = 2.0) -> list[bool]:
         return [
@@ -255,7 +253,7 @@ def sweep_claims(rows: list[Row]) -> list[Claim]:
     return [replace(claim, judged_on=judged_on) for claim in claims]
 
 
-def sweep_tables(rows: list[Row]) -> list[Table]:
+def _sweep_tables(rows: list[Row]) -> list[Table]:
     """A table per market and budget: a column per λ_r and the one chosen on validation series."""
     series, steps = rows[0]["evaluation"]
     note = (
@@ -269,18 +267,18 @@ def sweep_tables(rows: list[Row]) -> list[Table]:
         "rows that are older than this probe)."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
-        for budget, chosen in sorted(grouped(here, "turnover_l1").items()):
+    for market, here in grouped_rows(rows, "market").items():
+        for budget, chosen in sorted(grouped_rows(here, "turnover_l1").items()):
             weights = sorted({row["return_weight"] for row in chosen if row["model"] not in _UNTRAINED})
             columns = ["strategy", *(f"λ_r={weight:g}" for weight in weights), "chosen"]
             cells = _sweep_cells(chosen, weights, published(f"lambda_r_sweep_{market}"))
             found.append(Table(f"{market}, γ={budget:g}: MSE to the oracle (paper's)", columns, cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, str], float]) -> list[list[str]]:
     cells, budget = [], rows[0]["turnover_l1"]
-    best = chosen_rows(rows)
+    best = _chosen_rows(rows)
     for row in (row for row in rows if row["model"] in _UNTRAINED):
         theirs = paper.get((f"gamma={budget};lambda_r=0", _SWEEP_ROWS.get(row["strategy"], "")))
         cells.append([row["strategy"], *["–"] * len(weights), _mse(row, theirs)])
@@ -300,10 +298,10 @@ def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, s
 
 
 def _mse(row: Row, paper: float | None) -> str:
-    return quantity(row["mse"], ".4f", row.get("mse_error"), paper)
+    return quantity_cell(row["mse"], ".4f", row.get("mse_error"), paper)
 
 
-def finetuned_tasks(preset: str) -> list[Config]:
+def _finetuned_tasks(preset: str) -> list[Config]:
     """One task per market and seed; the paper shows the noisy one."""
     markets = ["noisy"] if preset == "smoke" else ["noisy", "noisy-matched", "clean"]
     sizes = SIZES[preset] | ({"evaluation": [10, 928]} if preset == "cpu" else {})
@@ -311,12 +309,12 @@ def finetuned_tasks(preset: str) -> list[Config]:
     return found + [{**task, **_repaired_task(list(BUDGETS))} for task in found]
 
 
-def run_finetuned(config: Config) -> list[Row]:
+def _run_finetuned(config: Config) -> list[Row]:
     """Fine-tune, choose ρ for either checkpoint, score all four; or score the repaired model."""
     if config.get("model") == "repaired":
         return _repaired_rows(config)
-    original = backbone_of(config["backbone"])
-    recipe = recipe_of(config)
+    original = paper_backbone(config["backbone"])
+    recipe = _recipe_of(config)
     tuned, progress = fine_tune_forecaster(recipe, original)
     training = {"steps": progress.step, "best_step": progress.best_step}
     rows: list[Row] = []
@@ -325,7 +323,7 @@ def run_finetuned(config: Config) -> list[Row]:
         best = _best_shrinkage(model, config, recipe.returns_scale)
         budgets = [*BUDGETS, *BUDGETS]  # plain and shrunk in one rollout, because the forecasts are the same
         shrinkage = (*[1.0] * len(BUDGETS), *best)
-        scores = scored(backbone_pto(model, recipe.returns_scale, shrinkage), config, "evaluation", budgets)
+        scores = _scored(backbone_pto(model, recipe.returns_scale, shrinkage), config, "evaluation", budgets)
         for k, (budget, value, found) in enumerate(zip(budgets, shrinkage, scores, strict=True)):
             strategy = name if k < len(BUDGETS) else f"{name}-shrunk"
             cell = {"strategy": strategy, "turnover_l1": budget, "shrinkage": value}
@@ -335,23 +333,23 @@ def run_finetuned(config: Config) -> list[Row]:
 
 def _best_shrinkage(model: TimePFN, config: Config, scale: float) -> list[float]:
     """ρ per budget with the least MSE on validation series; all values are run together, as extra budgets."""
-    returns, oracle = rollout_data(config, "validation", list(BUDGETS))
+    returns, oracle = _rollout_data(config, "validation", list(BUDGETS))
     budgets, values = np.tile(BUDGETS, len(_SHRINKAGES)), np.repeat(_SHRINKAGES, len(BUDGETS))
     result = rollout(returns, backbone_pto(model, scale, tuple(values.tolist())), budgets.tolist())
     target = np.tile(oracle, (1, len(_SHRINKAGES), 1, 1))  # (series, values × budgets, time, m)
-    error = squared_distance(result.raw, target, WINDOW).mean(axis=0).reshape(len(_SHRINKAGES), len(BUDGETS))
+    error = squared_distance_to_oracle(result.raw, target, WINDOW).mean(axis=0).reshape(len(_SHRINKAGES), len(BUDGETS))
     return [_SHRINKAGES[i] for i in error.argmin(axis=0)]
 
 
 def _one_step_error(model: TimePFN, config: Config, scale: float) -> float:
     """Mean squared error of the forecast that PtO uses, on every eighth step of the evaluation series."""
-    returns, _ = rollout_data(config, "evaluation", [BUDGETS[0]])
+    returns, _ = _rollout_data(config, "evaluation", [BUDGETS[0]])
     forecaster = TimePFNForecaster(model, scale)
     steps = range(WINDOW, returns.shape[1], 8)
     return mean(float(((forecaster(returns[:, t - WINDOW : t]) - returns[:, t]) ** 2).mean()) for t in steps)
 
 
-def finetuned_claims(rows: list[Row]) -> list[Claim]:
+def _finetuned_claims(rows: list[Row]) -> list[Claim]:
     """What the paper says of the forecaster and of plug-in decisions, market by market and budget by budget."""
     mse = {(r["market"], r["turnover_l1"], r["strategy"]): r["mse"] for r in rows}
     noisy = list(dict.fromkeys((market, budget) for market, budget, _ in mse if market != "clean"))
@@ -381,7 +379,7 @@ def finetuned_claims(rows: list[Row]) -> list[Claim]:
     return [replace(claim, judged_on=judged_on) for claim in claims]
 
 
-def finetuned_tables(rows: list[Row]) -> list[Table]:
+def _finetuned_tables(rows: list[Row]) -> list[Table]:
     """MSE per market and budget, the paper's in brackets."""
     paper = published("compare_timepfn_noise_sft_or_not")
     note = (
@@ -391,9 +389,9 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
         "paper-repaired: the paper's architecture, repaired, on the small backbone; it decides in one pass."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
+    for market, here in grouped_rows(rows, "market").items():
         cells = []
-        for name, own in grouped(here, "strategy").items():
+        for name, own in grouped_rows(here, "strategy").items():
             mse = {row["turnover_l1"]: row for row in own}
             row = "" if market == "clean" else _FINETUNED_ROWS.get(name, "")
             line = [_mse(mse[b], paper.get((f"gamma={b}", row))) if b in mse else "–" for b in BUDGETS]
@@ -401,10 +399,10 @@ def finetuned_tables(rows: list[Row]) -> list[Table]:
         series, steps = here[0]["evaluation"]
         caption = f"{market}: MSE of predict-then-optimise to the oracle (paper's), {series} series × {steps} decisions"
         found.append(Table(caption, ["strategy", *(f"γ={b:g}" for b in BUDGETS), "forecast MSE"], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
-def starts_tasks(preset: str) -> list[Config]:
+def _starts_tasks(preset: str) -> list[Config]:
     """One training per model, budget and scale of the returns; every one is rolled out from both starts."""
     budgets, scales, steps = ([1.0], [100.0], 2) if preset == "smoke" else ([1.0], [1.0, 100.0], 2_000)
     if preset == "paper":
@@ -420,7 +418,7 @@ def starts_tasks(preset: str) -> list[Config]:
     ]
 
 
-def run_starts(config: Config) -> list[Row]:
+def _run_starts(config: Config) -> list[Row]:
     """Fine-tune a literal model, and roll it out from equal weights and from the oracle's first window."""
     recipe = PAPER_MODEL_PRESETS[config["recipe"]]
     if config["recipe"] != "paper":  # as many windows as fill the steps, no early stop
@@ -429,8 +427,8 @@ def run_starts(config: Config) -> list[Row]:
         recipe = replace(recipe, epochs=epochs, windows=windows, patience=epochs)
     changes = {key: config[key] for key in ("market", "seed", "turnover_l1", "return_weight", "returns_scale")}
     recipe = replace(recipe, covariance=config["model"] == "time2decide", **changes)
-    model, progress = train_paper_model(recipe, backbone_of(config["backbone"]))
-    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
+    model, progress = train_paper_model(recipe, paper_backbone(config["backbone"]))
+    returns, oracle = _rollout_data(config, "evaluation", [config["turnover_l1"]])
     rows: list[Row] = []
     for start in ("uniform", "oracle"):
         strategy = PaperModelStrategy((model,), MODELS[config["model"]], start)
@@ -445,10 +443,10 @@ def run_starts(config: Config) -> list[Row]:
     return [{**row, **probe, **training, "uniform_mse": float(reference.mse.mean())} for row in rows]
 
 
-def starts_tables(rows: list[Row]) -> list[Table]:
+def _starts_tables(rows: list[Row]) -> list[Table]:
     """A line per budget, model and scale."""
     cells = []
-    for (budget, scale, name), own in grouped(rows, "turnover_l1", "returns_scale", "strategy").items():
+    for (budget, scale, name), own in grouped_rows(rows, "turnover_l1", "returns_scale", "strategy").items():
         by_start = {row["start"]: row for row in own}
         first = own[0]
         line = [f"{by_start[start]['mse']:.4f}" if start in by_start else "–" for start in ("uniform", "oracle")]
@@ -481,28 +479,28 @@ EXPERIMENTS = (
         title="The literal Time2Decide from two starts, with returns scaled or not, and what it reads",
         paper="None: the paper does not say what history it starts from",
         presets={"smoke": "20 s", "cpu": "20 min", "paper": "days on one GPU"},
-        tasks=starts_tasks,
-        run=run_starts,
-        tables=starts_tables,
+        tasks=_starts_tasks,
+        run=_run_starts,
+        tables=_starts_tables,
     ),
     Experiment(
         id="lambda-sweep",
         title="Literal Time2Decide and SFT: MSE over turnover budgets γ and return weights λ_r",
         paper="Appendices H and I, tables of the λ_r sweep, clean and noisy",
         presets={"smoke": "30 s", "cpu": "45 min", "paper": "weeks on one GPU: 448 trainings"},
-        tasks=sweep_tasks,
-        run=run_sweep,
-        tables=sweep_tables,
-        claims=sweep_claims,
+        tasks=_sweep_tasks,
+        run=_run_sweep,
+        tables=_sweep_tables,
+        claims=_sweep_claims,
     ),
     Experiment(
         id="finetuned-pto",
         title="Predict-then-Optimise: original against fine-tuned backbone",
         paper="Appendix I, table on fine-tuning the forecaster on noisy data",
         presets={"smoke": "20 s", "cpu": "10 min", "paper": "days on one GPU"},
-        tasks=finetuned_tasks,
-        run=run_finetuned,
-        tables=finetuned_tables,
-        claims=finetuned_claims,
+        tasks=_finetuned_tasks,
+        run=_run_finetuned,
+        tables=_finetuned_tables,
+        claims=_finetuned_claims,
     ),
 )

@@ -24,20 +24,19 @@ from time2decide.backtesting.baselines import (
     backbone_pto,
 )
 from time2decide.core.cache import cached_tensors
-from time2decide.core.digests import fingerprint as file_fingerprint
-from time2decide.core.table import Table, quantity
+from time2decide.core.provenance import file_digest as file_fingerprint
+from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import OUR_NETWORK, REPAIRED_ARCHITECTURE, Claim, published_mse
 from time2decide.experiments.paper_models import shown_oracle_history
-from time2decide.experiments.portfolio_baselines import series_of, tune
+from time2decide.experiments.portfolio_baselines import portfolio_baseline_series, tune_portfolio_baseline
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import LABELS, Config, Row, grouped
+from time2decide.experiments.store import LABELS, Config, Row, grouped_rows
 from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.synthetic import synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
 from time2decide.simulation.engine import Strategy, rollout
 from time2decide.simulation.metrics import score
 
@@ -88,7 +87,7 @@ _NOTE = (
 )
 
 
-def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
+def _tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
     """One task per market, seed and strategy, with what it depends on: its grid, the weights of its network."""
     if preset == "smoke":
         sizes, seeds, markets = {"evaluation": 2, "validation": 1, "length": 128}, range(1), markets[:1]
@@ -105,55 +104,63 @@ def tasks(markets: tuple[str, ...], preset: str) -> list[Config]:
 
 def _needs(name: str) -> Config:
     maker = MAKERS[name]
-    needs: Config = {"network": fingerprint(maker.network)} if maker.network else {}
+    needs: Config = {"network": network_fingerprint(maker.network)} if maker.network else {}
     needs |= {"grid": list(maker.grid)} if maker.grid else {}
     return needs | ({"aim": maker.aim} if maker.aim != "mse" else {})
 
 
-def fingerprint(name: str) -> str:
+def network_fingerprint(name: str) -> str:
     """Of the weights of a bundled network."""
     return file_fingerprint((PRETRAINED | PaperModel.BUNDLED)[name] / "model.safetensors")
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Tune on validation series if there is something to tune, then score on the evaluation series."""
     label: str = config["strategy"]
     name = LABELS["portfolio-clean"].get(label, label)
     maker = MAKERS[name]
-    remembered = Remembered()
+    remembered = RememberedFeatures()
     if maker.network in PaperModel.BUNDLED:
-        return run_paper_model(config, maker.make(PaperModel.from_pretrained(maker.network), remembered, None))
+        return _run_paper_model(config, maker.make(PaperModel.from_pretrained(maker.network), remembered, None))
     policy = load_policy(maker.network)[0] if maker.network else None
-    series = partial(seen_series, config, remembered=remembered) if maker.network else partial(series_of, config)
+    series = (
+        partial(portfolio_series_with_features, config, remembered=remembered)
+        if maker.network
+        else partial(portfolio_baseline_series, config)
+    )
     parameters: list[float] | None = None
     if maker.grid:
         known = series("validation")
-        parameters = tune(lambda values: maker.make(policy, remembered, values), config["grid"], *known, maker.aim)
+        parameters = tune_portfolio_baseline(
+            lambda values: maker.make(policy, remembered, values), config["grid"], *known, maker.aim
+        )
     returns, oracle = series("evaluation")
     strategy = maker.make(policy, remembered, tuple(parameters) if parameters else None)
-    return scored(name, strategy, returns, oracle, parameters)
+    return scored_portfolio_rows(name, strategy, returns, oracle, parameters)
 
 
-def run_paper_model(config: Config, strategy: Strategy) -> list[Row]:
+def _run_paper_model(config: Config, strategy: Strategy) -> list[Row]:
     """Score a model of the paper's architecture, with what it does if it is shown the oracle's history."""
-    returns, oracle = series_of(config, "evaluation")
-    rows = scored(strategy.name, strategy, returns, oracle)
+    returns, oracle = portfolio_baseline_series(config, "evaluation")
+    rows = scored_portfolio_rows(strategy.name, strategy, returns, oracle)
     shown = shown_oracle_history(strategy, returns, oracle, BUDGETS, every=16)
     return [row | probe for row, probe in zip(rows, shown, strict=True)]
 
 
-def seen_series(config: Config, split: str, remembered: Remembered) -> tuple[np.ndarray, np.ndarray]:
+def portfolio_series_with_features(
+    config: Config, split: str, remembered: RememberedFeatures
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns and the oracle's path of a split, with the features of all windows in memory."""
-    returns, oracle = series_of(config, split)
+    returns, oracle = portfolio_baseline_series(config, split)
     key = {"market": config["market"], "split": split, "count": config[split], "seed": config["seed"]}
     remembered.learn(returns, key | {"config": asdict(LMCConfig(length=config["length"]))})
     return returns, oracle
 
 
-Make = Callable[[Any, "Remembered", Any], Strategy]
+Make = Callable[[Any, "RememberedFeatures", Any], Strategy]
 
 
-def _pto(policy: Any, look: Remembered, shrinkage: Any) -> Strategy:
+def _pto(policy: Any, look: RememberedFeatures, shrinkage: Any) -> Strategy:
     forecast = NetworkForecast(policy, look)
     return PredictThenOptimise(forecast, 1.0 if shrinkage is None else shrinkage, name="pto-network")
 
@@ -162,7 +169,7 @@ def _network(history: str) -> Make:
     return lambda policy, look, _: PolicyStrategy(policy, history, "network", look)
 
 
-class Maker(NamedTuple):
+class _Maker(NamedTuple):
     """How a strategy is made: from a bundled network, cached features and tuned values."""
 
     make: Make
@@ -172,33 +179,35 @@ class Maker(NamedTuple):
 
 
 #: name -> how it is made; the row carries the name
-MAKERS: dict[str, Maker] = {
-    "uniform": Maker(lambda *_: Uniform()),
-    "pretrained": Maker(lambda *_: pretrained_strategy(TimePFN.from_pretrained(), RETURNS_SCALE)),
-    "lag1-oracle": Maker(lambda *_: LagOneOracle()),
-    "soft-persistence": Maker(lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
-    "pto-network": Maker(_pto, "decide"),
-    "pto-network-shrunk": Maker(_pto, "decide", SHRINKAGES),
-    "pto-network-shrunk-regret": Maker(_pto, "decide", SHRINKAGES, "regret"),
-    "averaged-oracle-network": Maker(lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS),
-    "sft-own": Maker(_network("own"), "decide-blind"),
-    "sft": Maker(_network("hindsight"), "decide-blind"),
-    OURS: Maker(_network("own"), "decide"),
-    HINDSIGHT: Maker(_network("hindsight"), "decide"),
-    UTILITY: Maker(_network("own"), "decide-utility"),
-    "soft-network": Maker(lambda p, look, v: SoftForecast(NetworkForecast(p, look), v), "decide", TEMPERATURES),
-    PTO_TIMEPFN: Maker(lambda *_: backbone_pto(TimePFN.from_pretrained(), RETURNS_SCALE)),
-    "soft-timepfn": Maker(
+MAKERS: dict[str, _Maker] = {
+    "uniform": _Maker(lambda *_: Uniform()),
+    "pretrained": _Maker(lambda *_: pretrained_paper_strategy(TimePFN.from_pretrained(), RETURNS_SCALE)),
+    "lag1-oracle": _Maker(lambda *_: LagOneOracle()),
+    "soft-persistence": _Maker(lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
+    "pto-network": _Maker(_pto, "decide"),
+    "pto-network-shrunk": _Maker(_pto, "decide", SHRINKAGES),
+    "pto-network-shrunk-regret": _Maker(_pto, "decide", SHRINKAGES, "regret"),
+    "averaged-oracle-network": _Maker(
+        lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS
+    ),
+    "sft-own": _Maker(_network("own"), "decide-blind"),
+    "sft": _Maker(_network("hindsight"), "decide-blind"),
+    OURS: _Maker(_network("own"), "decide"),
+    HINDSIGHT: _Maker(_network("hindsight"), "decide"),
+    UTILITY: _Maker(_network("own"), "decide-utility"),
+    "soft-network": _Maker(lambda p, look, v: SoftForecast(NetworkForecast(p, look), v), "decide", TEMPERATURES),
+    PTO_TIMEPFN: _Maker(lambda *_: backbone_pto(TimePFN.from_pretrained(), RETURNS_SCALE)),
+    "soft-timepfn": _Maker(
         lambda _, __, v: SoftForecast(TimePFNForecaster(TimePFN.from_pretrained(), RETURNS_SCALE), v),
         None,
         TEMPERATURES,
     ),
-    REPAIRED: Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED), "repaired"),
-    REPAIRED_SFT: Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED_SFT), "repaired-sft"),
+    REPAIRED: _Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED), "repaired"),
+    REPAIRED_SFT: _Maker(lambda model, *_: PaperModelStrategy((model,), REPAIRED_SFT), "repaired-sft"),
 }
 
 
-def scored(
+def scored_portfolio_rows(
     name: str,
     strategy: Strategy,
     returns: np.ndarray,
@@ -227,7 +236,7 @@ def scored(
     ]
 
 
-class Remembered(CachedFeatures):
+class RememberedFeatures(CachedFeatures):
     """Features of whole series, kept on disk between tasks, because all networks see the same windows."""
 
     def learn(self, returns: np.ndarray, key: Config) -> None:
@@ -244,13 +253,13 @@ class Remembered(CachedFeatures):
             self.remember(returns[:, t - WINDOW : t], one)
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def portfolio_tables(rows: list[Row]) -> list[Table]:
     """MSE and regret per market, the paper's figure in brackets, and comparisons in pairs."""
     found = []
     columns = ["strategy", *(f"γ={budget:g}" for budget in BUDGETS)]
-    for market, chosen in grouped(rows, "market").items():
-        names = list(grouped(chosen, "strategy"))
-        sizes = f"{max(r['evaluation'] for r in chosen)} series × {len(grouped(chosen, 'seed'))} seed(s)"
+    for market, chosen in grouped_rows(rows, "market").items():
+        names = list(grouped_rows(chosen, "strategy"))
+        sizes = f"{max(r['evaluation'] for r in chosen)} series × {len(grouped_rows(chosen, 'seed'))} seed(s)"
         titles = {
             "mse": f"{market}: MSE of the raw answer to the oracle × 1e4 (paper's), {sizes}",
             "regret": f"{market}: regret per step × 1e4 of the weights held",
@@ -263,19 +272,19 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def _score(rows: list[Row], name: str, budget: float, key: str) -> str:
-    scores = 1e4 * values(rows, name, budget, key)
+    scores = 1e4 * portfolio_scores(rows, name, budget, key)
     paper = published_mse(rows[0]["market"], _PAPER.get(name, ""), budget) if key == "mse" else None
-    error = bootstrap_error(scores) if len(scores) > 1 else None
-    return quantity(float(scores.mean()), ".1f", error, None if paper is None else 1e4 * paper, ".0f")
+    error = portfolio_bootstrap_error(scores) if len(scores) > 1 else None
+    return quantity_cell(float(scores.mean()), ".1f", error, None if paper is None else 1e4 * paper, ".0f")
 
 
 def _comparisons(rows: list[Row], key: str) -> Table:
     """Each strategy of ours against its baselines, on the series that both were run on."""
     cells = []
     for ours in (UTILITY,) if key == "regret" else (OURS, HINDSIGHT, REPAIRED):
-        seeds = {name: {row["seed"] for row in own} for name, own in grouped(rows, "strategy").items()}
+        seeds = {name: {row["seed"] for row in own} for name, own in grouped_rows(rows, "strategy").items()}
         for other in (name for name in _BASELINES[ours] if seeds.get(ours, set()) & seeds.get(name, set())):
-            gains = [gain(*pairs(rows, ours, other, g, key), key) for g in BUDGETS]
+            gains = [portfolio_gain(*paired_portfolio_scores(rows, ours, other, g, key), key) for g in BUDGETS]
             digits = [0 if key == "mse" else 2 if abs(middle) < 5 else 1 for middle, _, _ in gains]
             texts = [f"{a:.{d}f} [{b:.{d}f}, {c:.{d}f}]" for (a, b, c), d in zip(gains, digits, strict=True)]
             below, sure = (sum(test) for test in ([a >= 0 for a, _, _ in gains], [b > 0 for _, b, _ in gains]))
@@ -295,7 +304,7 @@ def _has(rows: list[Row], name: str) -> bool:
 
 def _below_the_papers(rows: list[Row], name: str) -> str:
     """At how many budgets a strategy is below the paper's Time2Decide."""
-    own = {g: values(rows, name, g, "mse") for g in BUDGETS}
+    own = {g: portfolio_scores(rows, name, g, "mse") for g in BUDGETS}
     paper = {g: published_mse(rows[0]["market"], "Time2Decide", g) for g in BUDGETS}
     better = [float(scores.mean()) < figure for g, scores in own.items() if len(scores) and (figure := paper[g])]
     return f"{name} below the paper's Time2Decide: {sum(better)} of {len(better)} budgets."
@@ -314,15 +323,15 @@ def _probe_note(rows: list[Row]) -> str:
     return f" Shown the oracle's history, mean over γ: {'; '.join(texts)}." if texts else ""
 
 
-def claims(rows: list[Row], market: str) -> list[Claim]:
+def _claims(rows: list[Row], market: str) -> list[Claim]:
     """What the paper's table says, judged on our network and on the paper's architecture, apart."""
     return [
-        *_claims(rows, market, OUR_NETWORK, OURS, "sft-own", "pto-network"),
-        *_claims(rows, market, REPAIRED_ARCHITECTURE, REPAIRED, REPAIRED_SFT, PTO_TIMEPFN),
+        *_claims_of_architecture(rows, market, OUR_NETWORK, OURS, "sft-own", "pto-network"),
+        *_claims_of_architecture(rows, market, REPAIRED_ARCHITECTURE, REPAIRED, REPAIRED_SFT, PTO_TIMEPFN),
     ]
 
 
-def _claims(rows: list[Row], market: str, judged_on: str, ours: str, sft: str, pto: str) -> list[Claim]:
+def _claims_of_architecture(rows: list[Row], market: str, judged_on: str, ours: str, sft: str, pto: str) -> list[Claim]:
     found = {
         "Time2Decide beats fine-tuning without covariance at every γ": _below(rows, ours, sft),
         "Time2Decide beats the pretrained backbone at every γ": _below(rows, ours, "pretrained"),
@@ -338,7 +347,7 @@ def _claims(rows: list[Row], market: str, judged_on: str, ours: str, sft: str, p
 def _below(rows: list[Row], ours: str, other: str, least: float = 0.0, most: float = 2.0) -> list[bool]:
     """Whether one strategy has the lower mean MSE, at every market and budget of a range, on the seeds of both."""
     cases = []
-    for (_, budget), here in grouped(rows, "market", "turnover_l1").items():
+    for (_, budget), here in grouped_rows(rows, "market", "turnover_l1").items():
         mine, theirs = ({r.get("seed"): r["mse"] for r in here if r["strategy"] == name} for name in (ours, other))
         seeds = mine.keys() & theirs.keys()  # on the same series
         if least <= budget <= most and seeds:
@@ -346,13 +355,15 @@ def _below(rows: list[Row], ours: str, other: str, least: float = 0.0, most: flo
     return cases
 
 
-def values(rows: list[Row], strategy: str, budget: float, key: str) -> np.ndarray:
+def portfolio_scores(rows: list[Row], strategy: str, budget: float, key: str) -> np.ndarray:
     """Scores of every series of every seed, in order, (series · seeds,)."""
     chosen = sorted((r["seed"], r[f"{key}_series"]) for r in rows if _is(r, strategy, budget))
     return np.concatenate([np.asarray(scores) for _, scores in chosen]) if chosen else np.empty(0)
 
 
-def pairs(rows: list[Row], ours: str, other: str, budget: float, key: str) -> tuple[np.ndarray, np.ndarray]:
+def paired_portfolio_scores(
+    rows: list[Row], ours: str, other: str, budget: float, key: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores of both on the series that both were run on."""
     found = [{r["seed"]: r[f"{key}_series"] for r in rows if _is(r, name, budget)} for name in (ours, other)]
     seeds = sorted(found[0].keys() & found[1].keys())
@@ -360,7 +371,7 @@ def pairs(rows: list[Row], ours: str, other: str, budget: float, key: str) -> tu
     return mine, theirs
 
 
-def gain(ours: np.ndarray, theirs: np.ndarray, key: str) -> tuple[float, float, float]:
+def portfolio_gain(ours: np.ndarray, theirs: np.ndarray, key: str) -> tuple[float, float, float]:
     """How much less ours is, with its interval by bootstrap over paired series.
 
     In per cent for the MSE; in 1e-4 for regret, which may be negative and has no per cent.
@@ -376,7 +387,7 @@ def gain(ours: np.ndarray, theirs: np.ndarray, key: str) -> tuple[float, float, 
     return float(less(ours.mean(), theirs.mean())), float(low), float(high)
 
 
-def bootstrap_error(scores: np.ndarray) -> float:
+def portfolio_bootstrap_error(scores: np.ndarray) -> float:
     """Standard error of the mean over series, by bootstrap."""
     draws = np.random.default_rng(0).integers(0, len(scores), (_DRAWS, len(scores)))
     return float(scores[draws].mean(1).std(ddof=1))
@@ -386,11 +397,11 @@ def _is(row: Row, strategy: str, budget: float) -> bool:
     return bool(row["strategy"] == strategy and row["turnover_l1"] == budget)
 
 
-def sizes_tasks(preset: str) -> list[Config]:
+def _sizes_tasks(preset: str) -> list[Config]:
     """One task per market and number of assets."""
     sizes = {"evaluation": 2, "length": 112} if preset == "smoke" else {"evaluation": 10, "length": 400}
     assets = (3, 8) if preset == "smoke" else (8, 32)
-    network = fingerprint("decide")
+    network = network_fingerprint("decide")
     return [
         {"market": market, "assets": m, "seed": 0, "network": network, **sizes}
         for market in ("clean", "noisy")
@@ -398,25 +409,32 @@ def sizes_tasks(preset: str) -> list[Config]:
     ]
 
 
-def run_sizes(config: Config) -> list[Row]:
+def _run_sizes(config: Config) -> list[Row]:
     """Score the bundled network and its baselines on another number of assets."""
     lmc = LMCConfig(channels=config["assets"], length=config["length"])
     returns = synthetic_returns(config["market"], count=config["evaluation"], seed=config["seed"], config=lmc)
     oracle = oracle_path(returns, list(SIZES_BUDGETS))
-    policy, look = load_policy("decide")[0], Remembered()
+    policy, look = load_policy("decide")[0], RememberedFeatures()
     names = ("uniform", "lag1-oracle", "pto-network", OURS, HINDSIGHT)
     made = {name: MAKERS[name].make(policy, look, None) for name in names}
-    return [row for name, one in made.items() for row in scored(name, one, returns, oracle, budgets=SIZES_BUDGETS)]
+    return [
+        row
+        for name, one in made.items()
+        for row in scored_portfolio_rows(name, one, returns, oracle, budgets=SIZES_BUDGETS)
+    ]
 
 
-def sizes_tables(rows: list[Row]) -> list[Table]:
+def _sizes_tables(rows: list[Row]) -> list[Table]:
     """MSE × 1e4 per number of assets, and how far the network is below PtO."""
     found = []
-    for (market, m), chosen in grouped(rows, "market", "assets").items():
-        mse = {name: [values(chosen, name, g, "mse") for g in SIZES_BUDGETS] for name in grouped(chosen, "strategy")}
+    for (market, m), chosen in grouped_rows(rows, "market", "assets").items():
+        mse = {
+            name: [portfolio_scores(chosen, name, g, "mse") for g in SIZES_BUDGETS]
+            for name in grouped_rows(chosen, "strategy")
+        }
         cells = [[name, *(f"{1e4 * scores.mean():.1f}" for scores in line)] for name, line in mse.items()]
         for ours in (OURS, HINDSIGHT):
-            cuts = [gain(*both, "mse") for both in zip(mse[ours], mse["pto-network"], strict=True)]
+            cuts = [portfolio_gain(*both, "mse") for both in zip(mse[ours], mse["pto-network"], strict=True)]
             cells.append([f"{ours} below pto-network by", *(f"{a:.0f} % [{b:.0f}, {c:.0f}]" for a, b, c in cuts)])
         caption = f"{market}, {m} assets, {chosen[0]['evaluation']} series: MSE × 1e4, {CONFIDENCE:.0%} intervals"
         found.append(Table(caption, ["strategy", *(f"γ={g:g}" for g in SIZES_BUDGETS)], cells))
@@ -429,10 +447,10 @@ def _experiment(market: str, markets: tuple[str, ...], hours: str) -> Experiment
         title=f"Time2Decide against every baseline on {market} returns",
         paper=f"Table of Section 5.2 ({market})",
         presets={"smoke": "20 s", "cpu": hours, "paper": "1 day"},
-        tasks=partial(tasks, markets),
-        run=run,
-        tables=tables,
-        claims=partial(claims, market=market),
+        tasks=partial(_tasks, markets),
+        run=_run,
+        tables=portfolio_tables,
+        claims=partial(_claims, market=market),
     )
 
 
@@ -444,8 +462,8 @@ EXPERIMENTS = (
         title="One network for any number of assets",
         paper="none: the paper's models are for 16 assets",
         presets={"smoke": "10 s", "cpu": "10 min"},
-        tasks=sizes_tasks,
-        run=run_sizes,
-        tables=sizes_tables,
+        tasks=_sizes_tasks,
+        run=_run_sizes,
+        tables=_sizes_tables,
     ),
 )

@@ -20,14 +20,13 @@ from time2decide.backtesting.baselines import (
     Uniform,
     oracle_rollout,
 )
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.simulation.engine import Rollout, Strategy, rollout
 from time2decide.simulation.metrics import score
 
@@ -42,7 +41,7 @@ GRIDS: dict[str, list[float]] = {
 _PAPER_ROWS = {"uniform": "Uniform", "pto-ridge": "Predict-then-Optimize", "averaged-oracle": "Time2Decide"}
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per market and seed."""
     if preset == "smoke":
         return [{"market": "clean", "seed": 0, "evaluation": 2, "validation": 2, "length": 144, "grids": GRIDS}]
@@ -51,16 +50,16 @@ def tasks(preset: str) -> list[Config]:
     return [{"market": market, "seed": seed, **sizes} for market in MARKETS for seed in range(seeds)]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Tune on validation series, then score every strategy on the evaluation series."""
-    known, (returns, oracle) = (series_of(config, split) for split in ("validation", "evaluation"))
+    known, (returns, oracle) = (portfolio_baseline_series(config, split) for split in ("validation", "evaluation"))
     rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
     for strategy, parameter in _candidates(*known, config["grids"]):
         rows += _rows(rollout(returns, strategy, BUDGETS, oracle=oracle), returns, oracle, parameter)
     return rows
 
 
-def series_of(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
+def portfolio_baseline_series(config: Config, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns (series, time, m) and the oracle's path of a split."""
     lmc = LMCConfig(length=config["length"])
     options: Config = {"count": config[split], "seed": config["seed"], "config": lmc}
@@ -75,7 +74,7 @@ def _candidates(
     forecast: Forecaster = partial(ridge, penalty=penalty)
 
     def tuned(make: Callable[[tuple[float, ...]], Strategy], grid: str) -> tuple[Strategy, list[float]]:
-        best = tune(make, grids[grid], returns, oracle)
+        best = tune_portfolio_baseline(make, grids[grid], returns, oracle)
         return make(tuple(best)), best
 
     return [
@@ -91,7 +90,7 @@ def _candidates(
     ]
 
 
-def tune(
+def tune_portfolio_baseline(
     make: Callable[[tuple[float, ...]], Strategy],
     grid: Sequence[float],
     returns: np.ndarray,
@@ -120,7 +119,7 @@ def _rows(result: Rollout, returns: np.ndarray, oracle: np.ndarray, parameter: S
     ]
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """MSE, regret and utility per market: mean ± standard error over seeds, the paper's figure in brackets."""
     note = (
         "Brackets: the paper's Uniform; its PtO with a TimePFN forecast beside pto-ridge; its Time2Decide beside "
@@ -128,8 +127,8 @@ def tables(rows: list[Row]) -> list[Table]:
         "Uniform's noisy row is the paper's share of its clean row."
     )
     found = []
-    for market, chosen in grouped(rows, "market").items():
-        sizes = f"{chosen[0]['evaluation']} series, {len(grouped(chosen, 'seed'))} seed(s)"
+    for market, chosen in grouped_rows(rows, "market").items():
+        sizes = f"{chosen[0]['evaluation']} series, {len(grouped_rows(chosen, 'seed'))} seed(s)"
         titles = {
             "mse": f"{market}: MSE to the oracle (paper's), {sizes}",
             "regret": f"{market}: regret per step × 1e4",
@@ -138,10 +137,10 @@ def tables(rows: list[Row]) -> list[Table]:
         for key, caption in titles.items():
             cells = [
                 [name, *(_cell(own, budget, key) for budget in BUDGETS)]
-                for name, own in grouped(chosen, "strategy").items()
+                for name, own in grouped_rows(chosen, "strategy").items()
             ]
             found.append(Table(caption, ["strategy", *(f"γ={budget:g}" for budget in BUDGETS)], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _cell(rows: list[Row], budget: float, key: str) -> str:
@@ -150,7 +149,7 @@ def _cell(rows: list[Row], budget: float, key: str) -> str:
     values = [scale * row[key] for row in rows if row["turnover_l1"] == budget]
     error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
     paper = published_mse(rows[0]["market"], _PAPER_ROWS.get(rows[0]["strategy"], ""), budget)
-    return quantity(mean(values) if values else None, form, error, paper if key == "mse" else None)
+    return quantity_cell(mean(values) if values else None, form, error, paper if key == "mse" else None)
 
 
 EXPERIMENTS = (
@@ -159,8 +158,8 @@ EXPERIMENTS = (
         title="Strategies without training: MSE to the oracle, regret and utility",
         paper="Tables of Section 5.2, rows Uniform and Predict-then-Optimize, and baselines the paper lacks",
         presets={"smoke": "10 s", "cpu": "30 to 45 min", "paper": "4 h"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

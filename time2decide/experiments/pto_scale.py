@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
-from time2decide.experiments.portfolio import RETURNS_SCALE, scored
+from time2decide.experiments.portfolio import RETURNS_SCALE, scored_portfolio_rows
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS, pretrain
 from time2decide.forecasting.timepfn import TimePFNForecaster
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 
 #: What is changed in the recipe of the bundled backbone.
 PRETRAININGS: dict[str, dict[str, Any]] = {
@@ -40,7 +39,7 @@ PRETRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per way to pretrain."""
     sizes: Config = {"recipe": "cpu", "steps": 3_000, "evaluation": [30, 200], "length": 1024, "seed": 0}
     if preset == "smoke":
@@ -48,7 +47,7 @@ def tasks(preset: str) -> list[Config]:
     return [{"pretraining": name, **sizes} for name in PRETRAININGS]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Pretrain, then score predict-then-optimise with either scale of returns on every market."""
     recipe = replace(PRESETS[config["recipe"]], steps=config["steps"], seed=config["seed"])
     with tempfile.TemporaryDirectory() as folder:
@@ -60,15 +59,15 @@ def run(config: Config) -> list[Row]:
         returns = synthetic_returns(market, **options)[:, : WINDOW + steps]
         oracle = synthetic_oracle(market, **options)[:, :, : WINDOW + steps]
         for scale in (1.0, RETURNS_SCALE):
-            error = one_step_error(TimePFNForecaster(backbone, scale), returns)
-            found = scored("pto", backbone_pto(backbone, scale), returns, oracle)
+            error = _one_step_error(TimePFNForecaster(backbone, scale), returns)
+            found = scored_portfolio_rows("pto", backbone_pto(backbone, scale), returns, oracle)
             rows += [{"market": market, "returns_scale": scale, "relative_error": error, **row} for row in found]
         if config["pretraining"] == "as here":
-            rows += [{"market": market, **row} for row in scored("uniform", Uniform(), returns, oracle)]
+            rows += [{"market": market, **row} for row in scored_portfolio_rows("uniform", Uniform(), returns, oracle)]
     return rows
 
 
-def one_step_error(forecaster: TimePFNForecaster, returns: np.ndarray, every: int = 8) -> float:
+def _one_step_error(forecaster: TimePFNForecaster, returns: np.ndarray, every: int = 8) -> float:
     """Mean squared error of the first step over the mean variance of the windows."""
     squared, variance = [], []
     for t in range(WINDOW, returns.shape[1], every):
@@ -78,7 +77,7 @@ def one_step_error(forecaster: TimePFNForecaster, returns: np.ndarray, every: in
     return float(np.mean(squared) / np.mean(variance))
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """A table per market: a line per pretraining and scale, the paper's predict-then-optimise in brackets."""
     first = rows[0]
     note = (
@@ -88,9 +87,9 @@ def tables(rows: list[Row]) -> list[Table]:
         "of the windows."
     )
     found = []
-    for market, here in grouped(rows, "market").items():
+    for market, here in grouped_rows(rows, "market").items():
         cells = []
-        for (name, strategy), own in grouped(here, "pretraining", "strategy").items():
+        for (name, strategy), own in grouped_rows(here, "pretraining", "strategy").items():
             for scale in dict.fromkeys(row.get("returns_scale") for row in own):
                 some = [row for row in own if row.get("returns_scale") == scale]
                 start = [strategy] if scale is None else [f"pretrained {name}, scale {scale:g}"]
@@ -99,13 +98,13 @@ def tables(rows: list[Row]) -> list[Table]:
         series, steps = here[0]["evaluation"]
         caption = f"{market}: predict-then-optimise by how its backbone was pretrained, {series} series × {steps} steps"
         found.append(Table(caption, ["", "forecast", *(f"γ={g:g}" for g in BUDGETS)], cells, note))
-    return with_last_note(found)
+    return tables_with_last_note(found)
 
 
 def _cell(market: str, row: Row, name: str, scale: float | None) -> str:
     paper = published_mse(market, name, row["turnover_l1"]) if scale == 1.0 else None
     error = row.get("mse_error")
-    return quantity(
+    return quantity_cell(
         1e4 * row["mse"],
         ".1f",
         None if error is None else 1e4 * error,
@@ -120,8 +119,8 @@ EXPERIMENTS = (
         title="Predict-then-optimise by how its backbone was pretrained, and by the scale of the returns it is given",
         paper="None: explains why its figure on clean returns is three times ours",
         presets={"smoke": "10 s", "cpu": "20 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

@@ -12,17 +12,16 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from time2decide.core.digests import fingerprint
-from time2decide.core.table import Table, quantity
+from time2decide.core.provenance import file_digest
+from time2decide.core.table import Table, quantity_cell
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import published
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
-from time2decide.neural.equivariant import PRETRAINED, EquivariantSolver
-from time2decide.neural.equivariant_training import UNSEEN_SIZES
+from time2decide.neural.equivariant import PRETRAINED, UNSEEN_SIZES, EquivariantSolver
 from time2decide.neural.metrics import r2_score
-from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish
-from time2decide.neural.solver import load_solver, predict_solution
+from time2decide.neural.polish import EXACT, PREDICTED, REPAIRED, polish_prediction
+from time2decide.neural.solver import load_neural_solver, predict_solution
 from time2decide.qp.exact import solve_exact
 from time2decide.qp.generators import KAPPA_RANGES, PAPER_SIZES, random_qp
 from time2decide.qp.solution import kkt
@@ -41,7 +40,7 @@ AS_GOOD = 1.1  # ratio of 1 − R² that counts as no difference
 Case = tuple[int, int, tuple[float, ...] | None]  # n, m, range of κ
 
 
-def tasks(preset: str) -> list[Config]:
+def qp_agnostic_tasks(preset: str) -> list[Config]:
     """Every case for the trained network, then sizes without shift for the untrained one."""
     sizes = (*PAPER_SIZES, *UNSEEN_SIZES, *FAR_SIZES)
     shifted = [(size, kappa) for size in SHIFT_SIZES for kappa in KAPPA_RANGES]
@@ -51,7 +50,9 @@ def tasks(preset: str) -> list[Config]:
     return [
         {
             "model": model,
-            "checkpoint": checkpoint_hash() if model == "trained" else None,  # another checkpoint, other rows
+            "checkpoint": qp_agnostic_checkpoint_hash()
+            if model == "trained"
+            else None,  # another checkpoint, other rows
             "n": n,
             "m": m,
             "kappa": None if kappa is None else list(kappa),
@@ -64,7 +65,7 @@ def tasks(preset: str) -> list[Config]:
     ]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Predict, certify and compare with the exact answers."""
     kappa = None if config["kappa"] is None else tuple(config["kappa"])
     qp = random_qp(config["count"], config["n"], config["m"], kappa=kappa, seed=config["seed"])
@@ -74,7 +75,7 @@ def run(config: Config) -> list[Row]:
     x, dual = predict_solution(qp, checkpoint=model)
     right = ((dual > 0) == (truth.dual > 1e-9)).all(-1)
     residual = kkt(qp, x, dual).worst
-    answer = polish(qp, dual > 0)
+    answer = polish_prediction(qp, dual > 0)
     certified = (answer.residual <= 1e-8).numpy()
     return [
         {
@@ -96,7 +97,7 @@ def run(config: Config) -> list[Row]:
 
 def _model(name: str) -> EquivariantSolver:
     """One of `MODELS`; all take the same number of passes."""
-    trained = load_solver()
+    trained = load_neural_solver()
     if name == "trained":
         return trained
     shape = trained.config
@@ -105,12 +106,12 @@ def _model(name: str) -> EquivariantSolver:
 
 
 @cache
-def checkpoint_hash() -> str:
+def qp_agnostic_checkpoint_hash() -> str:
     """The first digits of the SHA-256 of the bundled weights."""
-    return fingerprint(PRETRAINED["qp"] / "model.safetensors", 12)
+    return file_digest(PRETRAINED["qp"] / "model.safetensors", 12)
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """One line per case: R², the paper's best cell, how answers were certified, and the two networks untrained."""
     others = {(row["model"], *_case(row)): row for row in rows}
     cells = []
@@ -118,16 +119,16 @@ def tables(rows: list[Row]) -> list[Table]:
         n, m, kappa = case = _case(row)
         asked = TARGETS.get((n, m)) if kappa is None else None
         name = f"({n}, {m})" + ("" if kappa is None else f" {_range(kappa)}")
-        line = [name, f"{row['r2']:.7f}", f"{row['missed']:.1e}", quantity(asked, ".4f")]
-        line += [quantity(_paper(case), ".3f"), *(f"{row[how]:.4f}" for how in (PREDICTED, REPAIRED, EXACT))]
+        line = [name, f"{row['r2']:.7f}", f"{row['missed']:.1e}", quantity_cell(asked, ".4f")]
+        line += [quantity_cell(_paper(case), ".3f"), *(f"{row[how]:.4f}" for how in (PREDICTED, REPAIRED, EXACT))]
         for model in MODELS[1:]:
             other = others.get((model, *case), {})
-            line += [quantity(other.get("missed"), ".1e"), quantity(other.get(PREDICTED), ".4f")]
+            line += [quantity_cell(other.get("missed"), ".1e"), quantity_cell(other.get(PREDICTED), ".4f")]
         cells.append(line)
     columns = ["(n, m) κ", "R²", "1 − R²", "R² asked", "R² paper", "predicted", "repaired", "exact"]
     columns += [f"{model}: {what}" for model in MODELS[1:] for what in ("1 − R²", "predicted")]
     caption = "Accuracy of one network on every size, and how its answers were certified"
-    targets = [[text, "met" if met else "not met", detail] for text, met, detail in checks(rows)]
+    targets = [[text, "met" if met else "not met", detail] for text, met, detail in qp_agnostic_checks(rows)]
     return [
         Table(caption, columns, cells, _training_note(others)),
         Table("Asked of the checkpoint by this project", ["target", "verdict", "found"], targets),
@@ -146,7 +147,7 @@ def _training_note(rows: dict[tuple[Any, ...], Row]) -> str:
     )
 
 
-def checks(rows: list[Row]) -> list[tuple[str, bool, str]]:
+def qp_agnostic_checks(rows: list[Row]) -> list[tuple[str, bool, str]]:
     """Targets of the checkpoint: (target, met or not, evidence)."""
     trained = {_case(row): row for row in rows if row["model"] == "trained"}
     met = [row["r2"] >= TARGETS[case[:2]] for case, row in trained.items() if case[2] is None and case[:2] in TARGETS]
@@ -188,8 +189,8 @@ EXPERIMENTS = (
         title="One learned solver for every size, with certificates",
         paper="beside the R² grids and the κ table of Section 4",
         presets={"smoke": "5 s", "cpu": "4 min", "paper": "8 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=qp_agnostic_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

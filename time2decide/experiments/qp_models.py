@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from time2decide.core.cache import cache_directory
-from time2decide.core.digests import digest
-from time2decide.core.table import Table, quantity, with_last_note
+from time2decide.core.provenance import json_digest
+from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.core.validation import InputError
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
 from time2decide.neural.metrics import HISTOGRAM_EDGES, evaluate, histograms, r2_score
 from time2decide.neural.models import build, count_parameters, load_model, matched_width, save_model
@@ -40,16 +40,16 @@ MUCH_BETTER = 0.5
 PAPER_NMSE = {"median": 0.011, "p95": 0.095}
 
 
-def run_cell(config: Config) -> list[Row]:
+def _run_cell(config: Config) -> list[Row]:
     """One model on its own test set."""
-    return [measures(config)]
+    return [_measures(config)]
 
 
-def grid_tasks(preset: str) -> list[Config]:
+def _grid_tasks(preset: str) -> list[Config]:
     """One task per cell: all nine sizes; under `cpu` the whole grid at (5, 3), elsewhere one number of heads."""
     sizes = PAPER_SIZES[:1] if preset == "smoke" else PAPER_SIZES
     return [
-        cell(preset, n, m, architecture, layers, heads)
+        qp_cell(preset, n, m, architecture, layers, heads)
         for n, m in sizes
         for layers, heads in _shapes(preset, n, m)
         for architecture in TRANSFORMERS
@@ -65,24 +65,24 @@ def _shapes(preset: str, n: int, m: int) -> list[tuple[int, int]]:
     return list(product((1, 2, 4, 8) if n >= _LARGE else (1, 2, 4, 8, 16), HEADS))
 
 
-def grid_tables(rows: list[Row]) -> list[Table]:
+def _grid_tables(rows: list[Row]) -> list[Table]:
     """R² by layers and heads, one table per size and architecture."""
     paper, found = published("qp_r2"), []
-    for (n, m, name), chosen in grouped(rows, "n", "m", "architecture").items():
+    for (n, m, name), chosen in grouped_rows(rows, "n", "m", "architecture").items():
         r2 = {(row["layers"], row["heads"]): row["r2"] for row in chosen}
         heads = sorted({h for _, h in r2})
         cells = []
         for layers in sorted({depth for depth, _ in r2}):
             places = [f"n={n};m={m};layers={layers};heads={h}" for h in heads]
             theirs = [paper.get((place, name)) for place in places]
-            line = [quantity(r2.get((layers, h)), ".3f", paper=v) for h, v in zip(heads, theirs, strict=True)]
+            line = [quantity_cell(r2.get((layers, h)), ".3f", paper=v) for h, v in zip(heads, theirs, strict=True)]
             cells.append([str(layers), *line])
         columns = ["layers", *(f"{h} head{'s' * (h > 1)}" for h in heads)]
-        found.append(Table(f"({n}, {m}) {name}: R² on the test set (paper's)", columns, cells, describe(rows)))
-    return with_last_note(found)
+        found.append(Table(f"({n}, {m}) {name}: R² on the test set (paper's)", columns, cells, _describe(rows)))
+    return tables_with_last_note(found)
 
 
-def grid_claims(rows: list[Row]) -> list[Claim]:
+def _grid_claims(rows: list[Row]) -> list[Claim]:
     """The paper's two claims about the grid, over all cells that have their partner."""
     r2 = {(row["n"], row["m"], row["architecture"], row["layers"], row["heads"]): row["r2"] for row in rows}
     against, deeper = {}, {}
@@ -102,17 +102,17 @@ def _exceptions(cases: dict[tuple[int, int, str], bool]) -> str:
     return f"not at {', '.join(missing)}" if missing else ""
 
 
-def shift_tasks(preset: str) -> list[Config]:
+def _shift_tasks(preset: str) -> list[Config]:
     """One task per architecture: the best cell of its grid at (5, 3)."""
-    return [best_cell(preset, *PAPER_SIZES[0], architecture) for architecture in TRANSFORMERS]
+    return [best_qp_cell(preset, *PAPER_SIZES[0], architecture) for architecture in TRANSFORMERS]
 
 
-def run_shift(config: Config) -> list[Row]:
+def _run_shift(config: Config) -> list[Row]:
     """One trained model on five test sets, without retraining."""
-    return [{"kappa": name, **measures(config, kappa)} for name, kappa in RANGES.items()]
+    return [{"kappa": name, **_measures(config, kappa)} for name, kappa in RANGES.items()]
 
 
-def shift_tables(rows: list[Row]) -> list[Table]:
+def _shift_tables(rows: list[Row]) -> list[Table]:
     """R² and its relative drop per range of κ, ours and the paper's."""
     r2, paper = _by_range(rows), published("qp_distribution_shift")
     cells = []
@@ -123,7 +123,7 @@ def shift_tables(rows: list[Row]) -> list[Table]:
             line.append(_with_drop(paper[f"kappa={name}", architecture], paper["kappa=none", architecture]))
         cells.append(line)
     columns = ["κ", *(title for name in TRANSFORMERS for title in (name, "paper"))]
-    return [Table("R² under a shift of the condition number, (5, 3)", columns, cells, describe(rows))]
+    return [Table("R² under a shift of the condition number, (5, 3)", columns, cells, _describe(rows))]
 
 
 def _by_range(rows: list[Row]) -> dict[tuple[str, str], float]:
@@ -136,7 +136,7 @@ def _with_drop(value: float | None, base: float | None) -> str:
     return f"{value:.4f} ({100 * (value - base) / base:+.2f}%)"
 
 
-def shift_claims(rows: list[Row]) -> list[Claim]:
+def _shift_claims(rows: list[Row]) -> list[Claim]:
     """Accuracy falls as κ grows; Linear stays above Softmax and loses less of its R²."""
     r2 = _by_range(rows)
     names = [name for name in RANGES if all((name, a) in r2 for a in TRANSFORMERS)]
@@ -154,27 +154,27 @@ def shift_claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-def ablation_tasks(preset: str) -> list[Config]:
+def _ablation_tasks(preset: str) -> list[Config]:
     """One task per size and architecture."""
     sizes = ABLATION_SIZES[:1] if preset == "smoke" else ABLATION_SIZES
-    return [best_cell(preset, n, m, architecture) for n, m in sizes for architecture in (*TRANSFORMERS, *BASELINES)]
+    return [best_qp_cell(preset, n, m, architecture) for n, m in sizes for architecture in (*TRANSFORMERS, *BASELINES)]
 
 
-def ablation_tables(rows: list[Row]) -> list[Table]:
+def _ablation_tables(rows: list[Row]) -> list[Table]:
     """R² per size and architecture, ours and, in brackets, the paper's; then the numbers of parameters."""
     r2, paper = {(row["n"], row["m"], row["architecture"]): row["r2"] for row in rows}, published("arch_ablation")
     names = (*TRANSFORMERS, *BASELINES)
     cells = [
-        [f"{n}, {m}", *(quantity(r2.get((n, m, a)), ".4f", paper=paper[f"n={n};m={m}", a]) for a in names)]
+        [f"{n}, {m}", *(quantity_cell(r2.get((n, m, a)), ".4f", paper=paper[f"n={n};m={m}", a]) for a in names)]
         for n, m in ABLATION_SIZES
     ]
     sizes = {row["architecture"]: row["parameters"] for row in rows}
     counted = ", ".join(f"{name} {sizes[name]:,}" for name in names if name in sizes)
-    note = f"{describe(rows)}; parameters (largest size): {counted}"
+    note = f"{_describe(rows)}; parameters (largest size): {counted}"
     return [Table("R² on the test set by size and architecture (paper's)", ["n, m", *names], cells, note)]
 
 
-def ablation_claims(rows: list[Row]) -> list[Claim]:
+def _ablation_claims(rows: list[Row]) -> list[Claim]:
     """Transformers are far better than the baselines; Linear is at least as good as Softmax."""
     r2 = {(row["n"], row["m"], row["architecture"]): row["r2"] for row in rows}
     complete = [size for size in ABLATION_SIZES if all((*size, name) in r2 for name in (*TRANSFORMERS, *BASELINES))]
@@ -193,23 +193,23 @@ def ablation_claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-def histogram_tasks(preset: str) -> list[Config]:
+def _histogram_tasks(preset: str) -> list[Config]:
     """One task per size and architecture, the best cell of each."""
     sizes = HISTOGRAM_SIZES[:1] if preset == "smoke" else HISTOGRAM_SIZES
-    return [best_cell(preset, n, m, architecture) for n, m in sizes for architecture in TRANSFORMERS]
+    return [best_qp_cell(preset, n, m, architecture) for n, m in sizes for architecture in TRANSFORMERS]
 
 
-def run_histograms(config: Config) -> list[Row]:
+def _run_histograms(config: Config) -> list[Row]:
     """Counts of the three errors on the test set, with the edges of the bins, and all measures."""
-    model, notes = trained(config)
-    test = split_of(config, "test")
+    model, notes = trained_qp_model(config)
+    test = _split_of(config, "test")
     x = predict(model, test.tokens())
     counts = {f"{name}_counts": values for name, values in histograms(test, x).items()}
     edges = {f"{name}_edges": np.round(values, 9).tolist() for name, values in HISTOGRAM_EDGES.items()}
-    return [{**evaluate(test, x), **counts, **edges, **facts(notes)}]
+    return [{**evaluate(test, x), **counts, **edges, **_facts(notes)}]
 
 
-def histogram_tables(rows: list[Row]) -> list[Table]:
+def _histogram_tables(rows: list[Row]) -> list[Table]:
     """Mean, median and 95th percentile of the NMSE, the other errors, and a histogram of the NMSE in one line."""
     titles = {"nmse_mean": "NMSE mean", "nmse_median": "NMSE median", "nmse_p95": "NMSE p95"}
     titles |= {"violation": "violation", "gap_absolute": "|gap|", "gap_signed": "gap"}
@@ -222,7 +222,7 @@ def histogram_tables(rows: list[Row]) -> list[Table]:
         for row in rows
     ]
     note = (
-        f"{describe(rows)}. Last column: NMSE, one mark per quarter of a decade from 1e-5 to 1e2. Paper, (5, 3) "
+        f"{_describe(rows)}. Last column: NMSE, one mark per quarter of a decade from 1e-5 to 1e2. Paper, (5, 3) "
         f"LinearTransformer: NMSE median {PAPER_NMSE['median']}, p95 {PAPER_NMSE['p95']}"
     )
     return [Table("Errors on the test set", ["(n, m)", *titles.values(), "NMSE, 1e-5 to 1e2"], cells, note)]
@@ -235,7 +235,7 @@ def _bars(counts: list[int]) -> str:
     return "".join(marks[-(-count * 8 // max(max(pairs), 1))] for count in pairs)
 
 
-def histogram_claims(rows: list[Row]) -> list[Claim]:
+def _histogram_claims(rows: list[Row]) -> list[Claim]:
     """The two figures that the paper gives."""
     text = f"The best linear transformer at (5, 3) has median NMSE ≤ {PAPER_NMSE['median']}"
     chosen = [row for row in rows if (row["n"], row["m"], row["architecture"]) == (5, 3, TRANSFORMERS[0])]
@@ -271,7 +271,9 @@ BEST_CPU = {"LinearTransformer": (8, 2), "SoftmaxTransformer": (8, 4)}
 SMOKE_CELL = (2, 2)
 
 
-def cell(preset: str, n: int, m: int, architecture: str, layers: int | None = None, heads: int | None = None) -> Config:
+def qp_cell(
+    preset: str, n: int, m: int, architecture: str, layers: int | None = None, heads: int | None = None
+) -> Config:
     """The configuration of one model; layers and heads are for transformers, the baselines get a matched width."""
     settings = SETTINGS[preset]
     config = {
@@ -296,18 +298,18 @@ def cell(preset: str, n: int, m: int, architecture: str, layers: int | None = No
     return config
 
 
-def best_cell(preset: str, n: int, m: int, architecture: str) -> Config:
+def best_qp_cell(preset: str, n: int, m: int, architecture: str) -> Config:
     """The cell of the best number of layers and heads: ours of the preset, the paper's own for `paper`."""
     if architecture in BASELINES:
-        return cell(preset, n, m, architecture)
+        return qp_cell(preset, n, m, architecture)
     if preset == "paper":
-        layers, heads = best_published(n, m, architecture)
+        layers, heads = best_published_qp_cell(n, m, architecture)
     else:
         layers, heads = BEST_CPU[architecture] if preset == "cpu" else SMOKE_CELL
-    return cell(preset, n, m, architecture, layers, heads)
+    return qp_cell(preset, n, m, architecture, layers, heads)
 
 
-def best_published(n: int, m: int, architecture: str) -> tuple[int, int]:
+def best_published_qp_cell(n: int, m: int, architecture: str) -> tuple[int, int]:
     """(layers, heads) of the highest R² in the paper's grid of that size."""
     prefix = f"n={n};m={m};"
     grid = {place: value for (place, row), value in published("qp_r2").items() if row == architecture}
@@ -316,14 +318,14 @@ def best_published(n: int, m: int, architecture: str) -> tuple[int, int]:
     return int(parts["layers"]), int(parts["heads"])
 
 
-def trained(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
+def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a cell and how its training went; trained now unless it is on disk. A killed one goes on."""
-    key = digest(config)
+    key = json_digest(config)
     path = cache_directory() / "models" / f"{key}.safetensors"
     with contextlib.suppress(InputError):  # not there, or damaged: trained again
         return load_model(path)
-    model = new_model(config)
-    examples, held_out = (_pairs(split_of(config, name)) for name in ("train", "validation"))
+    model = new_qp_model(config)
+    examples, held_out = (_pairs(_split_of(config, name)) for name in ("train", "validation"))
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = cache_directory() / "runs" / f"{key}.safetensors"
     training = TrainingConfig(**config["training"], seed=config["seed"])
@@ -344,7 +346,7 @@ def trained(config: Config, *, device: str | None = None) -> tuple[nn.Module, di
     return load_model(path)
 
 
-def new_model(config: Config) -> nn.Module:
+def new_qp_model(config: Config) -> nn.Module:
     """The untrained model of a cell."""
     keys = ("layers", "heads", "scaled_init", "position_std")
     shape = {key: config[key] for key in keys if config.get(key) is not None}
@@ -359,24 +361,24 @@ def new_model(config: Config) -> nn.Module:
     )
 
 
-def split_of(config: Config, name: str, kappa: tuple[float, float] | None = None) -> LabelledQPs:
+def _split_of(config: Config, name: str, kappa: tuple[float, float] | None = None) -> LabelledQPs:
     """The training, validation or test set of a cell, the last also with a shifted condition number."""
     return labelled_qps(config["counts"][name], config["n"], config["m"], seed=PAPER_SEEDS[name], kappa=kappa)
 
 
-def measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
+def _measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
     """Train the cell unless it is on disk and measure it on its test set."""
-    model, notes = trained(config)
-    test = split_of(config, "test", kappa)
-    return {**evaluate(test, predict(model, test.tokens())), **facts(notes)}
+    model, notes = trained_qp_model(config)
+    test = _split_of(config, "test", kappa)
+    return {**evaluate(test, predict(model, test.tokens())), **_facts(notes)}
 
 
-def facts(notes: dict[str, Any]) -> Row:
+def _facts(notes: dict[str, Any]) -> Row:
     """The fields of a row about its model, besides the measures."""
     return {key: value for key, value in notes.items() if key != "cell"}
 
 
-def describe(rows: list[Row]) -> str:
+def _describe(rows: list[Row]) -> str:
     """One line on preset, width and budget of rows."""
     row = rows[0]
     schedule = TrainingConfig(**row["training"])
@@ -405,39 +407,39 @@ EXPERIMENTS = (
         title="R² of learned QP solvers over layers and heads",
         paper="Section 4.2, Appendix E: tables",
         presets={"smoke": "10 s", "cpu": "3 h", "paper": "days on a GPU"},
-        tasks=grid_tasks,
-        run=run_cell,
-        tables=grid_tables,
-        claims=grid_claims,
+        tasks=_grid_tasks,
+        run=_run_cell,
+        tables=_grid_tables,
+        claims=_grid_claims,
     ),
     Experiment(
         id="qp-shift",
         title="R² under a shift of the condition number",
         paper="Section 4.2: table of κ ranges",
         presets={"smoke": "5 s", "cpu": "1 min after qp-grid", "paper": "minutes after qp-grid"},
-        tasks=shift_tasks,
-        run=run_shift,
-        tables=shift_tables,
-        claims=shift_claims,
+        tasks=_shift_tasks,
+        run=_run_shift,
+        tables=_shift_tables,
+        claims=_shift_claims,
     ),
     Experiment(
         id="qp-histograms",
         title="Distributions of NMSE, violation and objective error",
         paper="Section 4.2, Appendix E: figures",
         presets={"smoke": "5 s", "cpu": "1 min after qp-ablation", "paper": "minutes after qp-grid"},
-        tasks=histogram_tasks,
-        run=run_histograms,
-        tables=histogram_tables,
-        claims=histogram_claims,
+        tasks=_histogram_tasks,
+        run=_run_histograms,
+        tables=_histogram_tables,
+        claims=_histogram_claims,
     ),
     Experiment(
         id="qp-ablation",
         title="Transformers against MLP and LSTM",
         paper="Appendix D: table",
         presets={"smoke": "10 s", "cpu": "25 to 60 min", "paper": "a day on a GPU"},
-        tasks=ablation_tasks,
-        run=run_cell,
-        tables=ablation_tables,
-        claims=ablation_claims,
+        tasks=_ablation_tasks,
+        run=_run_cell,
+        tables=_ablation_tables,
+        claims=_ablation_claims,
     ),
 )

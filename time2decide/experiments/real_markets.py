@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
-from time2decide.core.digests import digest
-from time2decide.core.digests import fingerprint as file_fingerprint
+from time2decide.core.provenance import file_digest as file_fingerprint
+from time2decide.core.provenance import json_digest
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError, expect
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.market_state import MarketTokens
 from time2decide.markets.tables import complete_returns, load_market, usual_periods
 from time2decide.markets.universe import Universe, universe_of
@@ -42,9 +42,9 @@ from time2decide.policy.market_training import (
     PRESETS,
     MarketTraining,
     TrainingMarket,
-    policy_path,
-    real_markets,
-    trace,
+    market_policy_path,
+    real_training_markets,
+    trace_market,
     train_market_policy,
 )
 from time2decide.simulation.engine import Observation, rollout
@@ -71,7 +71,7 @@ _LEFT_OUT_VERSION = 2  # of what the network sees; rows of earlier versions stay
 Paths = dict[tuple[float, float, float], tuple[np.ndarray, np.ndarray]]
 
 
-def sources() -> dict[str, str]:
+def real_market_sources() -> dict[str, str]:
     """Name of a universe -> where it is read from: sp500, and the files of TIME2DECIDE_MARKETS by their stems."""
     paths = [Path(text) for text in os.environ.get(MARKETS_VARIABLE, "").split(os.pathsep) if text]
     return {"sp500": "sp500"} | {path.name.split(".")[0]: str(path) for path in paths}
@@ -83,35 +83,35 @@ def _load(source: str, last: int | None) -> tuple[Universe, float, str]:
     table, _ = load_market(source, gaps="keep")
     table = table if last is None else table.iloc[-last:]
     array = table.to_numpy()
-    found = digest({"assets": list(table.columns), "shape": list(array.shape), "values": array.tobytes().hex()})
+    found = json_digest({"assets": list(table.columns), "shape": list(array.shape), "values": array.tobytes().hex()})
     return universe_of(array, FIRST), usual_periods(table.index), found
 
 
-def tasks(preset: str) -> list[Config]:
+def real_market_tasks(preset: str) -> list[Config]:
     """One task per universe and strategy; a strategy is left out while the registry does not have it."""
     chosen, cells = (_SMOKE_STRATEGIES, _SMOKE) if preset == "smoke" else (STRATEGIES, _FULL)
     found = []
-    for name, source in sources().items():
+    for name, source in real_market_sources().items():
         fingerprint = _load(source, cells.get("last"))[2]
         found += [
             {"universe": name, "data": fingerprint, "strategy": strategy, **cells, "first": FIRST, "seed": 0}
-            | weights_of(strategy)
+            | real_market_network_digest(strategy)
             for strategy in chosen
             if strategy in REGISTRY
         ]
     return found
 
 
-def weights_of(strategy: str) -> Config:
+def real_market_network_digest(strategy: str) -> Config:
     """The fingerprint of the bundled weights, for rows of the market policy."""
     if not strategy.startswith("market"):
         return {}
     return {"network": file_fingerprint(MarketPolicy.BUNDLED["market"] / "model.safetensors")}
 
 
-def run(config: Config) -> list[Row]:
+def run_real_market(config: Config) -> list[Row]:
     """Figures of a strategy in every cell (γ, λ, cost), and differences from the references on the same days."""
-    source = sources().get(config["universe"])
+    source = real_market_sources().get(config["universe"])
     if source is None:
         raise InputError(f"{MARKETS_VARIABLE}: expected the file of {config['universe']}, found none")
     market, periods, fingerprint = _load(source, config.get("last"))
@@ -176,15 +176,15 @@ def _paths(
     risks: tuple[float, ...],
     costs: tuple[float, ...],
 ) -> Paths:
-    """`net_paths` of a strategy on a universe."""
+    """`real_market_net_paths` of a strategy on a universe."""
     strategy = make_strategy(name)
     if isinstance(strategy, MarketStrategy):
         strategy = _ReadOnce(strategy.policy, strategy.name, strategy.follow)
         strategy.seen = _seen(source, last)
-    return net_paths(_load(source, last)[0], strategy, budgets, risks, costs)
+    return real_market_net_paths(_load(source, last)[0], strategy, budgets, risks, costs)
 
 
-def net_paths(
+def real_market_net_paths(
     market: np.ndarray | Universe,
     strategy: Any,
     budgets: Sequence[float],
@@ -211,9 +211,9 @@ def net_paths(
     return found
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def real_market_tables(rows: list[Row]) -> list[Table]:
     """One table per universe at the first budget and the cost nearest to 10 bp, then mean ranks over universes."""
-    return [*(_universe_table(name, here) for name, here in grouped(rows, "universe").items()), _rank_table(rows)]
+    return [*(_universe_table(name, here) for name, here in grouped_rows(rows, "universe").items()), _rank_table(rows)]
 
 
 def _universe_table(name: str, rows: list[Row]) -> Table:
@@ -222,7 +222,7 @@ def _universe_table(name: str, rows: list[Row]) -> Table:
     risks = sorted({row["risk_aversion"] for row in rows})
     here = [row for row in rows if (row["turnover_l1"], row["cost_bps"]) == (budget, cost)]
     lines = []
-    for strategy, cells in grouped(here, "strategy").items():
+    for strategy, cells in grouped_rows(here, "strategy").items():
         by_risk = {row["risk_aversion"]: row for row in cells}
         top = by_risk[risks[-1]]
         utilities = [f"{1e4 * by_risk[risk]['utility']:.2f}" for risk in risks]
@@ -247,10 +247,12 @@ def _interval(row: Row, key: str) -> str:
 
 def _rank_table(rows: list[Row]) -> Table:
     """Ranks of net utility (1 is best), mean over universes and costs; only universes that have every strategy."""
-    names = list(grouped(rows, "strategy"))
+    names = list(grouped_rows(rows, "strategy"))
     cells = sorted({(row["turnover_l1"], row["risk_aversion"]) for row in rows})
     ranks: dict[tuple[float, float], dict[str, list[float]]] = {cell: {name: [] for name in names} for cell in cells}
-    for (_, budget, risk, _), here in grouped(rows, "universe", "turnover_l1", "risk_aversion", "cost_bps").items():
+    for (_, budget, risk, _), here in grouped_rows(
+        rows, "universe", "turnover_l1", "risk_aversion", "cost_bps"
+    ).items():
         if len(here) < len(names):
             continue
         values = np.array([row["utility"] for row in here])
@@ -263,7 +265,7 @@ def _rank_table(rows: list[Row]) -> Table:
     order = sorted(names, key=lambda name: float(np.nanmean(mean[name])) if not np.isnan(mean[name]).all() else np.inf)
     lines = [[name, *(f"{value:.1f}" for value in mean[name])] for name in order]
     columns = ["strategy", *(f"γ = {budget:g}, λ = {risk:g}" for budget, risk in cells)]
-    universes = ", ".join(grouped(rows, "universe"))
+    universes = ", ".join(grouped_rows(rows, "universe"))
     return Table(f"Mean rank of net utility over universes and costs ({universes})", columns, lines, "1 is best.")
 
 
@@ -273,12 +275,12 @@ _load_complete = lru_cache(maxsize=8)(complete_returns)
 @lru_cache(maxsize=8)
 def _traced(name: str, source: str, training: MarketTraining) -> list[TrainingMarket]:
     """Training markets of a universe, drawn by its name; made once for all networks that train on it."""
-    return real_markets(name, _load_complete(source)[0], training)
+    return real_training_markets(name, _load_complete(source)[0], training)
 
 
 def left_out_tasks(preset: str) -> list[Config]:
     """One task per universe that is left out and kind of second-order information, and one for the baselines."""
-    names, training = sorted(sources()), asdict(PRESETS[preset])
+    names, training = sorted(real_market_sources()), asdict(PRESETS[preset])
     rows = FIRST + 40 if preset == "smoke" else None
     common = {"version": _LEFT_OUT_VERSION, **training}
     return [
@@ -290,7 +292,7 @@ def left_out_tasks(preset: str) -> list[Config]:
 
 def run_left_out(config: Config) -> list[Row]:
     """Figures of the policy at every λ, and of the baselines beside the policy that sees all."""
-    where = sources()
+    where = real_market_sources()
     recipe: Config = {name: config[name] for name in asdict(PRESETS["cpu"])}
     recipe = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.items()}
     training = MarketTraining(**recipe)
@@ -300,15 +302,15 @@ def run_left_out(config: Config) -> list[Row]:
     bootstrap = PairedBootstrap(len(returns) - FIRST, draws=_LEFT_OUT_DRAWS, seed=0)
     rows = []
     for name in _LEFT_OUT_BASELINES if config["sees"] == SEES[0] else ():
-        paths = net_paths(returns[None], make_strategy(name), *_LEFT_OUT_CELLS)
+        paths = real_market_net_paths(returns[None], make_strategy(name), *_LEFT_OUT_CELLS)
         rows += [_left_out_row(name, risk, *path, periods, bootstrap) for (_, risk, _), path in paths.items()]
     network = MarketPolicyConfig(sees=config["sees"])
     with tempfile.TemporaryDirectory() as folder:
         policy = train_market_policy(training, folder, others, policy_config=network).eval()
-    market = trace(config["universe"], returns, FIRST)
+    market = trace_market(config["universe"], returns, FIRST)
     (budget,), risks, (cost,) = _LEFT_OUT_CELLS
     for risk in risks:
-        net, traded = policy_path(policy, market, risk, budget, cost / 1e4)
+        net, traded = market_policy_path(policy, market, risk, budget, cost / 1e4)
         rows.append(_left_out_row(f"market, {config['sees']}", risk, net, traded, periods, bootstrap))
     return rows
 
@@ -333,9 +335,9 @@ def _left_out_row(
 def left_out_tables(rows: list[Row]) -> list[Table]:
     """Volatility, turnover and utility at every λ, and what second-order information is worth."""
     found = []
-    for risk, here in sorted(grouped(rows, "risk_aversion").items()):
+    for risk, here in sorted(grouped_rows(rows, "risk_aversion").items()):
         lines = []
-        for universe, cells in grouped(here, "universe").items():
+        for universe, cells in grouped_rows(here, "universe").items():
             nothing = next((row for row in cells if row["strategy"] == "market, none"), None)
             for row in cells:
                 figures = [f"{row['volatility']:.4f}", f"{row['traded']:.4f}", f"{1e4 * row['utility']:.2f}"]
@@ -362,9 +364,9 @@ EXPERIMENTS = (
         title="Real markets: every strategy net of costs over universes, with paired intervals",
         paper="– (beyond the paper)",
         presets={"smoke": "20 s", "cpu": "3 to 10 min a universe"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=real_market_tasks,
+        run=run_real_market,
+        tables=real_market_tables,
         open_ended=True,
     ),
     Experiment(

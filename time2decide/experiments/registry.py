@@ -12,7 +12,7 @@ from time2decide.core.table import Table
 from time2decide.core.validation import expect, validate_choice
 from time2decide.experiments.claims import Claim
 from time2decide.experiments.engines import Engine, run_tasks
-from time2decide.experiments.store import Config, Row, Store, check_writable, task_key
+from time2decide.experiments.store import Config, Row, Store, check_store_writable, task_key
 
 PRESETS = ("smoke", "cpu", "paper")
 
@@ -105,9 +105,9 @@ def reproduce(
     validate_choice("preset", preset, experiment.presets)
     store = Store(experiment.id, preset, root)
     done = store.done()
-    tasks = [config for config in chosen_tasks(experiment.tasks(preset), only) if task_key(config) not in done]
+    tasks = [config for config in _chosen_tasks(experiment.tasks(preset), only) if task_key(config) not in done]
     if tasks:
-        check_writable(root)
+        check_store_writable(root)
     engine = engine or Engine()
 
     def run_shown(config: Config) -> list[Row]:
@@ -125,7 +125,7 @@ def reproduce(
     return store.rows(None if experiment.open_ended else keys)
 
 
-def chosen_tasks(tasks: list[Config], only: str) -> list[Config]:
+def _chosen_tasks(tasks: list[Config], only: str) -> list[Config]:
     """The tasks whose fields have the values of ``field=value,field=value``; all of them without any."""
     wanted = [pair.partition("=") for pair in only.split(",") if pair.strip()]
     for name, sign, _ in wanted:
@@ -139,5 +139,5 @@ def stored_tasks(
     experiment: Experiment, preset: str, root: str | Path | None = None, only: str = ""
 ) -> tuple[int, int]:
     """How many tasks of a preset have a result, and how many there are."""
-    keys = {task_key(config) for config in chosen_tasks(experiment.tasks(preset), only)}
+    keys = {task_key(config) for config in _chosen_tasks(experiment.tasks(preset), only)}
     return len(keys & Store(experiment.id, preset, root).done()), len(keys)

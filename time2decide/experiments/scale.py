@@ -21,11 +21,11 @@ from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table
 from time2decide.core.training import LoopConfig, make_optimiser
 from time2decide.experiments.claims import published
-from time2decide.experiments.qp_models import cell, new_model
+from time2decide.experiments.qp_models import new_qp_model, qp_cell
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
 from time2decide.policy.paper_model import PaperModel
-from time2decide.policy.paper_training import PAPER_MODEL_PRESETS, decision_loss
+from time2decide.policy.paper_training import PAPER_MODEL_PRESETS, paper_decision_loss
 
 _MACHINES = {"1 core": (1, 0), "64 cores": (64, 0), "8 GPUs": (8, 8)}  # name -> (tasks at a time, GPUs)
 _QP_BATCH, _QP_WIDTH = 128, 256  # the paper's
@@ -34,7 +34,7 @@ _TUNING_RUNS = 7 * 16 * 2 * 2  # budgets × weights of the return loss × models
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class ScaleAssumptions:
     """Numbers that are assumed, not measured."""
 
     qp_epochs: int = 150  # of at most 500: training stops 30 epochs after the best one
@@ -44,7 +44,7 @@ class Assumptions:
     efficiency: float = 0.9  # share of a machine that is busy: the last tasks end at different times
 
 
-def tasks(preset: str) -> list[Config]:
+def _tasks(preset: str) -> list[Config]:
     """One task per kind of work."""
     small = preset == "smoke"
     return [
@@ -53,7 +53,7 @@ def tasks(preset: str) -> list[Config]:
     ]
 
 
-def run(config: Config) -> list[Row]:
+def _run(config: Config) -> list[Row]:
     """Processor seconds and operations of a training step, the median over rounds."""
     generator = torch.Generator().manual_seed(config["seed"])
     with one_thread(), torch.random.fork_rng(devices=[]):
@@ -68,7 +68,7 @@ def run(config: Config) -> list[Row]:
     return [{"core_seconds": median(seconds), "flop": flop, "core_flops": flop / median(seconds)}]
 
 
-def step_flop(layers: int, batch: int, n: int, m: int) -> float:
+def scale_step_flop(layers: int, batch: int, n: int, m: int) -> float:
     """One training step of a QP transformer: 6·width²·batch·((12·layers − 10)·tokens + 14), tokens = n + m + 3.
 
     Each weight takes two operations per token forward and four backward. A layer has 12·width² of them, but the last
@@ -80,10 +80,10 @@ def step_flop(layers: int, batch: int, n: int, m: int) -> float:
 def _qp_step(config: Config, generator: torch.Generator) -> tuple[Callable[[], None], float]:
     """A linear transformer of the paper's width at (5, 3), on a batch of the paper's size."""
     n, m, layers, batch = 5, 3, config["layers"], config["batch"]
-    model = new_model(cell("paper", n, m, "LinearTransformer", layers, 2))
+    model = new_qp_model(qp_cell("paper", n, m, "LinearTransformer", layers, 2))
     tokens, answers = (torch.randn(batch, *shape, generator=generator) for shape in ((n + m + 3, n), (n,)))
     step = _training_step(model, lambda: mse_loss(model(tokens), answers))
-    return step, step_flop(layers, batch, n, m)
+    return step, scale_step_flop(layers, batch, n, m)
 
 
 def _tuning_step(config: Config, generator: torch.Generator) -> tuple[Callable[[], None], float]:
@@ -94,7 +94,7 @@ def _tuning_step(config: Config, generator: torch.Generator) -> tuple[Callable[[
     shape = (config["batch"], 192, model.config.assets)
     returns = 0.01 * torch.randn(shape, generator=generator)
     allocations = torch.randn(shape, generator=generator).softmax(-1)
-    step = _training_step(model, lambda: decision_loss(model, returns, allocations, recipe))
+    step = _training_step(model, lambda: paper_decision_loss(model, returns, allocations, recipe))
     counter = FlopCounterMode(display=False)
     with counter:
         step()
@@ -112,29 +112,29 @@ def _training_step(model: torch.nn.Module, loss: Callable[[], Tensor]) -> Callab
     return step
 
 
-def qp_flop(assumptions: Assumptions) -> float:
+def scale_qp_flop(assumptions: ScaleAssumptions) -> float:
     """All cells of the paper's grids together."""
     total = 0.0
     for place, _ in published("qp_r2"):
         size = {key: int(value) for key, value in (item.split("=") for item in place.split(";"))}
         steps = math.ceil((50_000 if size["n"] <= 10 else 100_000) / _QP_BATCH) * assumptions.qp_epochs
-        total += steps * step_flop(size["layers"], _QP_BATCH, size["n"], size["m"])
+        total += steps * scale_step_flop(size["layers"], _QP_BATCH, size["n"], size["m"])
     return total
 
 
-def tuning_flop(assumptions: Assumptions, row: Row) -> float:
+def scale_tuning_flop(assumptions: ScaleAssumptions, row: Row) -> float:
     """All fine-tunings together, by the operations of a window that a stored row counts."""
     windows = _TUNING_RUNS * assumptions.tuning_epochs * _TUNING_WINDOWS
     return float(windows * row["flop"] / row["batch"])
 
 
-def costs(rows: list[Row]) -> list[Row]:
+def scale_costs(rows: list[Row]) -> list[Row]:
     """Days of the two sweeps on one core, 64 cores and 8 GPUs; none without both measurements."""
-    known = Assumptions()
+    known = ScaleAssumptions()
     measured = {row["work"]: row for row in rows}
     if set(measured) != {"qp", "tuning"}:
         return []
-    flop = {"qp": qp_flop(known), "tuning": tuning_flop(known, measured["tuning"])}
+    flop = {"qp": scale_qp_flop(known), "tuning": scale_tuning_flop(known, measured["tuning"])}
     gpu_speed = {"qp": known.qp_gpu_flops, "tuning": known.tuning_gpu_flops}
     found = []
     for name, (at_once, gpus) in _MACHINES.items():
@@ -144,7 +144,7 @@ def costs(rows: list[Row]) -> list[Row]:
     return found
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def scale_tables(rows: list[Row]) -> list[Table]:
     """Measured training steps, the costs of the sweeps, and their assumptions."""
     steps = []
     for row in rows:
@@ -152,8 +152,8 @@ def tables(rows: list[Row]) -> list[Table]:
         figures = [f"{row['flop'] / 1e9:.0f} GFLOP", f"{row['core_seconds']:.2f} s"]
         name = f"{work}, {row['batch']} {unit}{'s' * (row['batch'] > 1)}"
         steps.append([name, *figures, f"{row['core_flops'] / 1e9:.0f} GFLOP/s"])
-    sweeps = [[row["machine"], _days(row["qp_days"]), _days(row["tuning_days"])] for row in costs(rows)]
-    known = Assumptions()
+    sweeps = [[row["machine"], _days(row["qp_days"]), _days(row["tuning_days"])] for row in scale_costs(rows)]
+    known = ScaleAssumptions()
     note = (
         f"Assumed, not measured: a QP cell trains for {known.qp_epochs} epochs, a fine-tuning for "
         f"{known.tuning_epochs}; a GPU does {known.qp_gpu_flops / 1e12:g} TFLOP/s on QP cells and "
@@ -176,8 +176,8 @@ EXPERIMENTS = (
         title="What the paper's full sweep costs, from measured training steps",
         paper="not in the paper: its 336 QP cells and 448 fine-tunings",
         presets={"smoke": "5 s", "cpu": "1 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=scale_tables,
     ),
 )

@@ -15,9 +15,9 @@ import torch
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.core.table import Table
-from time2decide.experiments.portfolio import fingerprint
+from time2decide.experiments.portfolio import network_fingerprint
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Row, grouped
+from time2decide.experiments.store import Row, grouped_rows
 from time2decide.forecasting.features import CachedFeatures
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.tables import load_returns
@@ -31,9 +31,9 @@ _SMALL = FineTuning(share=1.0, steps=4, batch=8, episodes=2, decisions=4, check_
 _KEYS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "traded", "regret", "mse")
 
 
-def tasks(preset: str) -> list[Row]:
+def _tasks(preset: str) -> list[Row]:
     """One task: the fine-tunings and all rollouts share the same days."""
-    networks = {name: fingerprint(name) for name in ("decide", "decide-utility")}
+    networks = {name: network_fingerprint(name) for name in ("decide", "decide-utility")}
     common: Row = {"seed": 0, "cost_bps": 10.0, "share": 0.7, "networks": networks}
     if preset == "smoke":
         small = {"rows": 900, "assets": 4, "budgets": [0.5], "last": 30, "refit_every": 20}
@@ -49,7 +49,7 @@ def _tuning(recipe: FineTuning) -> Row:
 
 
 @dataclass(frozen=True)
-class Refitted:
+class _Refitted:
     """A network fitted again on the way: from step `starts[i]` on, `networks[i]` decides."""
 
     starts: tuple[int, ...]
@@ -62,7 +62,7 @@ class Refitted:
         return self.networks[bisect_right(self.starts, past.step) - 1].decide(past)
 
 
-def run(config: Row) -> list[Row]:
+def _run(config: Row) -> list[Row]:
     """Walk over the last days with every strategy; the fine-tuned network first learns from the days before."""
     torch.set_num_threads(1)
     table = load_returns("sp500")
@@ -85,7 +85,7 @@ def run(config: Row) -> list[Row]:
     return rows
 
 
-def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures) -> tuple[Refitted, Row]:
+def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures) -> tuple[_Refitted, Row]:
     """The network fitted to the rows before `first` and again every `refit_every` rows, and notes on how."""
     plain: Row = {key: tuple(value) if isinstance(value, list) else value for key, value in config["tuning"].items()}
     plain["episodes"] = plain.pop("stretches")
@@ -95,14 +95,14 @@ def _refitted(returns: np.ndarray, first: int, config: Row, look: CachedFeatures
     steps = tuple(start - first + WINDOW for start in starts)  # the rollout begins a window before the first decision
     networks = tuple(PolicyStrategy(policy, "own", "tuned", look) for policy, _ in fits)
     notes = {key: [note[key] for _, note in fits] for key in ("steps_kept", "holds", "validation_utility")}
-    return Refitted(steps, networks), notes
+    return _Refitted(steps, networks), notes
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def _tables(rows: list[Row]) -> list[Table]:
     """One table per budget, best Sharpe ratio first, and which strategies differ from 1/N beyond the interval."""
     columns = ["strategy", "net Sharpe", "minus 1/N", "return", "volatility", "drawdown", "traded", "regret bp"]
     found = []
-    for budget, here in grouped(rows, "turnover_l1").items():
+    for budget, here in grouped_rows(rows, "turnover_l1").items():
         field = sorted(here, key=lambda row: -row["sharpe"])
         first = field[0]
         days = f"{first['first_day']} to {first['last_day']}"
@@ -138,8 +138,8 @@ EXPERIMENTS = (
         title="Real prices: walk-forward on 20 stocks with costs, as shipped and fine-tuned",
         paper="– (beyond the paper)",
         presets={"smoke": "20 s", "cpu": "12 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=_tasks,
+        run=_run,
+        tables=_tables,
     ),
 )

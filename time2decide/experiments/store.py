@@ -18,9 +18,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from time2decide.core.digests import digest
 from time2decide.core.files import append_line
-from time2decide.core.provenance import provenance
+from time2decide.core.provenance import json_digest, provenance
 from time2decide.core.validation import InputError, describe_value, expect
 
 Config = dict[str, Any]
@@ -57,7 +56,7 @@ LABELS: dict[str, dict[str, str]] = {
 
 def task_key(config: Config) -> str:
     """The same configuration always has the same key."""
-    return digest(config)
+    return json_digest(config)
 
 
 def results_root(path: str | Path | None = None) -> Path:
@@ -68,7 +67,7 @@ def results_root(path: str | Path | None = None) -> Path:
     return root
 
 
-def check_writable(path: str | Path | None = None) -> None:
+def check_store_writable(path: str | Path | None = None) -> None:
     """Make the folder of the results, or raise: before the first task runs, not after it."""
     root = results_root(path)
     try:
@@ -78,17 +77,17 @@ def check_writable(path: str | Path | None = None) -> None:
     expect(os.access(root, os.W_OK), "results", "a folder that can be written", f"{root} (no permission)")
 
 
-def measured(rows: Iterable[Row]) -> list[Row]:
+def measured_rows(rows: Iterable[Row]) -> list[Row]:
     """Rows of the tasks that did not fail."""
     return [row for row in rows if not row["error"]]
 
 
-def last_line(error: str) -> str:
+def last_error_line(error: str) -> str:
     """What a traceback comes down to."""
     return error.strip().splitlines()[-1] if error.strip() else "unknown error"
 
 
-def grouped(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
+def grouped_rows(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
     """Rows by the value of a key, or by the values of several, in order of appearance."""
     found: dict[Any, list[Row]] = {}
     for row in rows:
@@ -108,7 +107,7 @@ class StoredRow(dict[str, Any]):
         raise InputError(f"{self.path}, {self.line}: expected the field {field!r} in the stored rows, found none")
 
 
-def read_rows(make: Callable[[list[Row]], _Made], rows: list[Row]) -> _Made:
+def make_from_stored_rows(make: Callable[[list[Row]], _Made], rows: list[Row]) -> _Made:
     """What is made of stored rows, in the one place where they are judged: other rows than an experiment writes are
     bad input, by line and field where one stands out from the others."""
     try:

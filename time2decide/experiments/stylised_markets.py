@@ -14,9 +14,9 @@ import numpy as np
 
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.table import Table
-from time2decide.experiments.real_markets import net_paths, weights_of
+from time2decide.experiments.real_markets import real_market_net_paths, real_market_network_digest
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.simulation.metrics import realised_utility
 
 _FIRST, _SETTLED, _ASSETS, _BUDGET, _COST_BPS = 96, 100, 16, 0.5, 10.0
@@ -64,24 +64,26 @@ def _garch(rows: int, assets: int, rng: np.random.Generator) -> np.ndarray:
     return returns
 
 
-def tasks(preset: str) -> list[Config]:
+def stylised_market_tasks(preset: str) -> list[Config]:
     """One task per kind of market and strategy."""
     size = {"series": 2, "rows": 220} if preset == "smoke" else {"series": 20, "rows": 1024}
     return [
-        {"market": kind, "predictable": much, "strategy": name, **size, "seed": 0} | weights_of(name)
+        {"market": kind, "predictable": much, "strategy": name, **size, "seed": 0} | real_market_network_digest(name)
         for kind, much in _KINDS.items()
         for name in _STRATEGIES[much]
     ]
 
 
-def run(config: Config) -> list[Row]:
+def run_stylised_market(config: Config) -> list[Row]:
     """Utility and turnover at each λ: mean over series, and the utility of each series for paired comparisons."""
     kind, number = config["market"], list(_KINDS).index(config["market"])
     draws = [np.random.default_rng([config["seed"], number, series]) for series in range(config["series"])]
     returns = np.stack([stylised_market(kind, config["rows"], _ASSETS, rng) for rng in draws])
     cells = (_BUDGET,), _RISKS[config["predictable"]], (_COST_BPS,)
     rows = []
-    for (_, risk, _), (net, traded) in net_paths(returns, make_strategy(config["strategy"]), *cells, _FIRST).items():
+    for (_, risk, _), (net, traded) in real_market_net_paths(
+        returns, make_strategy(config["strategy"]), *cells, _FIRST
+    ).items():
         utility = realised_utility(net, risk)
         row: Row = {"risk_aversion": risk, "utility": float(utility.mean()), "utilities": utility.tolist()}
         row |= {"variance": float(net.var(-1).mean()), "traded": float(traded[:, _SETTLED:].mean())}
@@ -89,12 +91,12 @@ def run(config: Config) -> list[Row]:
     return rows
 
 
-def tables(rows: list[Row]) -> list[Table]:
+def stylised_market_tables(rows: list[Row]) -> list[Table]:
     """One table for markets without predictability and one for those with it."""
     found = []
-    for much, here in grouped(rows, "predictable").items():
+    for much, here in grouped_rows(rows, "predictable").items():
         lines = []
-        for (kind, risk), cells in grouped(here, "market", "risk_aversion").items():
+        for (kind, risk), cells in grouped_rows(here, "market", "risk_aversion").items():
             ours = next((row for row in cells if row["strategy"] == "market"), None)
             for row in cells:
                 figures = [f"{1e4 * row['utility']:.2f}", _paired(ours, row), f"{1e4 * risk * row['variance']:.2f}"]
@@ -121,8 +123,8 @@ EXPERIMENTS = (
         title="Markets of which it is known what can be predicted",
         paper="– (beyond the paper)",
         presets={"smoke": "30 s", "cpu": "20 min"},
-        tasks=tasks,
-        run=run,
-        tables=tables,
+        tasks=stylised_market_tasks,
+        run=run_stylised_market,
+        tables=stylised_market_tables,
     ),
 )

@@ -16,10 +16,10 @@ from statistics import mean, stdev
 import numpy as np
 import torch
 
-from time2decide.core.table import Table, quantity
+from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import Claim, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped
+from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.neural.metrics import r2_score
 from time2decide.neural.models import count_parameters
 from time2decide.neural.training import TrainingConfig, predict, train
@@ -35,7 +35,7 @@ _TRIALS = {"smoke": 5_000, "cpu": 100_000, "paper": 100_000}
 _BINS = np.linspace(0.0, 0.6, 13)
 
 
-def toy_tasks(preset: str) -> list[Config]:
+def _toy_tasks(preset: str) -> list[Config]:
     """One task for the regret by number of samples, one for the error by signal strength."""
     model = {"prior_variance": 0.01, "return_variance": 0.5, "risk_aversion": 0.2}
     exact = [5, 50, 500] if preset == "smoke" else list(range(5, 501))
@@ -47,7 +47,7 @@ def toy_tasks(preset: str) -> list[Config]:
     ]
 
 
-def toy_run(config: Config) -> list[Row]:
+def _toy_run(config: Config) -> list[Row]:
     """Rows of one panel."""
     model = ToyModel(**config["model"])
     if config["part"] == "signal":
@@ -90,7 +90,7 @@ def _signal(model: ToyModel, n: int, trials: int, seed: int) -> list[Row]:
     return rows
 
 
-def toy_claims(rows: list[Row]) -> list[Claim]:
+def _toy_claims(rows: list[Row]) -> list[Claim]:
     """What the paper concludes from its figure, and whether simulation and integral agree."""
     simulated, exact, signal = ([row for row in rows if row["kind"] == k] for k in ("simulated", "exact", "signal"))
     lower = [e < p for row in exact for e, p in zip(row["e2e"], row["pto"], strict=True)]
@@ -115,7 +115,7 @@ def toy_claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-def toy_tables(rows: list[Row]) -> list[Table]:
+def _toy_tables(rows: list[Row]) -> list[Table]:
     """Regret by number of samples and decision error by signal strength."""
     regret, error = [], []
     for row in (row for row in rows if row["kind"] == "simulated"):
@@ -126,7 +126,7 @@ def toy_tables(rows: list[Row]) -> list[Table]:
     for row in (row for row in rows if row["kind"] == "signal"):
         cells = [f"{row['signal']:.3f}", str(row["count"])]
         for rule in RULES:
-            cells += [quantity(row[rule], ".4f"), f"{row[f'{rule}_exact']:.4f}"]
+            cells += [quantity_cell(row[rule], ".4f"), f"{row[f'{rule}_exact']:.4f}"]
         error.append(cells)
     caption = f"Regret × 1e3, simulated ± standard error and exact; {rows[0]['trials']:,} trials per point"
     found = [
@@ -142,7 +142,7 @@ def toy_tables(rows: list[Row]) -> list[Table]:
 
 
 def _estimate(row: Row, name: str) -> str:
-    return quantity(1e3 * row[name], ".3f", 1e3 * row[f"{name}_se"])
+    return quantity_cell(1e3 * row[name], ".3f", 1e3 * row[f"{name}_se"])
 
 
 LENGTH, VARIABLES = 50, 4
@@ -179,7 +179,7 @@ _SIZES = {
 _SEEDS = {"smoke": 1, "cpu": 1, "paper": 5}
 
 
-def parity_tasks(preset: str) -> list[Config]:
+def _parity_tasks(preset: str) -> list[Config]:
     """One task per arm and seed."""
     return [
         {"arm": arm, "model": asdict(model), **_SIZES[preset], "batch": 64, "lr": 3e-3, "seed": seed}
@@ -188,7 +188,7 @@ def parity_tasks(preset: str) -> list[Config]:
     ]
 
 
-def parity_run(config: Config) -> list[Row]:
+def _parity_run(config: Config) -> list[Row]:
     """Train one arm on series of one seed and measure it on others."""
     seed = config["seed"]
     data = {
@@ -212,9 +212,9 @@ def parity_run(config: Config) -> list[Row]:
     ]
 
 
-def parity_claims(rows: list[Row]) -> list[Claim]:
+def _parity_claims(rows: list[Row]) -> list[Claim]:
     """The paper's claim as it stands, and what the clean arms say about its reason."""
-    r2 = {arm: mean(row["r2"] for row in found) for arm, found in grouped(rows, "arm").items()}
+    r2 = {arm: mean(row["r2"] for row in found) for arm, found in grouped_rows(rows, "arm").items()}
     with_projection = [value for arm, value in r2.items() if arm.startswith("LinearTransformer")]
     without = [value for arm, value in r2.items() if arm.startswith("Basic")]
     odd = [r2[a] for a in ODD if a in r2]
@@ -234,14 +234,14 @@ def parity_claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-def parity_tables(rows: list[Row]) -> list[Table]:
+def _parity_tables(rows: list[Row]) -> list[Table]:
     """R² per arm, mean ± standard error over seeds, beside the paper's."""
     cells = []
-    for arm, found in grouped(rows, "arm").items():
+    for arm, found in grouped_rows(rows, "arm").items():
         r2 = [row["r2"] for row in found]
         error = stdev(r2) / len(r2) ** 0.5 if len(r2) > 1 else None
-        row, paper = found[-1], published_r2(found[0])
-        figures = [quantity(mean(r2), ".4f", error), quantity(paper, ".4f"), f"{row['oddness']:.0e}"]
+        row, paper = found[-1], published_parity_r2(found[0])
+        figures = [quantity_cell(mean(r2), ".4f", error), quantity_cell(paper, ".4f"), f"{row['oddness']:.0e}"]
         cells.append([arm, *figures, str(row["parameters"]), str(len(r2))])
     caption = f"R² of the covariance of unseen series; {rows[0]['train']:,} series, {rows[0]['epochs']} epochs"
     note = (
@@ -251,7 +251,7 @@ def parity_tables(rows: list[Row]) -> list[Table]:
     return [Table(caption, ["arm", "R²", "paper", "odd?", "weights", "seeds"], cells, note)]
 
 
-def published_r2(row: Row) -> float | None:
+def published_parity_r2(row: Row) -> float | None:
     """The paper's R² of the arm, if it has one."""
     place = f"layers={row['model']['layers']};heads={row['model']['heads']}"
     return published("parity_barrier_r2").get((place, row["arm"].split(" ")[0]))
@@ -263,19 +263,19 @@ EXPERIMENTS = (
         title="Two-asset model: regret of predict-then-optimise and end-to-end",
         paper="Appendix F: figure",
         presets={"smoke": "1 s", "cpu": "10 s", "paper": "10 s"},
-        tasks=toy_tasks,
-        run=toy_run,
-        tables=toy_tables,
-        claims=toy_claims,
+        tasks=_toy_tasks,
+        run=_toy_run,
+        tables=_toy_tables,
+        claims=_toy_claims,
     ),
     Experiment(
         id="parity",
         title="Parity barrier: covariance learnt by linear attention",
         paper="Appendix G: two tables",
         presets={"smoke": "10 s", "cpu": "12 min", "paper": "8 h"},
-        tasks=parity_tasks,
-        run=parity_run,
-        tables=parity_tables,
-        claims=parity_claims,
+        tasks=_parity_tasks,
+        run=_parity_run,
+        tables=_parity_tables,
+        claims=_parity_claims,
     ),
 )

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.checkpoints import one_line
+from time2decide.core.checkpoints import error_line
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.features import EXPERTS, window_features
 from time2decide.forecasting.timepfn import TimePFN
@@ -36,7 +36,7 @@ DECILES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # levels of the quantil
 
 
 @dataclass(frozen=True)
-class Encoded:
+class BackboneOutput:
     """Output of a backbone for windows (batch, window, N).
 
     tokens : (batch, N, tokens, width), after the backbone's own encoder
@@ -59,7 +59,7 @@ class Backbone(Protocol):
     width: int  # of a token
     levels: tuple[float, ...]  # of its quantiles; none for a point forecast
 
-    def encode(self, window: Tensor) -> Encoded:
+    def encode(self, window: Tensor) -> BackboneOutput:
         """Tokens and forecast of windows (batch, window, N) of N channels in any unit."""
 
 
@@ -74,10 +74,10 @@ class TimePFNBackbone(nn.Module):
         self.width = config.embed
         self.levels: tuple[float, ...] = ()
 
-    def encode(self, window: Tensor) -> Encoded:
+    def encode(self, window: Tensor) -> BackboneOutput:
         """The joint encoder over the patches of all channels."""
         encoded, forecast = self.model.encoded_forecast(self.scale * window)
-        return Encoded(encoded, forecast / self.scale)
+        return BackboneOutput(encoded, forecast / self.scale)
 
 
 class KernelBankBackbone(nn.Module):
@@ -89,12 +89,12 @@ class KernelBankBackbone(nn.Module):
         self.width = 2 * EXPERTS + 3
         self.levels: tuple[float, ...] = ()
 
-    def encode(self, window: Tensor) -> Encoded:
+    def encode(self, window: Tensor) -> BackboneOutput:
         """The bank's forecast of the next step."""
         seen = window_features(window)
         token = torch.cat([seen.forecasts, seen.deviations, seen.ahead[..., None], seen.recent], dim=-1)
         forecast = seen.level + seen.scale * seen.forecasts[..., 0]  # (batch, N)
-        return Encoded(token[:, :, None], forecast[:, None])
+        return BackboneOutput(token[:, :, None], forecast[:, None])
 
 
 class TimesFMBackbone(nn.Module):
@@ -111,7 +111,7 @@ class TimesFMBackbone(nn.Module):
         self.tokens, self.width, self.horizon = -(-window // model.p), int(model.md), int(model.o)
         self.levels: tuple[float, ...] = DECILES
 
-    def encode(self, window: Tensor) -> Encoded:
+    def encode(self, window: Tensor) -> BackboneOutput:
         """Output embeddings of the patches; the mean forecast of the last patch, and its deciles."""
         batch, time, count = window.shape
         rows = self.scale * window.mT.reshape(batch * count, time)
@@ -119,12 +119,12 @@ class TimesFMBackbone(nn.Module):
         rows = nn.functional.pad(rows, (missing, 0))
         mask = torch.zeros_like(rows, dtype=torch.bool)
         mask[:, :missing] = True
-        with outputs_of(self.model) as seen:
+        with backbone_outputs(self.model) as seen:
             decoded = self.model.decode(self.horizon, rows, mask)[0]
         predicted = decoded[:, -1] / self.scale  # (batch · N, horizon, 1 + levels)
         tokens = seen[0][0][1]  # (batch · N, patches, width)
         paths = predicted.reshape(batch, count, self.horizon, 1 + len(self.levels)).permute(0, 3, 2, 1)
-        return Encoded(tokens.reshape(batch, count, *tokens.shape[1:]), paths[:, 0], paths[:, 1:])
+        return BackboneOutput(tokens.reshape(batch, count, *tokens.shape[1:]), paths[:, 0], paths[:, 1:])
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class BackboneForecaster:
 
 
 @contextmanager
-def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
+def backbone_outputs(module: nn.Module) -> Iterator[list[Any]]:
     """Collect what a part of a model returns while the model runs."""
     seen: list[Any] = []
     handle = module.register_forward_hook(lambda _, __, output: seen.append(output))
@@ -156,13 +156,13 @@ def outputs_of(module: nn.Module) -> Iterator[list[Any]]:
         handle.remove()
 
 
-def load_weights(place: str, model: str, example: str, load: Callable[[str], Any]) -> Any:
+def load_backbone_weights(place: str, model: str, example: str, load: Callable[[str], Any]) -> Any:
     """Load with another package from a folder or a name on the hub; any failure is an `InputError`."""
     expect(Path(place).is_dir() or place.count("/") == 1, "backbone", f"a folder or {example}", place)
     try:
         return load(place)
     except Exception as error:  # whatever the library, the network or the server has to say
-        raise InputError(f"backbone: expected {model} at {place}, found {one_line(error)}") from None
+        raise InputError(f"backbone: expected {model} at {place}, found {error_line(error)}") from None
 
 
 def load_backbone(name: str) -> Backbone:
@@ -178,15 +178,15 @@ def load_backbone(name: str) -> Backbone:
         from time2decide.forecasting.chronos import load_chronos
 
         return load_chronos(place)
-    return load_timesfm(place)
+    return _load_timesfm(place)
 
 
-def load_timesfm(place: str) -> TimesFMBackbone:
+def _load_timesfm(place: str) -> TimesFMBackbone:
     """The backbone of a folder with ``model.safetensors`` or of a name on the hub, in evaluation mode."""
     try:
         package = import_module("timesfm.timesfm_2p5.timesfm_2p5_torch")
     except ImportError:
         raise InputError("backbone: expected the package timesfm (time2decide[timesfm]), found none") from None
     load = partial(package.TimesFM_2p5_200M_torch.from_pretrained, torch_compile=False)
-    loaded = load_weights(place, "TimesFM 2.5", "google/timesfm-2.5-200m-pytorch", load)
+    loaded = load_backbone_weights(place, "TimesFM 2.5", "google/timesfm-2.5-200m-pytorch", load)
     return TimesFMBackbone(loaded.model, name=f"timesfm:{place}").eval()

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from time2decide.core.checkpoints import save_foreign
 from time2decide.core.files import write_text
-from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
-from time2decide.forecasting.backbones import DECILES, Encoded, load_weights, outputs_of
+from time2decide.forecasting.backbones import DECILES, BackboneOutput, backbone_outputs, load_backbone_weights
 from time2decide.forecasting.pretraining import Pool, PretrainingConfig
 from time2decide.forecasting.timepfn import TimePFNConfig
 from time2decide.markets.oracle import WINDOW
@@ -43,15 +43,15 @@ class ChronosBackbone(nn.Module):
         with torch.inference_mode():
             self.tokens = self.encode(torch.arange(float(window))[None, :, None]).tokens.shape[2]
 
-    def encode(self, window: Tensor) -> Encoded:
+    def encode(self, window: Tensor) -> BackboneOutput:
         """Tokens of the context (and of the future, for Chronos-2), median and quantiles."""
         batch, _, count = window.shape
-        with outputs_of(self.model.encoder) as seen:
+        with backbone_outputs(self.model.encoder) as seen:
             predicted = self._run(window).quantile_preds
         hidden = seen[0][0]  # (batch · N, tokens, width)
         quantiles = predicted.reshape(batch, count, len(self.levels), self.horizon).permute(0, 2, 3, 1)
         middle = min(range(len(self.levels)), key=lambda k: abs(self.levels[k] - 0.5))
-        return Encoded(hidden.reshape(batch, count, *hidden.shape[1:]), quantiles[:, middle], quantiles)
+        return BackboneOutput(hidden.reshape(batch, count, *hidden.shape[1:]), quantiles[:, middle], quantiles)
 
     def loss(self, window: Tensor, target: Tensor) -> Tensor:
         """The model's own quantile loss on windows (batch, window, N) with what follows, (batch, horizon, N)."""
@@ -70,7 +70,7 @@ class ChronosBackbone(nn.Module):
 def load_chronos(place: str) -> ChronosBackbone:
     """The backbone of a folder or of a name on the hub, in evaluation mode."""
     load = _package().BaseChronosPipeline.from_pretrained
-    pipeline = load_weights(place, "a Chronos model", "a name such as amazon/chronos-2", load)
+    pipeline = load_backbone_weights(place, "a Chronos model", "a name such as amazon/chronos-2", load)
     known = hasattr(pipeline.model, "chronos_config")
     expect(known, "backbone", "Chronos-Bolt or Chronos-2", f"{type(pipeline).__name__} at {place}")
     return ChronosBackbone(pipeline.model.float(), name=f"chronos:{place}").eval()
@@ -155,7 +155,7 @@ def train_chronos(
 
     loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle", clip_norm=1.0)
     settings = {"training": asdict(config), "model": backbone.name}
-    done = fit(backbone, loss, loop, report, state=folder / STATE, settings=settings)
+    done = fit_model(backbone, loss, loop, report, state=folder / STATE, settings=settings)
     save_foreign(folder, backbone.model.save_pretrained)
     notes = {"training": asdict(config), "start": backbone.name, "seconds": round(done.seconds)}
     write_text(folder / "training.json", json.dumps(notes, indent=2) + "\n")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.validation import expect
 from time2decide.forecasting.kernel_bank import kernel_bank
 
@@ -112,7 +112,7 @@ class CachedFeatures:
 
 
 def _content(windows: np.ndarray) -> str:
-    return checksum({"windows": torch.from_numpy(np.ascontiguousarray(windows))})
+    return checkpoint_checksum({"windows": torch.from_numpy(np.ascontiguousarray(windows))})
 
 
 class LagForecast(NamedTuple):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from time2decide.core.cache import cached_tensors
 from time2decide.core.validation import validate_count
-from time2decide.markets.lmc import LMCConfig, channel_gram
+from time2decide.markets.synthetic import LMCConfig, lmc_channel_gram
 
 AHEAD = 4  # steps of the longer forecast
 _JITTER = 1e-4  # of the variance of the window: what float32 can resolve
@@ -129,7 +129,7 @@ def _random_grams(window: int, members: int, seed: int) -> np.ndarray:
     centre = np.eye(steps) - 1 / steps
     grams: list[np.ndarray] = []
     while len(grams) < members:
-        gram = channel_gram(config, steps, rng)
+        gram = lmc_channel_gram(config, steps, rng)
         variance = np.trace(centre @ gram @ centre) / steps
         if not variance > 1e-9:  # a constant
             continue

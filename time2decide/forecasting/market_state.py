@@ -52,20 +52,20 @@ _TOGETHER = 126  # rows that are read together
 _SMALL = 32  # rows of a triangle that is inverted at once
 
 
-def decay(half_life: float | np.ndarray) -> np.ndarray:
+def state_decay(half_life: float | np.ndarray) -> np.ndarray:
     """Factor per day of a half-life."""
     return np.asarray(0.5 ** (1.0 / np.asarray(half_life)))
 
 
-def effective_rows(rows: float | np.ndarray, half_life: np.ndarray) -> np.ndarray:
+def effective_state_rows(rows: float | np.ndarray, half_life: np.ndarray) -> np.ndarray:
     """(Σw)²/Σw² of exponential weights over `rows` rows: how many equal weights they are worth."""
-    keep = decay(half_life)
+    keep = state_decay(half_life)
     return np.asarray((1 - keep**rows) ** 2 * (1 + keep) / ((1 - keep) * np.maximum(1 - keep ** (2 * rows), _TINY)))
 
 
-def record_rows(rows: Any) -> Any:
+def forecast_record_rows(rows: Any) -> Any:
     """Weight of all rows in the record of a forecast."""
-    keep = float(decay(_FORGET_RECORD))
+    keep = float(state_decay(_FORGET_RECORD))
     return (1 - keep**rows) / (1 - keep)
 
 
@@ -75,9 +75,9 @@ _FEATURES = len(LAGS) + len(TRENDS)
 _LAG_DAYS, _TREND_DAYS = np.array(LAGS).T, np.array(TRENDS).T
 _SPANS = np.sqrt([first - last for first, last in LAGS + TRENDS])[:, None]
 _RIDGE = _PENALTY * np.eye(_FEATURES)
-_KEEP_VOLATILITY = decay(np.array(VOLATILITY_HALF_LIVES))[:, None]
-_KEEP_CORRELATION = decay(np.array(CORRELATION_HALF_LIVES))[:, None]
-_KEEP_FIT, _KEEP_RECORD, _KEEP_SCORE = (float(decay(h)) for h in (_FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE))
+_KEEP_VOLATILITY = state_decay(np.array(VOLATILITY_HALF_LIVES))[:, None]
+_KEEP_CORRELATION = state_decay(np.array(CORRELATION_HALF_LIVES))[:, None]
+_KEEP_FIT, _KEEP_RECORD, _KEEP_SCORE = (float(state_decay(h)) for h in (_FORGET_FIT, _FORGET_RECORD, _FORGET_SCORE))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class MarketTokens:
         )
 
 
-class Recent:
+class RecentRows:
     """The last rows of a sequence of arrays; zeros before the first.
 
     Rows are only ever written behind the end, so that a shallow copy remains what it was while the original goes on.
@@ -168,7 +168,7 @@ class Recent:
         return np.arange(self._end - count + 1, self._end + 1)[:, None] - days
 
 
-class RunningSums(Recent):
+class RunningSums(RecentRows):
     """Sums over any of the last days of m series, zero before the first day."""
 
     def add(self, rows: np.ndarray) -> None:
@@ -225,12 +225,12 @@ class MarketState:
         longest, recent = max(first for first, _ in LAGS + TRENDS), int(_DAYS.max())
         self._residuals, self._returns = RunningSums(longest + 1, m), RunningSums(longest + 1, m)
         self._gross = RunningSums(recent + 1, m)  # of the returns themselves
-        self._features = Recent(recent + 1, _FEATURES, m)
+        self._features = RecentRows(recent + 1, _FEATURES, m)
         self._fit = np.zeros((_FEATURES + _POOLED, _FEATURES))  # Gram matrix and targets of the pooled regressions
-        self._inverse_gram = Recent(recent, _FEATURES, _FEATURES)
-        self._forecasts = Recent(recent + 1, experts, m)
-        self._papers = Recent(recent + 2, experts, m)  # long-short weights along the forecasts
-        self._raw = Recent(_BANK_WINDOW, m)  # the returns themselves
+        self._inverse_gram = RecentRows(recent, _FEATURES, _FEATURES)
+        self._forecasts = RecentRows(recent + 1, experts, m)
+        self._papers = RecentRows(recent + 2, experts, m)  # long-short weights along the forecasts
+        self._raw = RecentRows(_BANK_WINDOW, m)  # the returns themselves
         self._bank_asked = False
         self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
         self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
@@ -269,7 +269,7 @@ class MarketState:
         """A copy that stays as it is while rows are read: sums are replaced, never changed in place."""
         other = copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, Recent | list):
+            if isinstance(value, RecentRows | list):
                 setattr(other, name, copy(value))
         return other
 
@@ -439,7 +439,7 @@ class MarketState:
         m = self.assets
         used = [_RESIDUAL, -1][: len(self._inner)]
         matrices = self._correlations(self._moments[used], self._pairs[used])
-        effective = float(effective_rows(rows, np.array(CORRELATION_HALF_LIVES[_RESIDUAL])))
+        effective = float(effective_state_rows(rows, np.array(CORRELATION_HALF_LIVES[_RESIDUAL])))
         shrink = min(0.9, 0.2 + m / (m + effective))
         matrices[0] = (1 - shrink) * matrices[0] + shrink * _constant(matrices[0])
         matrices[0].flat[:: m + 1] += _TINY  # assets may be copies of each other
@@ -457,7 +457,7 @@ class MarketState:
             return
         z = np.array([z for z, _ in self._block])
         before = np.vstack([self._before, z[:-1]])
-        forget = decay(_FORGET_CROSS)
+        forget = state_decay(_FORGET_CROSS)
         fading = forget ** np.arange(len(z) - 1, -1, -1)
         self._cross = forget ** len(z) * self._cross + (z * fading[:, None]).T @ before
         self._cross_weight = float(forget ** len(z) * self._cross_weight + fading.sum())

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.training import STATE, LoopConfig, Report, fit, stream
+from time2decide.core.training import STATE, LoopConfig, Report, fit_model, training_seed
 from time2decide.core.validation import validate_count, validate_fields
 from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig
-from time2decide.markets.lmc import LMCConfig, lmc_series
+from time2decide.markets.synthetic import LMCConfig, lmc_series
 
 _LMC_SEED = 7_000_001  # a stream of its own: no pretraining series is in a market
 _WEIGHTS, _WINDOWS = range(2)  # streams of random numbers
@@ -101,7 +101,7 @@ def pretrain(
     """
     folder = Path(out_dir)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream(config.seed, _WEIGHTS))
+        torch.manual_seed(training_seed(config.seed, _WEIGHTS))
         model = TimePFN(config.model)
     pool, recipe = Pool(config), asdict(config)
     loop = LoopConfig.of(config, optimiser="adam", schedule="one_cycle")
@@ -109,7 +109,7 @@ def pretrain(
     def loss(step: int) -> Tensor:
         return forecast_loss(model, pool.batch(step), config)
 
-    done = fit(model, loss, loop, report, state=folder / STATE, settings=recipe)
+    done = fit_model(model, loss, loop, report, state=folder / STATE, settings=recipe)
     model.save_pretrained(folder, {"recipe": recipe, "seconds": round(done.seconds), **(notes or {})})
     return model
 

@@ -11,18 +11,18 @@ import torch
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.validation import InputError, describe_value, expect
-from time2decide.forecasting.market_state import MarketState, Recent
+from time2decide.forecasting.market_state import MarketState, RecentRows
 
 _FORMAT = 1
 _BLOCK, _PAIRS, _SEEN = "_block", "_pairs", "returns"
 
 
-def save_state(path: str | Path, state: MarketState, table: pd.DataFrame) -> Path:
+def save_market_state(path: str | Path, state: MarketState, table: pd.DataFrame) -> Path:
     """Write a state that has read all rows of a table of returns, whose index is text."""
     arrays: dict[str, np.ndarray] = {_SEEN: table.to_numpy(dtype=float)}
     numbers: dict[str, float | bool] = {}
     for name, value in vars(state).items():
-        if isinstance(value, Recent):
+        if isinstance(value, RecentRows):
             arrays[name] = value.back(1, value._length)
         elif name == _BLOCK:
             arrays["block_z"] = np.array([z for z, _ in value]).reshape(-1, state.assets)
@@ -38,7 +38,7 @@ def save_state(path: str | Path, state: MarketState, table: pd.DataFrame) -> Pat
     )
 
 
-def load_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
+def load_market_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
     """The state of a file, and the table of returns (dates as text) that it has read; else an `InputError`."""
     tensors, facts = load_tensors(path, need_checksum=True)
     expect(facts.get("format") == _FORMAT, "state", f"a state of format {_FORMAT}", facts.get("format"))
@@ -60,7 +60,7 @@ def load_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
 
 def _restored(name: str, value: Any, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> Any:
     """An attribute of a state in place of its value in an empty one."""
-    if isinstance(value, Recent):
+    if isinstance(value, RecentRows):
         empty = value.back(1, value._length)
         value._rows[: value._length] = _array(name, tensors, empty.dtype, empty.shape)
         return value

@@ -94,7 +94,7 @@ def signed_magnitude_pool(x: Tensor, width: int) -> Tensor:
     return torch.where(high >= -low, high, low)
 
 
-class EncoderLayer(nn.Module):
+class TimePFNLayer(nn.Module):
     """x ← LN(x + attention(x)), x ← LN(x + W₂ GELU(W₁x)): softmax attention, post-norm."""
 
     def __init__(self, config: TimePFNConfig) -> None:
@@ -133,10 +133,10 @@ class TimePFN(PretrainedModel):
         super().__init__()
         self.config = config = config or TimePFNConfig()
         self.filters = CausalFilters(config)
-        self.patch = mlp(config.features * config.patch, config.patch_hidden, config.embed)
-        self.layers = nn.ModuleList([EncoderLayer(config) for _ in range(config.layers)])
+        self.patch = gelu_mlp(config.features * config.patch, config.patch_hidden, config.embed)
+        self.layers = nn.ModuleList([TimePFNLayer(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.embed)
-        self.head = make_head(config)
+        self.head = timepfn_head(config)
 
     def forward(self, window: Tensor, channels: Tensor | None = None) -> Tensor:
         """Forecast (batch, horizon, N) of windows (batch, window, N), in their units.
@@ -149,7 +149,7 @@ class TimePFN(PretrainedModel):
 
     def encoded_forecast(self, window: Tensor, channels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The tokens after the encoder, (batch, N, patches, embed), and the forecast that is read from them."""
-        normal, mean, scale = normalise(window, self.config.eps)
+        normal, mean, scale = normalise_channels(window, self.config.eps)
         tokens = self.tokens(normal, channels)
         encoded = self.encode(tokens.flatten(1, 2)).view_as(tokens)
         return encoded, self.head(encoded.flatten(2)).mT * scale + mean
@@ -163,7 +163,7 @@ class TimePFN(PretrainedModel):
         flat = patches.transpose(1, 2).reshape(batch, count, config.patches, config.features * config.patch)
         index = torch.arange(count, device=normal.device) if channels is None else channels
         steps = torch.arange(config.patches, device=normal.device)
-        tokens: Tensor = self.patch(flat) + positions(index, steps, config.embed).to(normal.dtype)
+        tokens: Tensor = self.patch(flat) + patch_positions(index, steps, config.embed).to(normal.dtype)
         return tokens
 
     def encode(self, tokens: Tensor) -> Tensor:
@@ -200,19 +200,19 @@ class TimePFNForecaster:
         return np.asarray(torch.cat(parts).double().numpy()) / self.scale
 
 
-def make_head(config: TimePFNConfig) -> nn.Sequential:
+def timepfn_head(config: TimePFNConfig) -> nn.Sequential:
     """The read-out of one channel: its patches' tokens, side by side -> its next `horizon` steps, normalised."""
-    return mlp(config.patches * config.embed, config.head_hidden, config.horizon)
+    return gelu_mlp(config.patches * config.embed, config.head_hidden, config.horizon)
 
 
-def normalise(window: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def normalise_channels(window: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """(x − mean)/√(var + eps) per channel over time, with the mean and the root, each (batch, 1, N)."""
     mean = window.mean(dim=1, keepdim=True)
     scale = (window.var(dim=1, keepdim=True, correction=0) + eps).sqrt()
     return (window - mean) / scale, mean, scale
 
 
-def positions(channels: Tensor, patches: Tensor, embed: int) -> Tensor:
+def patch_positions(channels: Tensor, patches: Tensor, embed: int) -> Tensor:
     """Fixed 2-D positions, (channels, patches, embed): sinusoids of the channel, then of the patch, half each."""
     half = embed // 2
     rows, columns = _sinusoids(channels, half), _sinusoids(patches, half)
@@ -227,6 +227,6 @@ def _sinusoids(index: Tensor, width: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
-def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+def gelu_mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Two linear layers with GELU between them."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))

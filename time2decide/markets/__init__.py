@@ -10,17 +10,14 @@ from time2decide.core import lazy_names
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "allocation": "mean_variance_step",
-        "constraint_files": "read_constraints",
-        "constraints": "Constraints Limit",
+        "constraints": "Constraints Limit read_constraints",
         "covariance": "covariance_by empirical_covariance",
         "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",
         "frontier": "TurnoverFrontier turnover_frontier",
-        "lmc": "LMCConfig lmc_series lmc_set",
-        "oracle": "BUDGETS RISK_AVERSION WINDOW oracle_path",
+        "oracle": "BUDGETS RISK_AVERSION WINDOW mean_variance_step oracle_path",
         "portfolio": "FactorCovariance PortfolioProblem PortfolioSolution solve_portfolio",
         "portfolio_gradient": "portfolio_layer",
-        "synthetic": "MARKETS SPLITS synthetic_oracle synthetic_returns",
+        "synthetic": "MARKETS SPLITS LMCConfig lmc_series lmc_set synthetic_oracle synthetic_returns",
         "tables": "load_returns",
     },
 )

@@ -1,15 +1,46 @@
-"""Constraints of a portfolio: bounds per asset, net exposure, cash, and named linear limits such as groups."""
+"""Constraints of a portfolio: bounds per asset, net exposure, cash and named linear limits; TOML and CSV files of them.
+
+A TOML file may have these sections; every one is optional, and a CSV with the columns asset,lower,upper (and group, if
+wanted) is the same as a TOML file with `table = "that.csv"`.
+
+    table = "bounds.csv"                              # bounds and group per asset
+
+    [weights]
+    lower = 0.0
+    upper = 0.1
+    exposure = 1.0
+
+    [cash]
+    least = 0.0
+    most = 0.2
+    return = 0.0001                                   # per period
+
+    [assets.AAPL]
+    upper = 0.05
+
+    [groups.technology]
+    assets = ["AAPL", "MSFT"]                         # or the rows of the table with this group
+    upper = 0.3
+
+    [exposures.beta]
+    coefficients = { AAPL = 1.2, MSFT = 0.9 }         # 0 for assets that are not named
+    lower = 0.8
+    upper = 1.1
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from time2decide.core.files import read_toml, validate_input_file
 from time2decide.core.validation import InputError, describe_value, expect, is_text, refuse_masked
-from time2decide.markets.validation import reordered
+from time2decide.markets.validation import weights_in_order
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
 _LARGEST = 1e6  # of a return and an exposure, as of returns everywhere
@@ -221,7 +252,7 @@ def _in_order(name: str, value: Any, names: Sequence[Any] | None) -> Any:
     """The numbers of a Series in the order of `names`, or as they stand if there are none."""
     if not _is_series(value):
         return value
-    return _floats(name, value if names is None else reordered(name, value, list(names)))
+    return _floats(name, value if names is None else weights_in_order(name, value, list(names)))
 
 
 def _number(name: str, value: Any) -> float:
@@ -245,3 +276,279 @@ def _limit(limit: Any, assets: tuple[str, ...]) -> Limit:
 
 
 LONG_ONLY = Constraints()
+
+
+_SECTIONS = {"table", "weights", "cash", "assets", "groups", "exposures"}
+_KEYS = {
+    "weights": {"lower", "upper", "exposure"},
+    "cash": {"least", "most", "return"},
+    "assets": {"lower", "upper"},
+    "groups": {"assets", "lower", "upper"},
+    "exposures": {"coefficients", "lower", "upper"},
+}
+
+
+_BUDGET = "the turnover budget"
+_NAMED = 3  # bounds that are listed one by one
+_Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows over (s, t), their lower and upper limits
+
+
+def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
+    """The constraints of a .toml or .csv file for assets in this order; contradictions are refused by name."""
+    path = Path(path)
+    validate_input_file(path)
+    if path.suffix.lower() == ".csv":
+        content: dict[str, Any] = {"table": path.name}
+    else:
+        expect(path.suffix.lower() == ".toml", path.name, "a .toml or .csv file", path.suffix or "no suffix")
+        content = read_toml(path)
+    return _constraints(content, path, assets)
+
+
+def parse_constraints(content: dict[str, Any], assets: Sequence[str]) -> Constraints:
+    """The constraints of a mapping with the sections of a file, `table` apart, for assets in this order."""
+    expect(isinstance(content, dict), "constraints", "a mapping of sections", type(content).__name__)
+    expect("table" not in content, "constraints", "sections other than table", "table")
+    return _constraints(content, Path("constraints"), assets)
+
+
+def _constraints(content: dict[str, Any], path: Path, assets: Sequence[str]) -> Constraints:
+    _validate_sections(content, path.name)
+    constraints = _Reader(content, path, list(assets)).constraints()
+    refuse_contradictions(constraints, assets)
+    return constraints
+
+
+def _validate_sections(content: dict[str, Any], name: str) -> None:
+    for section, value in content.items():
+        expect(section in _SECTIONS, name, f"sections among {', '.join(sorted(_SECTIONS))}", f"[{section}]")
+        if section == "table":
+            expect(isinstance(value, str), f"{name}: table", "the name of a CSV file", describe_value(value))
+            continue
+        expect(isinstance(value, dict), f"{name}: {section}", "a section", describe_value(value))
+        inner = value if section in ("assets", "groups", "exposures") else {"": value}
+        for label, part in inner.items():
+            where = f"{name}: [{section}{'.' if label else ''}{label}]"
+            expect(isinstance(part, dict), where, "a section", describe_value(part))
+            known = ", ".join(sorted(_KEYS[section]))
+            for key in part:
+                expect(key in _KEYS[section], where, f"keys among {known}", key)
+
+
+class _Reader:
+    """One file and the assets it is read for."""
+
+    def __init__(self, content: dict[str, Any], path: Path, assets: list[str]) -> None:
+        self.content, self.path, self.assets = content, path, assets
+        self.place = {asset: i for i, asset in enumerate(assets)}
+        self.table = self._table(path.parent / content["table"]) if "table" in content else {}
+
+    def constraints(self) -> Constraints:
+        weights, cash = self.content.get("weights", {}), self.content.get("cash", {})
+        lower = np.full(len(self.assets), self._number(weights, "lower", "[weights]", 0.0))
+        upper = np.full(len(self.assets), self._number(weights, "upper", "[weights]", np.inf))
+        for asset, (low, high, _) in self.table.items():
+            i = self.place[asset]  # an empty cell leaves what [weights] says
+            lower[i], upper[i] = (lower[i] if low is None else low), (upper[i] if high is None else high)
+        for asset, part in self.content.get("assets", {}).items():
+            where = f"[assets.{asset}]"
+            i = self._index(asset, where)
+            for bound, name in ((lower, "lower"), (upper, "upper")):
+                bound[i] = self._number(part, name, where, bound[i])
+        for i, asset in enumerate(self.assets):
+            found = f"lower {float(lower[i])!r} above upper {float(upper[i])!r}"
+            self._expect(lower[i] <= upper[i], f"bounds of {asset!r}", "lower ≤ upper", found)
+        least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)
+        most = max(most, least) if "most" not in cash else most
+        self._expect(0 <= least <= most, "[cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
+        exposure = self._number(weights, "exposure", "[weights]", 1.0)
+        rate = self._number(cash, "return", "[cash]", 0.0)
+        return Constraints(
+            lower, upper, exposure, (least, most), rate, tuple(self._limits()), tuple(map(str, self.assets))
+        )
+
+    def _limits(self) -> list[Limit]:
+        found = []
+        for label, part in self.content.get("groups", {}).items():
+            where = f"[groups.{label}]"
+            marked = [asset for asset, row in self.table.items() if row[2] == label]
+            self._expect(not (marked and "assets" in part), where, "its assets here or in the table", "both")
+            chosen = part.get("assets", marked)
+            named = isinstance(chosen, list) and chosen and all(isinstance(one, str) for one in chosen)
+            good = named and len(set(chosen)) == len(chosen)
+            self._expect(good, where, "a list of distinct assets", describe_value(chosen))
+            coefficients = np.zeros(len(self.assets))
+            coefficients[[self._index(asset, where) for asset in chosen]] = 1.0
+            found.append(self._limit(f"group {label}", coefficients, part, where))
+        for label, part in self.content.get("exposures", {}).items():
+            where, stated = f"[exposures.{label}]", part.get("coefficients")
+            by_name = isinstance(stated, dict) and stated
+            self._expect(by_name, where, "coefficients by asset", describe_value(stated))
+            coefficients = np.zeros(len(self.assets))
+            for asset in stated:
+                coefficients[self._index(asset, where)] = self._number(stated, asset, where, 0.0)
+            found.append(self._limit(f"exposure {label}", coefficients, part, where))
+        return found
+
+    def _limit(self, name: str, coefficients: np.ndarray, part: dict[str, Any], where: str) -> Limit:
+        low, high = self._number(part, "lower", where, -np.inf), self._number(part, "upper", where, np.inf)
+        self._expect(np.isfinite([low, high]).any(), where, "a lower or an upper limit", "neither")
+        self._expect(low <= high, where, "lower ≤ upper", f"{low:g} and {high:g}")
+        return Limit(name, coefficients, low, high)
+
+    def _expect(self, fits: object, where: str, expected: str, found: object) -> None:
+        expect(fits, f"{self.path.name}: {where}", expected, found)
+
+    def _index(self, asset: object, where: str) -> int:
+        known = isinstance(asset, str) and asset in self.place
+        self._expect(known, where, "assets of the table of returns", describe_value(asset))
+        return self.place[str(asset)]
+
+    def _number(self, part: dict[str, Any], key: str, where: str, default: float) -> float:
+        value = part.get(key, default)
+        real = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+        self._expect(real, f"{where} {key}", "a number", describe_value(value))
+        finite = abs(value) <= sys.float_info.max or key not in part
+        self._expect(finite, f"{where} {key}", "a finite number", describe_value(value))
+        return float(value)
+
+    def _table(self, path: Path) -> dict[str, tuple[float | None, float | None, str]]:
+        """Bounds and group by asset; None for an empty cell."""
+        from time2decide.markets.tables import read_table_cells
+
+        validate_input_file(path)
+        header, *rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
+        known = header in (["asset", "lower", "upper"], ["asset", "lower", "upper", "group"])
+        expect(known, path.name, "the columns asset,lower,upper and perhaps group", ",".join(header)[:60])
+        table: dict[str, tuple[float | None, float | None, str]] = {}
+        for number, row in enumerate(rows, start=1):
+            where = f"{path.name}: row {number}"
+            expect(len(row) == len(header), where, f"{len(header)} cells", len(row))
+            expect(row[0] in self.place, where, "an asset of the table of returns", describe_value(row[0]))
+            expect(row[0] not in table, where, "distinct assets", f"{row[0]!r} again")
+            low, high = (self._cell(cell, where) for cell in row[1:3])
+            table[row[0]] = (low, high, row[3] if len(row) == 4 else "")
+        limited = self.content.get("groups", {})
+        for asset, (*_, group) in table.items():  # a group without limits would silently mean nothing
+            where, name = f"{path.name}: group of {asset!r}", self.path.name
+            expected = f"one with limits in [groups.{group}] of a .toml file whose table is this file"
+            expect(not group or group in limited, where, expected, f"{group!r} without any in {name}")
+        return table
+
+    @staticmethod
+    def _cell(cell: str, where: str) -> float | None:
+        if not cell:
+            return None
+        try:
+            value = np.nan if "_" in cell else float(cell)  # Python itself reads 1_000
+        except ValueError:
+            value = np.nan
+        expect(not np.isnan(value), where, "a number or an empty cell", describe_value(cell))
+        return value
+
+
+def refuse_contradictions(
+    constraints: Constraints,
+    assets: Sequence[str],
+    previous: np.ndarray | None = None,
+    turnover_l1: float | None = None,
+) -> None:
+    """Raise an `InputError` that names the constraints which contradict each other, if no portfolio meets them all.
+
+    The names are a smallest set in the sense that without any one of them the others can be met (a deletion filter
+    over linear programs). With `previous` and `turnover_l1` the turnover budget is one of the constraints.
+    """
+    m = len(assets)
+    lower, upper = (bound.copy() for bound in constraints.bounds(m))
+    rows = _rows(constraints, m, previous, turnover_l1)
+    if _can_be_met(rows, lower, upper):
+        return
+    least = _least_turnover(rows, lower, upper)
+    for name in list(rows):
+        fewer = {other: row for other, row in rows.items() if other != name}
+        rows = rows if _can_be_met(fewer, lower, upper) else fewer
+    conflicts = list(rows)
+    for word, bound, absent in (("upper", upper, np.inf), ("lower", lower, -np.inf)):
+        needed = _needed_bounds(rows, lower, upper, bound, absent)
+        named = [f"the {word} bound of {assets[i]} ({bound[i]:g})" for i in needed]
+        many = f"the {word} bounds of {len(named)} assets (sum {bound[needed].sum():g})"
+        conflicts += named if len(named) <= _NAMED else [many]
+    found = f"none for {' and '.join(conflicts)}{least}"
+    raise InputError(f"constraints: expected some portfolio that meets them all, found {found}")
+
+
+def _needed_bounds(
+    rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray, bound: np.ndarray, absent: float
+) -> np.ndarray:
+    """Places of `bound`, one of the two others, that cannot be left out; the rest become `absent`."""
+    kept = bound.copy()
+    bound[:] = absent
+    if not _can_be_met(rows, lower, upper):
+        return np.empty(0, int)
+    bound[:] = kept
+    for i in range(len(bound)):
+        bound[i] = absent
+        if _can_be_met(rows, lower, upper):
+            bound[i] = kept[i]
+    return np.flatnonzero(np.isfinite(bound))
+
+
+def _rows(constraints: Constraints, m: int, previous: np.ndarray | None, turnover_l1: float | None) -> dict[str, _Row]:
+    """Everything but bounds by name, as rows over s and t ≥ |s − p|."""
+    total = (constraints.exposure - constraints.cash[1], constraints.exposure - constraints.cash[0])
+    invested = f"{total[0]:g}" if total[0] == total[1] else f"{total[0]:g} to {total[1]:g}"
+    named = [(f"the sum of weights ({invested})", np.ones(m), *total)]
+    named += [(f"{one.name} ({_span(one.low, one.high)})", *one.scaled()[1:]) for one in constraints.limits]
+    rows: dict[str, _Row] = {}
+    for name, coefficients, low, high in named:
+        rows[name] = (np.hstack([coefficients, np.zeros(m)])[None], np.array([low]), np.array([high]))
+    if previous is not None and turnover_l1 is not None and turnover_l1 < np.inf:
+        eye, ones = np.eye(m), np.concatenate([np.zeros(m), np.ones(m)])[None]
+        matrix = np.vstack([np.hstack([eye, -eye]), np.hstack([-eye, -eye]), ones])
+        most = np.concatenate([previous, -previous, [turnover_l1]])
+        rows[f"{_BUDGET} ({turnover_l1:g})"] = (matrix, np.full(len(most), -np.inf), most)
+    return rows
+
+
+def _span(low: float, high: float) -> str:
+    """The numbers from low to high in words; either may be infinite."""
+    if low == high:
+        return f"{low:g}"
+    if low == -np.inf:
+        return f"at most {high:g}"
+    return f"at least {low:g}" if high == np.inf else f"{low:g} to {high:g}"
+
+
+def _least_turnover(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> str:
+    """The least turnover that meets all rows but the turnover budget, for a message; empty if none does."""
+    budget = next((name for name in rows if name.startswith(_BUDGET)), None)
+    if budget is None:
+        return ""
+    matrix, low, high = rows[budget]
+    rows = {**rows, budget: (matrix, low, np.append(high[:-1], np.inf))}
+    least = _minimum(rows, lower, upper, np.repeat([0.0, 1.0], len(lower)))
+    return (
+        ""
+        if least is None or np.isnan(least)
+        else f"; the least turnover that works is {np.ceil(1e4 * least - 1e-3) / 1e4:g}"
+    )
+
+
+def _can_be_met(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> bool:
+    if (lower > upper).any():
+        return False
+    return not rows or _minimum(rows, lower, upper, np.zeros(2 * len(lower))) is not None
+
+
+def _minimum(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray, objective: np.ndarray) -> float | None:
+    """The minimum of a linear objective over s and t; None if no point meets the rows, NaN if it was not found."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    free = np.full(len(lower), np.inf)
+    matrix, low, high = (np.concatenate([row[i] for row in rows.values()]) for i in range(3))
+    bounds = Bounds(np.concatenate([lower, -free]), np.concatenate([upper, free]))
+    limits = LinearConstraint(matrix, low - 1e-9, high + 1e-9)
+    solved = milp(objective, constraints=limits, bounds=bounds)
+    if solved.status == 2:
+        return None
+    return float("nan") if solved.fun is None else float(solved.fun)

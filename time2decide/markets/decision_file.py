@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.digests import array_digest, digest, text_digest
 from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.provenance import array_digest, json_digest, text_digest
 from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
-from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem, finite_number
+from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem, number_from_json
 from time2decide.markets.tables import load_market
 from time2decide.markets.universe import Availability
 
@@ -86,10 +86,10 @@ def data_fingerprint(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def seal(document: Mapping[str, Any]) -> dict[str, Any]:
+def seal_decision(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document with the checksum of everything else in it."""
     content = {key: value for key, value in document.items() if key != _CHECKSUM}
-    return {**content, _CHECKSUM: digest(content, 64)}
+    return {**content, _CHECKSUM: json_digest(content, 64)}
 
 
 def write_decision(document: Mapping[str, Any], path: str | Path) -> Path:
@@ -104,7 +104,10 @@ def write_decision(document: Mapping[str, Any], path: str | Path) -> Path:
 def encode_decision(document: Mapping[str, Any]) -> str:
     """The text of a decision file; a number that is not finite is an `InputError`."""
     try:
-        lines = [f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in seal(document).items()]
+        lines = [
+            f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}"
+            for key, value in seal_decision(document).items()
+        ]
     except ValueError:
         raise InputError("decision: expected finite numbers, found others: the data are too large") from None
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -124,7 +127,7 @@ def read_decision(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path.name}: expected a decision file in JSON, found {_short(error)}") from None
     expect(isinstance(found, dict), path.name, "a JSON object", type(found).__name__)
     expect(found.get("schema") == SCHEMA, path.name, f"the schema {SCHEMA}", describe_value(found.get("schema")))
-    whole = found.get(_CHECKSUM) == seal(found)[_CHECKSUM]
+    whole = found.get(_CHECKSUM) == seal_decision(found)[_CHECKSUM]
     expect(whole, path.name, "the checksum of its content", "another: the file was changed after it was written")
     for name, kind in _FIELDS.items():
         right = isinstance(found.get(name), (int, float) if kind is float else kind)
@@ -189,8 +192,8 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
         far = float(np.abs(problem.start - previous).max())
         yield Check("start", far <= _ROUNDED, f"the problem starts from the current weights (to {far:.0e})")
     said = document["optimality"]["prices"]
-    limits = [finite_number(said["limits"][one.name]) for one in problem.constraints.limits]
-    prices = Prices(finite_number(said["turnover"]), finite_number(said["exposure"]), np.array(limits))
+    limits = [number_from_json(said["limits"][one.name]) for one in problem.constraints.limits]
+    prices = Prices(number_from_json(said["turnover"]), number_from_json(said["exposure"]), np.array(limits))
     proof = problem.proof(weights, prices, assets)
     yield _check_feasible(document, problem, weights, assets, proof)
     yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
@@ -233,9 +236,9 @@ def _check_data(data: dict[str, Any], assets: list[str], table: pd.DataFrame) ->
 
 def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.ndarray, trades: np.ndarray) -> Check:
     off = float(np.abs(weights - previous - trades).max())
-    turnover, cost = float(np.abs(trades).sum()), finite_number(document["cost"])
-    wrong = max(off, abs(turnover - finite_number(document["turnover"])))
-    charged = abs(turnover * finite_number(document["cost_bps"]) / 1e4 - cost)
+    turnover, cost = float(np.abs(trades).sum()), number_from_json(document["cost"])
+    wrong = max(off, abs(turnover - number_from_json(document["turnover"])))
+    charged = abs(turnover * number_from_json(document["cost_bps"]) / 1e4 - cost)
     text = f"weights − previous to {wrong:.0e}; turnover {turnover:.4f}, cost {1e4 * cost:.2f} bp"
     return Check("trades", max(wrong, charged) <= _ROUNDING, text)
 
@@ -243,14 +246,14 @@ def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.nd
 def _check_terms(document: dict[str, Any], problem: StatedProblem | None) -> Check:
     """Whether date, turnover budget and cost are those of the data and of the problem."""
     date, last = document["date"], document["data"].get("last")
-    budget, cost_bps = finite_number(document["turnover_l1"]), finite_number(document["cost_bps"])
+    budget, cost_bps = number_from_json(document["turnover_l1"]), number_from_json(document["cost_bps"])
     if not 0 <= budget <= 2 or cost_bps < 0:
         return Check(
             "terms", False, f"a turnover budget of {budget:g}, in [0, 2], and a cost of {cost_bps:g} are stated"
         )
     pairs = {"date": (date, last)}
     if problem is not None:
-        daily = cost_bps / 1e4 / finite_number(document.get("days", 1.0))
+        daily = cost_bps / 1e4 / number_from_json(document.get("days", 1.0))
         pairs["turnover budget"] = budget, problem.turnover_l1
         pairs["cost a period"] = problem.cost if abs(daily - problem.cost) <= _ROUNDING else daily, problem.cost
     for name, (stated, found) in pairs.items():
@@ -332,7 +335,7 @@ def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any])
     """Long-only, fully invested, within the budget, nothing else: for models that state no problem."""
     if document["constraints"]:
         return False, f"{len(document['constraints'])} constraints are stated, and no problem that they belong to"
-    excess = float(np.abs(weights - previous).sum()) - finite_number(document["turnover_l1"])
+    excess = float(np.abs(weights - previous).sum()) - number_from_json(document["turnover_l1"])
     off = max(float(-weights.min()), abs(float(weights.sum()) - 1), excess)
     return off <= FEASIBLE, f"non-negative, of sum 1, within the turnover budget (to {max(off, 0.0):.0e})"
 
@@ -340,7 +343,7 @@ def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any])
 def _vector(document: dict[str, Any], name: str, assets: list[str]) -> np.ndarray:
     found = document[name]
     expect(list(found) == assets, name, "a number for each asset in their order", f"{len(found)} others")
-    return np.array([finite_number(found[asset]) for asset in assets])
+    return np.array([number_from_json(found[asset]) for asset in assets])
 
 
 def _no_constant(text: str) -> float:

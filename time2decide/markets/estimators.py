@@ -96,7 +96,7 @@ class _PairAverage:
     """Exponentially weighted mean of x xᵀ, pair by pair: Σ βᵏ x xᵀ / Σ βᵏ over the steps with both observed."""
 
     def __init__(self, half_life: float, m: int) -> None:
-        self.decay = decay_of(half_life)
+        self.decay = ewma_decay(half_life)
         self.total, self.weight = np.zeros((m, m)), np.zeros((m, m))
 
     def update(self, rows: np.ndarray) -> None:
@@ -210,8 +210,8 @@ class IteratedEWMA(OnlineCovariance):
     def _estimate(self, assets: np.ndarray) -> np.ndarray:
         correlation = self._pairs.correlation(assets)
         if self.quadratic:
-            correlation = unit_diagonal(qis(correlation, self._pairs.effective_steps()))
-        return _scaled(shrink_to_constant(correlation, self.shrinkage), np.sqrt(self._variance.value()[assets]))
+            correlation = _unit_diagonal(qis(correlation, self._pairs.effective_steps()))
+        return _scaled(_shrink_to_constant(correlation, self.shrinkage), np.sqrt(self._variance.value()[assets]))
 
     def _forget(self, assets: np.ndarray) -> None:
         self._variance.forget(assets)
@@ -227,7 +227,7 @@ class VarianceEWMA:
     """EWMA of squared returns, asset by asset, and returns divided by the volatility known before them."""
 
     def __init__(self, half_life: float, m: int) -> None:
-        self.decay = decay_of(half_life)
+        self.decay = ewma_decay(half_life)
         self.total, self.count = np.zeros(m), np.zeros(m, dtype=int)
 
     def value(self) -> np.ndarray:
@@ -406,7 +406,7 @@ def qis(sample: np.ndarray, observations: float) -> np.ndarray:
     return np.asarray((vectors * delta) @ vectors.T)
 
 
-def shrink_to_constant(correlation: np.ndarray, amount: float) -> np.ndarray:
+def _shrink_to_constant(correlation: np.ndarray, amount: float) -> np.ndarray:
     """(1 − a) R + a (ρ̄ 11ᵀ + (1 − ρ̄) I), ρ̄ the mean correlation."""
     m = len(correlation)
     if not amount or m < 2:
@@ -424,11 +424,11 @@ def definite_correlation(correlation: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(correlation)
         raised = np.maximum(values, 2 * _SMALLEST_EIGENVALUE)
-        return unit_diagonal((vectors * raised) @ vectors.T)
+        return _unit_diagonal((vectors * raised) @ vectors.T)
     return correlation
 
 
-def unit_diagonal(covariance: np.ndarray) -> np.ndarray:
+def _unit_diagonal(covariance: np.ndarray) -> np.ndarray:
     """The correlation matrix of a covariance."""
     deviation = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(deviation, deviation)
@@ -468,7 +468,7 @@ def mixture_weights(diagonals: np.ndarray, gram: np.ndarray, tol: float = 1e-9) 
     return np.asarray(weights / weights.sum())
 
 
-def decay_of(half_life: float) -> float:
+def ewma_decay(half_life: float) -> float:
     """β = 2^(−1/half_life)."""
     return float(0.5 ** (1.0 / half_life))
 

@@ -22,12 +22,12 @@ from time2decide.markets.portfolio import (
     FactorCovariance,
     PortfolioProblem,
     PortfolioSolution,
-    build_problem,
-    finite_array,
-    kernels,
+    build_portfolio_problem,
+    finite_numbers,
     solve_portfolio,
+    turnover_engine,
 )
-from time2decide.markets.turnover_decision import duality_gaps
+from time2decide.markets.turnover_decision import turnover_duality_gaps
 from time2decide.markets.turnover_path import Cash, Curvature, TradeLimits
 
 _ROUNDS = 10  # of bisection, for singular covariances
@@ -94,7 +94,7 @@ class TurnoverFrontier:
 
     def _budgets(self, turnover_l1: ArrayLike) -> np.ndarray:
         """Budgets as an array; below the least turnover that is possible there is no portfolio."""
-        budgets, least = finite_array("turnover_l1", turnover_l1), float(self.turnover[0])
+        budgets, least = finite_numbers("turnover_l1", turnover_l1), float(self.turnover[0])
         smallest = budgets.min(initial=least)
         expect(smallest >= least - 1e-12, "turnover_l1", f"at least {least:g}", f"{smallest:g}")
         return np.maximum(budgets, least)
@@ -115,7 +115,7 @@ def turnover_frontier(
 
     A cost that all assets share is a point of the frontier without cost: where its price has fallen to that cost.
     """
-    problem, lead = build_problem(
+    problem, lead = build_portfolio_problem(
         mean, covariance, previous, risk_aversion, most, cost, benchmark, constraints or LONG_ONLY
     )
     expect(lead == (), "mean", "one decision", f"a batch of shape {lead}")
@@ -206,7 +206,7 @@ def _path(problem: PortfolioProblem) -> _Path | None:
     cash = Cash(now, money[0], money[1], (money[2] - shift) / scale) if flexible else Cash(0.0, 0.0, 0.0, 0.0)
     for ridge in (weight * max(top / scale, 1e-2) for weight in (0.0, 1e-9, 1e-6)):
         with np.errstate(all="ignore"):
-            *_, count, points, trades = kernels(1, m).follow(
+            *_, count, points, trades = turnover_engine(1, m).follow_turnover_path(
                 Q, (slope - shift) / scale, box, cash, ridge, 30 * m + 200, 8 * m + 50
             )
         if 0 < count <= len(points):
@@ -229,7 +229,7 @@ def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
     used = np.abs(weights - p).sum(-1)
     box = p, problem.lower[0], problem.upper[0], problem.cost[0]
     money = problem.relative_cash[0], float(problem.exposure[0])
-    gap = duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)  # type: ignore[no-untyped-call]
+    gap = turnover_duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)  # type: ignore[no-untyped-call]
     risk, income = _risk(problem, weights), weights @ problem.mean[0]
     traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
     earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))

@@ -237,13 +237,13 @@ def solve_portfolio(
         found = _solve_single(*arguments)
         if found is not None:
             return found
-    problem, lead = build_problem(*arguments, benchmark, constraints or LONG_ONLY)
+    problem, lead = build_portfolio_problem(*arguments, benchmark, constraints or LONG_ONLY)
     rows, m = problem.mean.shape
     if start is not None:
         expect(isinstance(start, PortfolioSolution), "start", "a PortfolioSolution", type(start).__name__)
         expect(start.classes.shape == (*lead, m), "start", f"a solution of shape {(*lead, m)}", start.classes.shape)
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
-    weights, report, eta = solve_rows(problem, classes, start is not None, threads)
+    weights, report, eta = solve_portfolio_rows(problem, classes, start is not None, threads)
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
     weights, classes, eta = (array.reshape(*lead, array.shape[-1]) for array in (weights, classes, eta))
     return PortfolioSolution(weights, theta, nu, np.maximum(gap, 0.0), classes, lambda: problem, eta)
@@ -254,7 +254,7 @@ def _solve_single(
 ) -> PortfolioSolution | None:
     """One long-only decision by the shortest way, or None where it is not one, is not valid or not certified.
 
-    A small decision takes twenty microseconds: the checks of `build_problem` would take ten times that.
+    A small decision takes twenty microseconds: the checks of `build_portfolio_problem` would take ten times that.
     """
     kernel = sys.modules.get("time2decide.markets.turnover_kernels")
     numbers = (type(risk_aversion), type(turnover_l1), type(cost)) == (float, float, float)
@@ -268,7 +268,7 @@ def _solve_single(
     if not risk_aversion < np.inf or not cost < np.inf:
         return None
     try:
-        weights, classes, theta, nu, gap, count = kernel.solve_single(
+        weights, classes, theta, nu, gap, count = kernel.solve_turnover_single(
             mean, covariance, previous, risk_aversion, turnover_l1, cost
         )
     except np.linalg.LinAlgError:
@@ -278,7 +278,7 @@ def _solve_single(
     arguments = mean, covariance, previous, risk_aversion, turnover_l1, cost
 
     def build() -> PortfolioProblem:
-        return build_problem(*arguments, None, LONG_ONLY)[0]
+        return build_portfolio_problem(*arguments, None, LONG_ONLY)[0]
 
     scalar: Any = np.float64
     return PortfolioSolution(weights, scalar(theta), scalar(nu), scalar(max(gap, 0.0)), classes, build)
@@ -314,7 +314,7 @@ def nearest_portfolio(
     return answer
 
 
-def solve_rows(
+def solve_portfolio_rows(
     problem: PortfolioProblem, classes: np.ndarray, warm: bool, threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weights (rows, m), report (rows, 4: θ, ν, gap, breakpoints) and η (rows, limits) of validated problems.
@@ -326,7 +326,7 @@ def solve_rows(
     factor = 2 * problem.risk_aversion
     columns = (problem.which, factor, problem.linear, problem.start[0], problem.lower, problem.upper, problem.cost,
                problem.start[1], problem.relative_cash, problem.exposure, classes)  # fmt: skip
-    engine = kernels(rows, m).solve_rows
+    engine = turnover_engine(rows, m).solve_turnover_rows
 
     def run(part: slice) -> None:
         arrays = [array[part] for array in columns]
@@ -339,9 +339,9 @@ def solve_rows(
         _in_threads(run, rows, m, threads)
     failed = np.flatnonzero((report[:, 3] < 0) | ~(report[:, 2] <= CERTIFIED))
     if failed.size:
-        from time2decide.markets.portfolio_general import repair
+        from time2decide.markets.portfolio_general import repair_general_rows
 
-        repair(problem, failed, weights, report, classes, eta)
+        repair_general_rows(problem, failed, weights, report, classes, eta)
     worst = report[:, 2].max(initial=0.0)
     if not worst <= _REFUSED:
         raise ArithmeticError(f"portfolio: no answer was found (relative gap {worst:.3g})")
@@ -352,7 +352,7 @@ def solve_rows(
 _done = 0  # decisions · assets that this process has solved in numpy
 
 
-def kernels(rows: int, m: int) -> Any:
+def turnover_engine(rows: int, m: int) -> Any:
     """The compiled module where it is loaded already or pays, else the numpy form.
 
     A single decision of the command line shall not pay half a second of import, or the first compilation.
@@ -376,7 +376,7 @@ def _in_threads(run: Callable[[slice], None], rows: int, m: int, threads: int | 
     return None
 
 
-def build_problem(
+def build_portfolio_problem(
     mean: ArrayLike,
     covariance: ArrayLike | FactorCovariance,
     previous: ArrayLike,
@@ -394,7 +394,7 @@ def build_problem(
         labels["covariance's rows"] = labels_of(covariance, 0)
     validate_labels(labels, "assets")
     constraints = constraints.aligned(next((names for names in labels.values() if names is not None), None))
-    mu, p = finite_array("mean", mean), finite_array("previous", previous)
+    mu, p = finite_numbers("mean", mean), finite_numbers("previous", previous)
     m = mu.shape[-1] if mu.ndim else 0
     fits = m and p.shape[-1:] == (m,)
     expect(fits, "mean", "shape (..., m) as in previous", f"{mu.shape} and {p.shape}")
@@ -402,7 +402,7 @@ def build_problem(
     risk, gamma = _not_negative("risk_aversion", risk_aversion), _not_negative("turnover_l1", turnover_l1)
     c = _not_negative("cost", cost)
     c = c[None] if c.ndim == 0 else c
-    b = None if benchmark is None else finite_array("benchmark", benchmark)
+    b = None if benchmark is None else finite_numbers("benchmark", benchmark)
     vectors = {"mean": mu, "previous": p, "cost": c} | ({} if b is None else {"benchmark": b})
     shapes = {name: array.shape[:-1] for name, array in vectors.items()}
     shapes |= {"risk_aversion": risk.shape, "turnover_l1": gamma.shape, "covariance": covariance_lead}
@@ -446,7 +446,7 @@ def _own(array: np.ndarray) -> np.ndarray:
     return np.require(array, requirements=["C", "W"])
 
 
-def finite_array(name: str, value: ArrayLike) -> np.ndarray:
+def finite_numbers(name: str, value: ArrayLike) -> np.ndarray:
     """A float64 array of finite numbers."""
     if type(value) is not np.ndarray or value.dtype != np.float64:
         if hasattr(value, "detach"):
@@ -468,7 +468,7 @@ def finite_array(name: str, value: ArrayLike) -> np.ndarray:
 
 
 def _not_negative(name: str, value: ArrayLike) -> np.ndarray:
-    array = finite_array(name, value)
+    array = finite_numbers(name, value)
     if array.size and array.min() < 0:
         raise InputError(f"{name}: expected non-negative numbers, found {array.min():g}")
     return array
@@ -479,19 +479,22 @@ def _covariances(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
     """Dense matrices, loadings, specific variances (one kind is empty) and their batch shape."""
     if isinstance(covariance, FactorCovariance):
-        B, D = finite_array("covariance", covariance.loadings), _not_negative("covariance", covariance.specific)
+        B, D = (
+            finite_numbers("covariance", covariance.loadings),
+            _not_negative("covariance", covariance.specific),
+        )
         fits = B.ndim >= 2 and B.shape[-2] == m and D.shape == B.shape[:-1]
         expected = f"loadings (..., {m}, factors) and specific variances (..., {m})"
         expect(fits, "covariance", expected, f"{B.shape} and {D.shape}")
         count = int(np.prod(B.shape[:-2], dtype=int))
         flat = _own(B.reshape(count, m, -1)), _own(D.reshape(count, m))
         return np.zeros((count, 0, 0)), *flat, B.shape[:-2]
-    S = finite_array("covariance", covariance)
+    S = finite_numbers("covariance", covariance)
     expect(S.shape[-2:] == (m, m), "covariance", f"shape (..., {m}, {m})", S.shape)
     count = int(np.prod(S.shape[:-2], dtype=int))
     matrices = _own(S.reshape(count, m, m))
     if not _valid_in_bulk(matrices):
-        validate_semidefinite(S)
+        validate_covariance(S)
         matrices = (matrices + matrices.swapaxes(-1, -2)) / 2  # xᵀΣx is that of the symmetric part: rounding goes
     return matrices, np.zeros((count, 0, 0)), np.zeros((count, 0)), S.shape[:-2]
 
@@ -504,7 +507,7 @@ def _valid_in_bulk(S: np.ndarray) -> bool:
     good = []
 
     def run(part: slice) -> None:
-        good.append(kernel.validate_matrices(S[part]))
+        good.append(kernel.validate_turnover_matrices(S[part]))
 
     try:
         _in_threads(run, len(S), S.shape[-1], None)
@@ -513,7 +516,7 @@ def _valid_in_bulk(S: np.ndarray) -> bool:
     return all(good)
 
 
-def validate_semidefinite(covariance: np.ndarray) -> None:
+def validate_covariance(covariance: np.ndarray) -> None:
     """Raise unless matrices (..., m, m) are symmetric and positive semidefinite up to rounding.
 
     Otherwise the utility is not concave and no certificate holds.

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from time2decide.core.validation import InputError
-from time2decide.markets.constraint_files import refuse_contradictions
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.portfolio import PortfolioProblem
-from time2decide.markets.turnover_decision import duality_gap
+from time2decide.markets.turnover_decision import turnover_duality_gap
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
 
 _SETTINGS = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13, "verbose": False}
@@ -49,7 +48,7 @@ class _Answer(NamedTuple):
     gap: float
 
 
-def repair(
+def repair_general_rows(
     problem: PortfolioProblem,
     rows: np.ndarray,
     weights: np.ndarray,
@@ -60,9 +59,9 @@ def repair(
     """Solve the given rows by the second family of solvers, in place; an answer is replaced only by a better one."""
     sizes = np.array([limit.size for limit in problem.limits])
     for row in rows:
-        one, scale, shift = scaled_row(problem, int(row))
+        one, scale, shift = scaled_general_row(problem, int(row))
         try:
-            answer = solve_row(one)
+            answer = solve_general_row(one)
         except InputError:
             _name_the_conflict(problem, int(row))
             raise
@@ -84,7 +83,7 @@ def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:
     refuse_contradictions(constraints, names, problem.previous[i], float(problem.turnover_l1[i]))
 
 
-def scaled_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
+def scaled_general_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
     m = problem.mean.shape[1]
     which = problem.which[i]
     if problem.dense.size:
@@ -130,7 +129,7 @@ def _reach(A: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndar
 
 
 @np.errstate(all="ignore")  # the gap judges what comes of numbers at the ends of what floats hold
-def solve_row(row: _Row) -> _Answer:
+def solve_general_row(row: _Row) -> _Answer:
     s, theta, nu, eta = _clarabel(row)
     best = _certified(row, s, theta, nu, eta)
     best = best if _feasible(row, best.s) else best._replace(gap=np.inf)
@@ -328,7 +327,7 @@ def _certified(row: _Row, s: np.ndarray, theta: float, nu: float, eta: np.ndarra
     )
     gradient = row.q - row.Q @ s - row.A.T @ (up - down)
     data = row.p, row.lower, row.upper, row.cost, row.budget, row.cash, row.exposure
-    gap = duality_gap(gradient, *data, s, theta, nu)  # type: ignore[no-untyped-call]
+    gap = turnover_duality_gap(gradient, *data, s, theta, nu)  # type: ignore[no-untyped-call]
     slack = up @ np.where(up > 0, np.maximum(row.high - row.A @ s, 0.0), 0.0)
     slack += down @ np.where(down > 0, np.maximum(row.A @ s - row.low, 0.0), 0.0)
     return _Answer(s, theta, nu, up - down, float(gap + slack))

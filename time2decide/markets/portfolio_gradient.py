@@ -1,7 +1,7 @@
 """The portfolio problem as a differentiable layer: policies train through the exact decision.
 
 Between two changes of the active set the solution is smooth. With T the bought and sold assets and K the matrix of
-their equations (`turnover_decision.class_equations`), a loss with gradient v in s has by the implicit function theorem
+their equations (`turnover_decision._class_equations`), a loss with gradient v in s has by the implicit function theorem
 
     K (y, y_ν, y_θ) = (v_T, 0, 0),   ∂μ = y,   ∂c = −σ ∘ y,   ∂γ = y_θ,   ∂λ = −2 yᵀΣ(s−b),
     ∂Σ = −λ (y(s−b)ᵀ + (s−b)yᵀ),
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from time2decide.core.validation import ArrayLike, InputError, describe_value, expect
 from time2decide.markets.constraints import Constraints
-from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, kernels, solve_portfolio
+from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, solve_portfolio, turnover_engine
 
 
 def portfolio_layer(
@@ -107,7 +107,7 @@ def _adjoint(solution: PortfolioSolution, v: np.ndarray) -> tuple[np.ndarray, np
     theta = solution.turnover_price.reshape(rows)
     money = problem.exposure - solution.weights.reshape(rows, m).sum(-1)
     free = np.minimum(money - problem.cash[:, 0], problem.cash[:, 1] - money) > 1e-12
-    kernels(rows, m).adjoint_rows(
+    turnover_engine(rows, m).adjoint_turnover_rows(
         problem.dense, problem.loadings, problem.specific, problem.which, 2 * problem.risk_aversion,
         solution.classes.reshape(rows, m), theta > 0, free, v, y, prices, previous,
     )  # fmt: skip

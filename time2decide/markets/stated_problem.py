@@ -228,9 +228,9 @@ class StatedProblem:
                 mean=_vector(found["mean"], m),
                 covariance=_unpack(found["covariance"], m),
                 start=_vector(found["start"], m),
-                risk_aversion=finite_number(found["risk_aversion"]),
-                turnover_l1=finite_number(found["turnover_l1"]),
-                cost=finite_number(found["cost"]),
+                risk_aversion=number_from_json(found["risk_aversion"]),
+                turnover_l1=number_from_json(found["turnover_l1"]),
+                cost=number_from_json(found["cost"]),
                 benchmark=None if found["benchmark"] is None else _vector(found["benchmark"], m),
                 constraints=rules,
             )
@@ -275,8 +275,8 @@ def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constrain
     lower, upper = (
         np.array([_ends(value, value)[i] for value in found[name]]) for i, name in enumerate(("lower", "upper"))
     )
-    least, most = map(finite_number, found["cash"])
-    numbers = finite_number(found["exposure"]), (least, most), finite_number(found["cash_return"])
+    least, most = map(number_from_json, found["cash"])
+    numbers = number_from_json(found["exposure"]), (least, most), number_from_json(found["cash_return"])
     rules = Constraints(lower, upper, *numbers, limits, tuple(assets))
     rules.bounds(m)
     rules.limits_for(m)
@@ -297,7 +297,7 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def finite_number(value: Any) -> float:
+def number_from_json(value: Any) -> float:
     """A number of JSON as it is, neither text nor bool; others raise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
         raise TypeError(f"{value!r:.40} for a number")
@@ -305,13 +305,13 @@ def finite_number(value: Any) -> float:
 
 
 def _ends(low: Any, high: Any) -> tuple[float, float]:
-    return -np.inf if low is None else finite_number(low), np.inf if high is None else finite_number(high)
+    return -np.inf if low is None else number_from_json(low), np.inf if high is None else number_from_json(high)
 
 
 def _vector(values: Any, m: int) -> np.ndarray:
     if not isinstance(values, list) or len(values) != m:
         raise TypeError(f"no list of {m} numbers")
-    return np.array([finite_number(value) for value in values])
+    return np.array([number_from_json(value) for value in values])
 
 
 def _unpack(found: Any, m: int) -> np.ndarray:

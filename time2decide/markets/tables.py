@@ -170,7 +170,7 @@ def _dates_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     """Cells as text, so that an error can show what stands in the file."""
-    rows = read_cells(path)
+    rows = read_table_cells(path)
     header, body = rows[0], rows[1:]
     commas = len(header) > 1 or not any(sign in header[0] for sign in ";\t|")
     expect(commas, path.name, "cells separated by commas", f"{header[0][:40]!r}")
@@ -193,7 +193,7 @@ def _is_data(cells: list[str]) -> bool:
     return bool(_LABEL.fullmatch(label)) and 2 * sum(map(_is_number, rest)) > len(rest)
 
 
-def read_cells(path: Path) -> list[list[str]]:
+def read_table_cells(path: Path) -> list[list[str]]:
     """The rows of a CSV file with something in them, at least one, as text."""
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
@@ -347,7 +347,7 @@ def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
     """The numbers of a CSV file with the columns asset and one of `columns`, which is the name of the Series."""
     path = Path(path)
     validate_input_file(path)
-    rows = [[cell.strip() for cell in row] for row in read_cells(path)]
+    rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
     refuse(_weight_problems(rows, path.name, columns))
     return pd.Series({asset: float(number) for asset, number in rows[1:]}, name=rows[0][1], dtype=float)
 

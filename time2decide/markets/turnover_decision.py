@@ -1,7 +1,7 @@
 """One portfolio decision in numpy: the end of its path, solved afresh, and its certificate; rows, gradients, checks.
 
-`polish` solves the equations of the classes in which the path ends, so that nothing of its rounding stays, and repairs
-classes that are not right. `duality_gap` then bounds what any feasible portfolio has more.
+`polish_turnover_decision` solves the equations of the classes in which the path ends, so that nothing of its rounding
+stays, and repairs classes that are not right. `turnover_duality_gap` then bounds what any feasible portfolio has more.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -21,15 +21,19 @@ from time2decide.markets.turnover_path import (
     curvature_diagonal,
     curvature_product,
     curvature_row,
-    follow,
+    follow_turnover_path,
 )
 
-_RIDGES = (0.0, 1e-6, 1e-9)  # added to data of size 1 where the path is lost without, in turn; `polish` removes them
+_RIDGES = (
+    0.0,
+    1e-6,
+    1e-9,
+)  # added to data of size 1 where the path is lost without, in turn; `polish_turnover_decision` removes them
 _POLISH_ROUNDS, _PROXIMAL_ROUNDS = 15, 5
 _SLACK, _PRICE_SLACK = 1e-15, 1e-13  # of a trade and of a price (data of size 1) before a class is called wrong
 
 
-def class_equations(Q, g0, box, cash, d, state, members, theta, free, z, binding, ridge):
+def _class_equations(Q, g0, box, cash, d, state, members, theta, free, z, binding, ridge):
     """The bordered equations of the classes: unknowns d_T, ν and θ. d has the trades of all other assets, 0 in T.
 
     With a ridge they are those of a proximal step around the trades in `state`'s T that the caller adds to the right.
@@ -54,7 +58,7 @@ def class_equations(Q, g0, box, cash, d, state, members, theta, free, z, binding
     return matrix, right
 
 
-def polish(Q, g0, box, cash, d, state, prices, free, ridge):
+def polish_turnover_decision(Q, g0, box, cash, d, state, prices, free, ridge):
     """Solve the equations of the classes afresh and change the classes that are not right, until all are.
 
     Every round is a proximal step around the last d with weight `ridge`, whose bias vanishes as rounds go on. The
@@ -70,7 +74,7 @@ def polish(Q, g0, box, cash, d, state, prices, free, ridge):
         before = d[members]
         d = np.where(state == AT_LOWER, box.low, np.where(state == AT_UPPER, box.high, 0.0))
         if k > 0:
-            matrix, right = class_equations(Q, g0, box, cash, d, state, members, theta, free, z, binding, ridge)
+            matrix, right = _class_equations(Q, g0, box, cash, d, state, members, theta, free, z, binding, ridge)
             right[:k] += ridge * before
             solution = np.linalg.solve(matrix, right)
             d[members] = solution[:k]
@@ -92,9 +96,9 @@ def polish(Q, g0, box, cash, d, state, prices, free, ridge):
                 free, changed = True, 1
         theta = max(theta, 0.0)
         a = g0 - curvature_product(Q, d) - nu
-        changed += reclassify(a, box.cost + theta, d, box.low, box.high, state)
+        changed += reclassify_assets(a, box.cost + theta, d, box.low, box.high, state)
         if binding and not changed and not free:
-            changed += release(a, box, d, state, theta)
+            changed += release_asset(a, box, d, state, theta)
         moved = np.max(np.abs(d[members] - before)) if k > 0 else 0.0
         settled = 0 if changed else settled + 1
         if settled and (not singular or moved < 1e-12 or settled > _PROXIMAL_ROUNDS):
@@ -102,7 +106,7 @@ def polish(Q, g0, box, cash, d, state, prices, free, ridge):
     return np.minimum(np.maximum(d, box.low), box.high), theta, nu, free
 
 
-def release(a, box, d, state, theta):
+def release_asset(a, box, d, state, theta):
     """Free one asset where all of T trade to one side but the turnover is not γ: the one nearest to trading, in place.
 
     The net exposure alone then fixes T, so that the budget needs an asset of the other side. Returns how many changed.
@@ -126,7 +130,7 @@ def release(a, box, d, state, theta):
     return 1
 
 
-def reclassify(a, price, d, low, high, state):
+def reclassify_assets(a, price, d, low, high, state):
     """Give every asset that contradicts its class the neighbouring one, in place; returns how many there were."""
     changed = 0
     for i in range(len(a)):
@@ -150,7 +154,7 @@ def reclassify(a, price, d, low, high, state):
     return changed
 
 
-def duality_gap(gradient, previous, lower, upper, cost, budget, cash, exposure, s, theta, nu):
+def turnover_duality_gap(gradient, previous, lower, upper, cost, budget, cash, exposure, s, theta, nu):
     """An upper bound on how much better any feasible portfolio is than s, from the prices θ ≥ 0 and ν.
 
     f(s*) − f(s) ≤ Σ_i max_v [(g_i − ν)(v − s_i) − (c_i + θ)(|v − p_i| − |s_i − p_i|)] + θ(γ − ‖s − p‖₁) + cash, with v
@@ -170,8 +174,8 @@ def duality_gap(gradient, previous, lower, upper, cost, budget, cash, exposure, 
     return total + theta * max(budget - traded, 0.0) + free
 
 
-def duality_gaps(gradient, previous, lower, upper, cost, budget, cash, exposure, s, theta, nu):
-    """`duality_gap` of several portfolios (points, m) of one decision, each with its budget and prices (points,)."""
+def turnover_duality_gaps(gradient, previous, lower, upper, cost, budget, cash, exposure, s, theta, nu):
+    """`turnover_duality_gap` of portfolios (points, m) of one decision, each with its budget and prices (points,)."""
     a, price, now = gradient - nu[:, None], cost + theta[:, None], np.abs(s - previous)
     most = np.zeros(s.shape)
     for v in (lower, np.clip(previous, lower, upper), upper):
@@ -181,7 +185,7 @@ def duality_gaps(gradient, previous, lower, upper, cost, budget, cash, exposure,
     return most.sum(-1) + theta * np.maximum(budget - now.sum(-1), 0.0) + free
 
 
-def solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):
+def _solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):
     """Solve one decision; `state` is filled with its classes and, if `warm`, says which ones to try first.
 
     The path is followed without a ridge, and again with one where that fails. Returns s, θ, ν, the gap relative to the
@@ -204,14 +208,16 @@ def solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):
     while reachable and attempt < 4 and not (count >= 0 and gap <= 1e-13):
         ridge = _RIDGES[max(attempt - 1, 0)] * max(top, 1e-2)
         if attempt > 0:
-            d, classes, prices, free, count, _, _ = follow(unit, g0, box, money, ridge, 30 * m + 200, 0)
+            d, classes, prices, free, count, _, _ = follow_turnover_path(unit, g0, box, money, ridge, 30 * m + 200, 0)
             state[:] = classes
         if attempt != 1 or count >= 0:
-            d, theta, nu, free = polish(unit, g0, box, money, d, state, prices, free, ridge)
+            d, theta, nu, free = polish_turnover_decision(unit, g0, box, money, d, state, prices, free, ridge)
             s = np.where(state == AT_LOWER, lower, np.where(state == AT_UPPER, upper, p + d))
             gradient = (q - shift) - curvature_product(Q, s)
             relative = np.array([cash[0], cash[1], cash[2] - shift])
-            gap = duality_gap(gradient, p, lower, upper, cost, budget, relative, exposure, s, theta * scale, nu * scale)
+            gap = turnover_duality_gap(
+                gradient, p, lower, upper, cost, budget, relative, exposure, s, theta * scale, nu * scale
+            )
             gap, count = gap / scale, max(count, 0)
             held = s.sum() + (cash[0] if cash[1] <= cash[0] else exposure - s.sum())
             if not (abs(held - exposure) < 1e-13 and np.abs(s - p).sum() < budget + 1e-13):
@@ -220,7 +226,7 @@ def solve_one(Q, q, p, lower, upper, cost, budget, cash, exposure, state, warm):
     return s, theta * scale, nu * scale + shift, gap, count
 
 
-def solve_rows(
+def solve_turnover_rows(
     S, B, D, which, factor, q, p, lower, upper, cost, budget, cash, exposure, classes, warm, weights, report
 ):
     """Solve decisions row by row into `weights` (rows, m) and `report` (rows, 4): θ, ν, gap, breakpoints.
@@ -230,14 +236,14 @@ def solve_rows(
     """
     for row in range(len(q)):
         Q = Curvature(S[which[row]], B[which[row]], D[which[row]], factor[row])
-        s, theta, nu, gap, count = solve_one(
+        s, theta, nu, gap, count = _solve_one(
             Q, q[row], p[row], lower[row], upper[row], cost[row], budget[row], cash[row], exposure[row],
             classes[row], warm,
         )  # fmt: skip
         weights[row], report[row, 0], report[row, 1], report[row, 2], report[row, 3] = s, theta, nu, gap, count
 
 
-def adjoint_rows(S, B, D, which, factor, classes, binding, free, v, y, prices, previous):
+def adjoint_turnover_rows(S, B, D, which, factor, classes, binding, free, v, y, prices, previous):
     """The adjoint of the equations of the classes: K (y, y_ν, y_θ) = (v_T, 0, 0), row by row.
 
     v : (rows, m) the gradient of a loss in s. Filled in: y (rows, m), which is 0 outside T, `prices` (rows, 2) with
@@ -275,7 +281,7 @@ def adjoint_rows(S, B, D, which, factor, classes, binding, free, v, y, prices, p
         previous[row] += y_theta * sign - np.where(state == UNTOUCHED, pull, 0.0)
 
 
-def solve_single(mean, S, previous, risk_aversion, budget, cost):
+def solve_turnover_single(mean, S, previous, risk_aversion, budget, cost):
     """One long-only decision from its data, checked: s, the classes, θ, ν, the gap, breakpoints (negative: no answer).
 
     Anything unusual (not finite, not symmetric, off the simplex by more than rounding) has no answer and is left to the
@@ -301,13 +307,13 @@ def solve_single(mean, S, previous, risk_aversion, budget, cost):
     np.linalg.cholesky(unit)
     Q = Curvature(S, np.zeros((0, 0)), np.zeros(0), 2 * risk_aversion)
     start = np.maximum(previous, 0.0) / total
-    s, theta, nu, gap, count = solve_one(
+    s, theta, nu, gap, count = _solve_one(
         Q, mean - level, start, zero, np.ones(m), np.full(m, cost), budget, np.zeros(3), 1.0, state, False
     )
     return s, state, theta, nu + level, gap, count
 
 
-def validate_matrices(S):
+def validate_turnover_matrices(S):
     """Whether matrices (n, m, m) are finite and exactly symmetric; one that is not semidefinite raises."""
     m = S.shape[1]
     for row in range(len(S)):

@@ -72,7 +72,7 @@ def curvature_diagonal(Q, m):
     return diagonal
 
 
-def enter(inverse, k, column, pivot, least):
+def enter_inverse(inverse, k, column, pivot, least):
     b = np.zeros(k)
     for i in range(k):
         for j in range(k):
@@ -92,7 +92,7 @@ def enter(inverse, k, column, pivot, least):
     return d
 
 
-def leave(inverse, k, i):
+def leave_inverse(inverse, k, i):
     column = inverse[:k, i].copy()
     for r in range(k):
         scaled = column[r] / column[i]
@@ -104,7 +104,7 @@ def leave(inverse, k, i):
         inverse[r, i] = inverse[r, k - 1]
 
 
-def direction(inverse, rows, sides, k, free, ds, da):
+def _direction(inverse, rows, sides, k, free, ds, da):
     ones = np.zeros(k)
     ds[:k] = 0.0
     for i in range(k):
@@ -130,7 +130,7 @@ def direction(inverse, rows, sides, k, free, ds, da):
     return dnu, growth
 
 
-def next_entry(a, da, cost, theta, up, down, most):
+def _next_entry(a, da, cost, theta, up, down, most):
     kind, who = END, -1
     for i in range(len(a)):
         price, y = cost[i] + theta, da[i] + 1.0
@@ -142,7 +142,7 @@ def next_entry(a, da, cost, theta, up, down, most):
     return most, kind, who
 
 
-def next_exit(d, ds, members, sides, k, low, high, most):
+def _next_exit(d, ds, members, sides, k, low, high, most):
     kind, who = END, -1
     for i in range(k):
         asset, step = members[i], ds[i]
@@ -155,7 +155,7 @@ def next_exit(d, ds, members, sides, k, low, high, most):
     return most, kind, who
 
 
-def advance(d, g, ds, da, dnu, members, k, h):
+def _advance(d, g, ds, da, dnu, members, k, h):
     for i in range(k):
         d[members[i]] += h * ds[i]
     for i in range(len(g)):
@@ -163,12 +163,16 @@ def advance(d, g, ds, da, dnu, members, k, h):
 
 
 _LOOPS = (
-    curvature_row, curvature_product, curvature_diagonal, enter, leave, direction, next_entry, next_exit, advance
+    curvature_row, curvature_product, curvature_diagonal,
+    enter_inverse, leave_inverse, _direction, _next_entry, _next_exit, _advance,
 )  # fmt: skip
-_PATH = "refactor exchange correct first_trade next_cash_event settle drop wait_again record follow"
+_PATH = (
+    "_refactor _exchange correct_path _first_trade _next_cash_event settle_on_path _drop wait_again_on_path _record "
+    "follow_turnover_path"
+)
 _DECISION = (
-    "class_equations reclassify release polish duality_gap solve_one solve_rows adjoint_rows solve_single "
-    "validate_matrices"
+    "_class_equations reclassify_assets release_asset polish_turnover_decision turnover_duality_gap _solve_one "
+    "solve_turnover_rows adjoint_turnover_rows solve_turnover_single validate_turnover_matrices"
 )
 
 
@@ -190,8 +194,8 @@ def _compile() -> dict[str, Any]:
 
 
 _COMPILED = _compile()
-solve_rows = _COMPILED["solve_rows"]
-follow = _COMPILED["follow"]
-adjoint_rows = _COMPILED["adjoint_rows"]
-solve_single = _COMPILED["solve_single"]
-validate_matrices = _COMPILED["validate_matrices"]
+solve_turnover_rows = _COMPILED["solve_turnover_rows"]
+follow_turnover_path = _COMPILED["follow_turnover_path"]
+adjoint_turnover_rows = _COMPILED["adjoint_turnover_rows"]
+solve_turnover_single = _COMPILED["solve_turnover_single"]
+validate_turnover_matrices = _COMPILED["validate_turnover_matrices"]

@@ -13,7 +13,7 @@ the bought and sold assets T move by ds = (Q_TT)⁻¹(σ − dν), and an event 
 rank-one update of the inverse. Fully invested, 1ᵀd = 0, so Q + κ11ᵀ has the same solutions as Q and is definite on T
 wherever the solution is unique. Where it is not (duplicates, singular Σ, λ = 0) the entering asset j is a combination
 of T: Q z = 0 for z = (−Q_TT⁻¹Q_Tj, 1). Along z nothing but the turnover changes: the path moves there at a constant
-price until a member of T leaves in exchange for j (`exchange`), or j waits where even the turnover stays (a tie). The
+price until a member of T leaves in exchange for j (`_exchange`), or j waits where even the turnover stays (a tie). The
 path ends where the budget is spent or θ = 0; `turnover_decision.py` makes an exact and certified decision of its end.
 
 This is the numpy form. `turnover_kernels.py` compiles the same functions, with loops in place of the few that take the
@@ -88,7 +88,7 @@ def curvature_diagonal(Q, m):
     return Q.factor * ((Q.B**2).sum(axis=1) + Q.D)
 
 
-def enter(inverse, k, column, pivot, least):
+def enter_inverse(inverse, k, column, pivot, least):
     """Add a row and column to the inverse in the leading k × k block if the pivot, which is returned, exceeds least."""
     b = inverse[:k, :k] @ column
     d = pivot - column @ b
@@ -101,7 +101,7 @@ def enter(inverse, k, column, pivot, least):
     return d
 
 
-def leave(inverse, k, i):
+def leave_inverse(inverse, k, i):
     """Remove row and column i from the inverse in the leading k × k block; the last ones take its place."""
     column = inverse[:k, i].copy()
     inverse[:k, :k] -= np.outer(column, column / column[i])
@@ -109,7 +109,7 @@ def leave(inverse, k, i):
     inverse[:k, i] = inverse[:k, k - 1]
 
 
-def direction(inverse, rows, sides, k, free, ds, da):
+def _direction(inverse, rows, sides, k, free, ds, da):
     """Fill ds and da for θ falling by 1; returns dν and the growth of the turnover."""
     block = inverse[:k, :k]
     ds[:k] = block @ sides[:k]
@@ -122,7 +122,7 @@ def direction(inverse, rows, sides, k, free, ds, da):
     return dnu, sides[:k] @ ds[:k]
 
 
-def next_entry(a, da, cost, theta, up, down, most):
+def _next_entry(a, da, cost, theta, up, down, most):
     """The first asset outside T whose price reaches c + θ: how far θ falls until then, BUY or SELL, and the asset.
 
     up and down say whether an asset waits to be bought or sold from p (1), or to come back from a bound (−1).
@@ -137,7 +137,7 @@ def next_entry(a, da, cost, theta, up, down, most):
     return (max(times[i], 0.0), BUY, i) if times[i] <= others[j] else (max(others[j], 0.0), SELL, j)
 
 
-def next_exit(d, ds, members, sides, k, low, high, most):
+def _next_exit(d, ds, members, sides, k, low, high, most):
     """The first of T to reach p or a bound: how far θ falls until then, LEAVE or END, and its place in T."""
     T, step = members[:k], ds[:k]
     floor, ceiling = np.where(sides[:k] > 0, 0.0, low[T]), np.where(sides[:k] > 0, high[T], 0.0)
@@ -146,22 +146,22 @@ def next_exit(d, ds, members, sides, k, low, high, most):
     return (max(times[i], 0.0), LEAVE, i) if times[i] < most else (most, END, -1)
 
 
-def advance(d, g, ds, da, dnu, members, k, h):
+def _advance(d, g, ds, da, dnu, members, k, h):
     """Move along the segment by h."""
     d[members[:k]] += h * ds[:k]
     g += h * (da + dnu)
 
 
-def refactor(inverse, rows, members, k, lift):
+def _refactor(inverse, rows, members, k, lift):
     """The inverse of Q_TT + κ11ᵀ anew; whether there is one."""
     good = True
     for i in range(k):
         own = rows[i, members[i]] + lift
-        good = good and enter(inverse, i, rows[i][members[:i]] + lift, own, -np.inf) > _LEAST_PIVOT * own
+        good = good and enter_inverse(inverse, i, rows[i][members[:i]] + lift, own, -np.inf) > _LEAST_PIVOT * own
     return good
 
 
-def exchange(inverse, column, members, sides, k, d, box, entering, side, left, below, above):
+def _exchange(inverse, column, members, sides, k, d, box, entering, side, left, below, above):
     """Move an asset that depends on T in at a constant price, changing d: the turnover it took, and who stopped it.
 
     The trades change by t·z, z = ±(−Q_TT⁻¹Q_Tj, 1) with the sign that adds turnover, until a member of T reaches p or a
@@ -197,7 +197,7 @@ def exchange(inverse, column, members, sides, k, d, box, entering, side, left, b
     return most * growth, who, rose
 
 
-def correct(Q, g0, g, d, inverse, members, sides, k, price, nu, free, lift, total):
+def correct_path(Q, g0, g, d, inverse, members, sides, k, price, nu, free, lift, total):
     """Remove the rounding of many events at the current θ from d, g and ν: one step of refinement with fresh slopes.
 
     price : c + θ; total : what the trades must sum to.
@@ -220,7 +220,7 @@ def correct(Q, g0, g, d, inverse, members, sides, k, price, nu, free, lift, tota
     return nu + change + lift * excess
 
 
-def first_trade(g, box, cash):
+def _first_trade(g, box, cash):
     """θ and ν at which trading starts, and the assets to buy and to sell (−1 where cash takes that side)."""
     bid = np.where(box.high > 0, g - box.cost, -np.inf)
     ask = np.where(box.low < 0, g + box.cost, np.inf)
@@ -238,7 +238,7 @@ def first_trade(g, box, cash):
     return theta, nu, i, j
 
 
-def next_cash_event(z, dz, nu, dnu, free, cash, most):
+def _next_cash_event(z, dz, nu, dnu, free, cash, most):
     """When cash reaches a bound, or leaves one because its price changes sign."""
     if free and dz != 0:
         bound = cash.low if dz < 0 else cash.high
@@ -251,7 +251,7 @@ def next_cash_event(z, dz, nu, dnu, free, cash, most):
     return most, END
 
 
-def follow(Q, g0, box, cash, ridge, most, keep):
+def follow_turnover_path(Q, g0, box, cash, ridge, most, keep):
     """Follow the path from no trade until the budget is spent or θ = 0, or give up after `most` events.
 
     Parameters
@@ -269,13 +269,13 @@ def follow(Q, g0, box, cash, ridge, most, keep):
     d, state = np.zeros(m), np.zeros(m, np.int64)
     points, trades = np.empty((keep, 4)), np.empty((keep, m))
     up, down = np.where(box.high > 0, 1.0, 0.0), np.where(box.low < 0, 1.0, 0.0)
-    theta, nu, entering, second = first_trade(g, box, cash)
+    theta, nu, entering, second = _first_trade(g, box, cash)
     free, z, side = entering < 0 or second < 0, cash.now, 1
     if entering < 0:
         entering, second, side = second, -1, -1
     tau, count, stalled, k, tied = 0.0, 0, 0, 0, False
     if theta <= 0 or box.budget <= 0:
-        record(points, trades, 0, 0.0, max(theta, 0.0), nu, z, d)
+        _record(points, trades, 0, 0.0, max(theta, 0.0), nu, z, d)
         return d, state, (max(theta, 0.0), nu, z), free, 1, points, trades
     room, kappa = min(m, 32), np.max(curvature_diagonal(Q, m)) / m
     kappa = kappa if kappa > 0 else 1.0
@@ -293,16 +293,16 @@ def follow(Q, g0, box, cash, ridge, most, keep):
             least = max(_LEAST_PIVOT * row[entering], _ROUNDED_PIVOT * lift)
             row[entering] += ridge
             column = row[members[:k]] + lift
-            if enter(inverse, k, column, row[entering] + lift, least) > least:
+            if enter_inverse(inverse, k, column, row[entering] + lift, least) > least:
                 rows[k], members[k], sides[k] = row, entering, side
                 state[entering], up[entering], down[entering], k = side, 0.0, 0.0, k + 1
                 entering, second, side = second, -1, -1
                 if entering >= 0:
                     continue
             else:
-                record(points, trades, count, tau, theta, nu, z, d)
+                _record(points, trades, count, tau, theta, nu, z, d)
                 below, above = (z - cash.low, cash.high - z) if free else (np.inf, np.inf)
-                h, who, rose = exchange(
+                h, who, rose = _exchange(
                     inverse, column, members, sides, k, d, box, entering, side, box.budget - tau, below, above
                 )
                 if free:
@@ -311,54 +311,54 @@ def follow(Q, g0, box, cash, ridge, most, keep):
                 up[entering], down[entering], tied = 0.0, 0.0, tied or who == -2
                 if who == -1 or theta <= _NO_PRICE:
                     state[entering] = side if d[entering] != 0.0 else state[entering]
-                    record(points, trades, count, tau, theta, nu, z, d)
+                    _record(points, trades, count, tau, theta, nu, z, d)
                     return d, state, (theta, nu, z), free, count + 1, points, trades
                 if who == -3:
                     free, z, lift = False, (cash.high if rose else cash.low), kappa
-                    refactor(inverse, rows, members, k, lift)
+                    _refactor(inverse, rows, members, k, lift)
                 elif who >= 0 and who < k:
-                    k = drop(who, rose, inverse, rows, members, sides, k, d, state, up, down, box)
+                    k = _drop(who, rose, inverse, rows, members, sides, k, d, state, up, down, box)
                 else:
                     if who == k:
                         state[entering] = side
-                        settle(entering, rose, d, state, up, down, box.low, box.high)
+                        settle_on_path(entering, rose, d, state, up, down, box.low, box.high)
                     entering, second, side = second, -1, -1
                 if who >= 0 and tied:
-                    tied = wait_again(state, up, down, box.low, box.high)
+                    tied = wait_again_on_path(state, up, down, box.low, box.high)
                 if stalled > 3 * m + 20:
                     break
                 continue
-        record(points, trades, count, tau, theta, nu, z, d)
+        _record(points, trades, count, tau, theta, nu, z, d)
         count += 1
         if (count % _REFACTOR == 0 or ridge > 0) and k:
-            refactor(inverse, rows, members, k, lift)
+            _refactor(inverse, rows, members, k, lift)
         if keep and ridge == 0 and k and count % _CORRECT == 0:
-            nu = correct(Q, g0, g, d, inverse, members, sides, k, box.cost + theta, nu, free, lift, cash.now - z)
+            nu = correct_path(Q, g0, g, d, inverse, members, sides, k, box.cost + theta, nu, free, lift, cash.now - z)
             tau = np.abs(d).sum()
         if k == 0 and not free:
             break
-        dnu, growth = direction(inverse, rows, sides, k, free, ds, da)
+        dnu, growth = _direction(inverse, rows, sides, k, free, ds, da)
         h = theta if not growth * theta > box.budget - tau else (box.budget - tau) / growth
-        h, kind, who = next_entry(g - nu, da, box.cost, theta, up, down, h)
+        h, kind, who = _next_entry(g - nu, da, box.cost, theta, up, down, h)
         if k:
-            h, exit_kind, place = next_exit(d, ds, members, sides, k, box.low, box.high, h)
+            h, exit_kind, place = _next_exit(d, ds, members, sides, k, box.low, box.high, h)
             kind, who = (kind, who) if exit_kind == END else (exit_kind, place)
         dz = -ds[:k].sum() if free else 0.0
-        h, cash_kind = next_cash_event(z, dz, nu, dnu, free, cash, h)
+        h, cash_kind = _next_cash_event(z, dz, nu, dnu, free, cash, h)
         kind = kind if cash_kind == END else cash_kind
-        advance(d, g, ds, da, dnu, members, k, h)
+        _advance(d, g, ds, da, dnu, members, k, h)
         stalled = stalled + 1 if h <= _STILL * theta else 0
         theta, nu, tau, z = theta - h, nu + h * dnu, tau + h * growth, z + h * dz
         if kind == END or theta <= _NO_PRICE:
             theta = theta if theta > _NO_PRICE else 0.0
-            record(points, trades, count, tau, theta, nu, z, d)
+            _record(points, trades, count, tau, theta, nu, z, d)
             return d, state, (theta, nu, z), free, count + 1, points, trades
         if stalled > 3 * m + 20:
             break
         if kind == LEAVE:
-            k = drop(who, ds[who] > 0, inverse, rows, members, sides, k, d, state, up, down, box)
+            k = _drop(who, ds[who] > 0, inverse, rows, members, sides, k, d, state, up, down, box)
             if tied:
-                tied = wait_again(state, up, down, box.low, box.high)
+                tied = wait_again_on_path(state, up, down, box.low, box.high)
         elif kind in (BUY, SELL):
             entering, side = who, (1 if kind == BUY else -1)
         else:
@@ -366,19 +366,19 @@ def follow(Q, g0, box, cash, ridge, most, keep):
             if kind == CASH_BOUND:
                 z = cash.low if dz < 0 else cash.high
             lift = 0.0 if free else kappa
-            if not refactor(inverse, rows, members, k, lift):
+            if not _refactor(inverse, rows, members, k, lift):
                 break
     return d, state, (theta, nu, z), free, -1, points, trades
 
 
-def record(points, trades, count, tau, theta, nu, z, d):
+def _record(points, trades, count, tau, theta, nu, z, d):
     """Keep a breakpoint, if there is room."""
     if count < len(points):
         points[count, 0], points[count, 1], points[count, 2], points[count, 3] = tau, theta, nu, z
         trades[count] = d
 
 
-def wait_again(state, up, down, low, high):
+def wait_again_on_path(state, up, down, low, high):
     """Let assets that were tied with T, which has changed, wait to be traded again; none is tied any more."""
     for i in range(len(state)):
         if state[i] == UNTOUCHED:
@@ -390,16 +390,16 @@ def wait_again(state, up, down, low, high):
     return False
 
 
-def drop(who, rising, inverse, rows, members, sides, k, d, state, up, down, box):
+def _drop(who, rising, inverse, rows, members, sides, k, d, state, up, down, box):
     """Take place `who` out of T; returns the size of T."""
-    settle(members[who], rising, d, state, up, down, box.low, box.high)
-    leave(inverse, k, who)
+    settle_on_path(members[who], rising, d, state, up, down, box.low, box.high)
+    leave_inverse(inverse, k, who)
     k -= 1
     members[who], sides[who], rows[who] = members[k], sides[k], rows[k]
     return k
 
 
-def settle(asset, rising, d, state, up, down, low, high):
+def settle_on_path(asset, rising, d, state, up, down, low, high):
     """An asset that leaves T is at a bound if it moved away from p, else untouched."""
     if rising == (state[asset] > 0):
         state[asset] = 2 * state[asset]

@@ -118,7 +118,7 @@ def enough_assets(can: Availability) -> None:
 
 
 @dataclass(frozen=True)
-class Segment:
+class _Segment:
     """Steps start … stop − 1, on which the universe has the same assets (their indices)."""
 
     start: int
@@ -148,7 +148,7 @@ class Universe:
     window: int
 
     def terms(
-        self, segment: Segment, constraints: Constraints | None, benchmark: np.ndarray | None
+        self, segment: _Segment, constraints: Constraints | None, benchmark: np.ndarray | None
     ) -> tuple[Constraints | None, np.ndarray | None]:
         """Constraints and benchmark of all assets as they hold for those of a segment; the others hold nothing.
 
@@ -167,13 +167,13 @@ class Universe:
         inside = self.members[step]
         return Availability(~inside, inside & ~self.tradable[step], np.zeros(len(inside), dtype=bool))
 
-    def segments(self) -> Iterator[Segment]:
+    def segments(self) -> Iterator[_Segment]:
         """The steps from `window` on, cut where the universe changes."""
         inside = self.members[self.window :]
         changes = np.flatnonzero((inside[1:] != inside[:-1]).any(axis=1)) + 1 + self.window
         edges = [self.window, *changes.tolist(), len(self.returns)]
         for start, stop in pairwise(edges):
-            yield Segment(start, stop, np.flatnonzero(self.members[start]))
+            yield _Segment(start, stop, np.flatnonzero(self.members[start]))
 
 
 def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0.0) -> Universe:

@@ -120,7 +120,7 @@ def validate_any_weights(
     if weights is None:
         return np.full(assets, 1.0 / assets)
     if hasattr(weights, "reindex") and names is not None:
-        weights = reordered(name, weights, names, "weight")
+        weights = weights_in_order(name, weights, names, "weight")
     array = as_tensor(name, weights).detach().cpu().double().numpy()
     found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
     fits = array.shape == (assets,) and bool(np.isfinite(array).all())
@@ -130,7 +130,7 @@ def validate_any_weights(
     return np.asarray(array)
 
 
-def reordered(name: str, numbers: pd.Series, names: list[str], what: str = "number") -> np.ndarray:
+def weights_in_order(name: str, numbers: pd.Series, names: list[str], what: str = "number") -> np.ndarray:
     """The numbers of a Series in the order of `names`, which must be its labels."""
     unknown = [str(asset) for asset in numbers.index if asset not in names]
     missing = [str(asset) for asset in names if asset not in numbers.index]

@@ -12,8 +12,7 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "datasets": "PAPER_SEEDS LabelledQPs feasible_start labelled_qps paper_counts tokenise",
-        "equivariant": "EquivariantConfig EquivariantSolver",
-        "equivariant_training": "EquivariantTraining train_equivariant",
+        "equivariant": "EquivariantConfig EquivariantSolver EquivariantTraining train_equivariant",
         "metrics": "evaluate histograms r2_score",
         "models": "ARCHITECTURES LSTM MLP LSTMConfig MLPConfig Transformer TransformerConfig build count_parameters "
         "load_model matched_width save_model",

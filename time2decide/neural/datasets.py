@@ -142,7 +142,7 @@ def feasible_start(qp: QP, generator: torch.Generator, *, tries: int = 8) -> Ten
     return torch.where(step < 1, point * (step * inward), point)
 
 
-def rotate(tokens: Tensor, n: int, R: Tensor) -> Tensor:
+def rotate_qp_tokens(tokens: Tensor, n: int, R: Tensor) -> Tensor:
     """The tokens of the problems in the variables Rx: A → RARᵀ, b → Rb, C → CRᵀ, x_init → R·x_init, d unchanged.
 
     `R` is an orthogonal matrix (n, n) for all, or one per problem (batch, n, n). The paper's distribution is

@@ -26,13 +26,13 @@ def r2_score(predicted: Tensor, truth: Tensor) -> float:
     return 1 - missed / total if total > 0 else float("nan")
 
 
-def nmse(predicted: Tensor, truth: Tensor) -> Tensor:
+def normalised_mse(predicted: Tensor, truth: Tensor) -> Tensor:
     """‖x̂ − x*‖² / ‖x*‖² per instance, (batch,)."""
     _same_shape(predicted, truth)
     return (predicted - truth).square().sum(-1) / truth.square().sum(-1)
 
 
-def violation(qp: QP, x: Tensor) -> Tensor:
+def constraint_violation(qp: QP, x: Tensor) -> Tensor:
     """Mean over the constraints of max(0, Cx − d) per instance, (batch,); zero without constraints."""
     excess = (torch.einsum("bmn,bn->bm", qp.C, x) - qp.d).clamp_min(0)
     return excess.sum(-1) / max(qp.m, 1)
@@ -74,7 +74,7 @@ def evaluate(data: LabelledQPs, x: Tensor, dual: Tensor | None = None) -> dict[s
     qp, truth, x = data.qp.to(torch.float64), data.x.double(), x.double().cpu()
     _same_shape(x, truth)
     active = data.constrained
-    errors, excess, gap = nmse(x, truth), violation(qp, x), objective_gap(qp, x, truth)
+    errors, excess, gap = normalised_mse(x, truth), constraint_violation(qp, x), objective_gap(qp, x, truth)
     residual = kkt(qp, x, estimated_dual(qp, x) if dual is None else dual.double().cpu()).worst
     row = {"r2": r2_score(x, truth), "mse": (x - truth).square().mean().item(), "active_share": _mean(active.double())}
     for part, chosen in (("", torch.ones_like(active)), ("_active", active), ("_inactive", ~active)):
@@ -102,8 +102,8 @@ def histograms(data: LabelledQPs, x: Tensor) -> dict[str, list[int]]:
     """
     qp, truth, x = data.qp.to(torch.float64), data.x.double(), x.double().cpu()
     values = {
-        "nmse": nmse(x, truth),
-        "violation": violation(qp, x),
+        "nmse": normalised_mse(x, truth),
+        "violation": constraint_violation(qp, x),
         "objective_error": objective_gap(qp, x, truth).abs(),
     }
     return {

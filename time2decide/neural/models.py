@@ -58,10 +58,10 @@ class Transformer(PretrainedModel):
         self.config = config
         self.embedding = TokenEmbedding(config.n, config.m, config.d_model)
         self.norm = nn.LayerNorm(config.d_model)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.head = answer_head(config.d_model, config.n)
+        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.layers))
+        self.head = _answer_head(config.d_model, config.n)
         if generator is not None:
-            initialise(self, generator, position_std=config.position_std)
+            initialise_model(self, generator, position_std=config.position_std)
             if config.scaled_init:
                 self._shrink_branches()
 
@@ -97,7 +97,7 @@ class TokenEmbedding(nn.Module):
         return h if self.positions is None else h + self.positions
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """h + attention(norm(h)), then h + feed-forward(norm(h))."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -159,14 +159,14 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) 
     return functional.dropout(torch.softmax(scores, dim=-1), dropout) @ v
 
 
-def answer_head(width: int, n: int) -> nn.Sequential:
+def _answer_head(width: int, n: int) -> nn.Sequential:
     """width → 2·width → width → n with ReLU: the head that reads x̂ from the last token."""
     return nn.Sequential(
         nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, n)
     )
 
 
-def initialise(model: nn.Module, generator: torch.Generator, *, position_std: float = 0.02) -> None:
+def initialise_model(model: nn.Module, generator: torch.Generator, *, position_std: float = 0.02) -> None:
     """Draw all weights from `generator`: matrices uniform with variance 1/(3·fan_in), positions normal, biases zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -205,7 +205,7 @@ class MLP(PretrainedModel):
         self.blocks = nn.ModuleList(_ResidualBlock(i, o, config.dropout) for i, o in pairwise(widths))
         self.out = nn.Linear(widths[-1], config.n)
         if generator is not None:
-            initialise(self, generator)
+            initialise_model(self, generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
         h = tokens.flatten(1)  # (batch, tokens · entries)
@@ -256,9 +256,9 @@ class LSTM(PretrainedModel):
         width, between = config.d_model, config.dropout if config.layers > 1 else 0.0
         self.embedding = TokenEmbedding(config.n, config.m, width, positions=False)
         self.lstm = nn.LSTM(width, width, config.layers, batch_first=True, dropout=between)
-        self.head = answer_head(width, config.n)
+        self.head = _answer_head(width, config.n)
         if generator is not None:
-            initialise(self, generator)
+            initialise_model(self, generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
         states, _ = self.lstm(self.embedding(tokens))  # (batch, tokens, width)

@@ -26,7 +26,7 @@ PREDICTED, REPAIRED, EXACT = "predicted", "repaired", "exact"
 
 
 @dataclass(frozen=True)
-class Polished:
+class PolishedPrediction:
     """Certified answers: x (batch, n), dual (batch, m), KKT residual, status and how each was obtained (batch,)."""
 
     x: Tensor
@@ -50,7 +50,7 @@ class _Factors(NamedTuple):
 
 
 @torch.no_grad()
-def polish(qp: QP, active: Tensor, *, tol: float = 1e-8) -> Polished:
+def polish_prediction(qp: QP, active: Tensor, *, tol: float = 1e-8) -> PolishedPrediction:
     """Answers that are optimal to `tol`, by the rule of ``time2decide.qp.certificate``, from predicted active sets.
 
     Parameters
@@ -79,10 +79,10 @@ def polish(qp: QP, active: Tensor, *, tol: float = 1e-8) -> Polished:
         x[rows], dual[rows], solved[index] = new_x, new_dual, repaired
         how[index[repaired].numpy()] = REPAIRED
     status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    return _fall_back(qp, Polished(x, dual, kkt(qp, x, dual).worst, status, how), tol)
+    return _fall_back(qp, PolishedPrediction(x, dual, kkt(qp, x, dual).worst, status, how), tol)
 
 
-def _fall_back(qp: QP, answer: Polished, tol: float) -> Polished:
+def _fall_back(qp: QP, answer: PolishedPrediction, tol: float) -> PolishedPrediction:
     """The exact solver's answer where there is no certificate yet."""
     rows = torch.from_numpy(np.flatnonzero(answer.status != Status.OPTIMAL)).to(qp.A.device)
     if not len(rows):

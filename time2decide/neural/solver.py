@@ -12,8 +12,8 @@ from torch import Tensor
 from time2decide.attention.loop import Judge
 from time2decide.core.validation import expect, validate_count, validate_positive
 from time2decide.neural.equivariant import EquivariantSolver
-from time2decide.neural.polish import EXACT, PREDICTED, Polished
-from time2decide.neural.polish import polish as polish_active_sets
+from time2decide.neural.polish import EXACT, PREDICTED, PolishedPrediction
+from time2decide.neural.polish import polish_prediction as polish_active_sets
 from time2decide.qp import QP, Solution, Status, kkt, solve_exact
 
 KINDS = ("U", "LC")
@@ -55,7 +55,7 @@ def solve_neural(
         With `polish`: the active set of this point is taken for the prediction, and the network is not asked.
     """
     tol = validate_positive("tol", tol)
-    model = load_solver(checkpoint, qp.A.device)
+    model = load_neural_solver(checkpoint, qp.A.device)
     passes = model.config.depth if depth is None else validate_count("steps", depth, least=0)
     method = "neural+polish" if polish else "neural"
     _validate_class(qp)
@@ -83,11 +83,11 @@ def solve_neural(
     return Solution.build(qp, x, dual, None, None, status, method, steps=steps, how=how if polish else None)
 
 
-def _judged(scaled: QP, x: Tensor, dual: Tensor, tol: float) -> Polished:
+def _judged(scaled: QP, x: Tensor, dual: Tensor, tol: float) -> PolishedPrediction:
     """The network's own answer with its status, not polished."""
     x, dual, solved = Judge(scaled, tol)(x, dual)
     status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
-    return Polished(x, dual, kkt(scaled, x, dual).worst, status, np.full(len(scaled), PREDICTED, dtype="<U9"))
+    return PolishedPrediction(x, dual, kkt(scaled, x, dual).worst, status, np.full(len(scaled), PREDICTED, dtype="<U9"))
 
 
 def _active_at(qp: QP, x: Tensor, dual: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def predict_solution(qp: QP, *, checkpoint: Checkpoint = None) -> tuple[Tensor, 
     _validate_class(qp)
     _refuse_unusable(qp, _definite(qp))
     scaled, x_unit, dual_unit = _scale(qp)
-    x, dual = _predict(scaled, load_solver(checkpoint, qp.A.device), None)
+    x, dual = _predict(scaled, load_neural_solver(checkpoint, qp.A.device), None)
     return (x_unit * x).to(qp.A), (dual_unit * dual).to(qp.A)
 
 
@@ -169,16 +169,16 @@ def _refuse_unusable(qp: QP, usable: Tensor) -> None:
     expect(usable.any(), "A", "positive definite for a learned solver", found)
 
 
-def _polished(qp: QP, active: Tensor, tol: float) -> Polished:
+def _polished(qp: QP, active: Tensor, tol: float) -> PolishedPrediction:
     """`polish` over parts of the batch."""
     size = max(1, _NUMBERS_AT_ONCE // (qp.n + qp.m) ** 2)
     parts = [polish_active_sets(qp[i : i + size], active[i : i + size], tol=tol) for i in range(0, len(qp), size)]
     x, dual, residual = (torch.cat([getattr(p, name) for p in parts]) for name in ("x", "dual", "residual"))
     status, how = (np.concatenate([getattr(p, name) for p in parts]) for name in ("status", "how"))
-    return Polished(x, dual, residual, status, how)
+    return PolishedPrediction(x, dual, residual, status, how)
 
 
-def load_solver(checkpoint: Checkpoint = None, device: str | torch.device = "cpu") -> EquivariantSolver:
+def load_neural_solver(checkpoint: Checkpoint = None, device: str | torch.device = "cpu") -> EquivariantSolver:
     """The solver of a checkpoint, on a device; the bundled one is read once and kept."""
     if isinstance(checkpoint, EquivariantSolver):
         return checkpoint

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from time2decide.core.training import LoopConfig, Progress, fit, step_report, stream
+from time2decide.core.training import LoopConfig, Progress, fit_model, training_progress_bar, training_seed
 from time2decide.core.validation import expect, validate_choice, validate_fields
-from time2decide.neural.datasets import random_rotation, rotate
+from time2decide.neural.datasets import random_rotation, rotate_qp_tokens
 
 _EVALUATION_BATCH = 512
 _ORDER, _ROTATION, _DROPOUT = range(3)  # streams of random numbers
@@ -69,8 +69,8 @@ def train(
     tokens, answers = (part.to(device) for part in validation)
     settings = {"config": asdict(config), "data": [_summary(part) for part in (*training, *validation)]}
     model.to(device)
-    with step_report(progress) as report:
-        return fit(
+    with training_progress_bar(progress) as report:
+        return fit_model(
             model,
             lambda step: functional.mse_loss(*examples.batch(model, step)),
             _loop(config, examples.per_epoch),
@@ -115,16 +115,16 @@ class _Examples:
         config = self.config
         epoch, position = divmod(step, self.per_epoch)
         if self.order is None or epoch != self.epoch:
-            generator = torch.Generator().manual_seed(stream(config.seed, _ORDER, epoch))
+            generator = torch.Generator().manual_seed(training_seed(config.seed, _ORDER, epoch))
             self.epoch, self.order = epoch, torch.randperm(len(self.tokens), generator=generator)
         chosen = self.order[position * config.batch : (position + 1) * config.batch].to(self.tokens.device)
         tokens, answers = self.tokens[chosen], self.answers[chosen]
         if config.rotate:
             n = answers.shape[-1]
-            generator = torch.Generator().manual_seed(stream(config.seed, _ROTATION, step))
+            generator = torch.Generator().manual_seed(training_seed(config.seed, _ROTATION, step))
             R = random_rotation(n, generator, answers.dtype).to(answers.device)
-            tokens, answers = rotate(tokens, n, R), answers @ R.mT
-        torch.manual_seed(stream(config.seed, _DROPOUT, step))  # of the generator that the loop has forked
+            tokens, answers = rotate_qp_tokens(tokens, n, R), answers @ R.mT
+        torch.manual_seed(training_seed(config.seed, _DROPOUT, step))  # of the generator that the loop has forked
         return model(tokens), answers
 
 

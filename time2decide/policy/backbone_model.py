@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import expect, validate_fields
-from time2decide.forecasting.backbones import Backbone, Encoded
-from time2decide.forecasting.timepfn import EncoderLayer, TimePFNConfig, positions
-from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
+from time2decide.forecasting.backbones import Backbone, BackboneOutput
+from time2decide.forecasting.timepfn import TimePFNConfig, TimePFNLayer, patch_positions
+from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_return_change
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,20 @@ class DecisionAdapter(PretrainedModel):
         self.condition = nn.ModuleList([_mlp(1, d) for _ in range(2)])
         self.covariance = _mlp(config.assets + 2, d) if config.covariance else None
         sizes = TimePFNConfig(embed=d, heads=config.heads, feedforward=config.feedforward, dropout=0.0)
-        self.layers = nn.ModuleList([EncoderLayer(sizes) for _ in range(config.layers)])
+        self.layers = nn.ModuleList([TimePFNLayer(sizes) for _ in range(config.layers)])
         self.readout = DecisionReadout(2 * d, config.readout)
 
-    def forward(self, encoded: Encoded, returns: Tensor, allocations: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
+    def forward(
+        self, encoded: BackboneOutput, returns: Tensor, allocations: Tensor, gamma: Tensor, risk: Tensor
+    ) -> Tensor:
         """Target weights (batch, m), from the backbone's output and histories (batch, window, m)."""
         m = returns.shape[-1]
         expect(self.covariance is None or m == self.config.assets, "returns", f"{self.config.assets} assets", m)
         past = allocations[:, -self.config.history :].mT  # (batch, m, history)
-        place = positions(torch.arange(m), torch.arange(3), self.config.embed).to(returns)  # (m, 3, embed)
+        place = patch_positions(torch.arange(m), torch.arange(3), self.config.embed).to(returns)  # (m, 3, embed)
         front = [torch.stack([self.condition[0](gamma[:, None] / 2), self.condition[1](_log(risk))], dim=1)]
         if self.covariance is not None:
-            front.append(self.covariance(covariance_rows(returns)) + place[:, 0])
+            front.append(self.covariance(backbone_covariance_rows(returns)) + place[:, 0])
         assets = [self.returns(encoded.tokens.flatten(2)) + place[:, 1], self.allocations(past) + place[:, 2]]
         tokens = torch.cat([*front, *assets], dim=1)  # (batch, front + 2m, embed)
         for layer in self.layers:
@@ -109,7 +111,7 @@ class BackboneModel(nn.Module):
         encoded = self.encode(returns)
         return encoded.forecast, self.adapter(encoded, returns, allocations, gamma, risk)[:, None]
 
-    def encode(self, returns: Tensor) -> Encoded:
+    def encode(self, returns: Tensor) -> BackboneOutput:
         """The backbone's output, which depends on the returns alone; windows that follow each other and are the same
         (one market at several budgets) are encoded once.
         """
@@ -118,16 +120,16 @@ class BackboneModel(nn.Module):
         first = torch.cat([torch.ones(1, dtype=torch.bool), ~same])
         with torch.no_grad():
             encoded = self.backbone.encode(returns[first])
-        return Encoded(encoded.tokens[number], encoded.forecast[number])
+        return BackboneOutput(encoded.tokens[number], encoded.forecast[number])
 
 
-def covariance_rows(returns: Tensor) -> Tensor:
+def backbone_covariance_rows(returns: Tensor) -> Tensor:
     """Correlations of an asset, with its mean and standard deviation in typical changes, (batch, m, m + 2)."""
     centred = returns - returns.mean(dim=1, keepdim=True)
     deviation = centred.square().mean(dim=1).sqrt()  # (batch, m)
     normal = centred / (deviation[:, None] + torch.finfo(returns.dtype).tiny)
     correlation = normal.mT @ normal / returns.shape[1]
-    moments = [common_units(returns.mean(dim=1), returns).asinh(), (deviation / typical_change(returns)).asinh()]
+    moments = [common_units(returns.mean(dim=1), returns).asinh(), (deviation / typical_return_change(returns)).asinh()]
     return torch.cat([correlation, torch.stack(moments, dim=-1)], dim=-1)
 
 

@@ -13,11 +13,11 @@ from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
-from time2decide.policy.decision_record import by_asset, stated_problem
-from time2decide.policy.episodes import SEEN_RISKS
+from time2decide.policy.decision_record import numbers_by_asset, problem_of_decision
 from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
+from time2decide.policy.training import SEEN_RISKS
 
 _TOLERANCE = 1e-9  # of the constraints
 _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are shown, and drawn
@@ -31,7 +31,7 @@ _GAPS = {
 }
 
 
-def listed(names: list[str]) -> str:
+def listed_names(names: list[str]) -> str:
     """The first names of a list, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
@@ -119,7 +119,9 @@ def describe_decision(
         facts |= _market(decision, names, with_explanation)
         if decision.availability is not None:
             facts["gaps"]["outside"] = decision.availability.outside(constraints, decision.start, names)
-            facts["gap_notes"] = [f"{_GAPS[kind]}: {listed(found)}." for kind, found in facts["gaps"].items() if found]
+            facts["gap_notes"] = [
+                f"{_GAPS[kind]}: {listed_names(found)}." for kind, found in facts["gaps"].items() if found
+            ]
         facts["input"] |= {"window": len(table), "history": "years"}
         if with_uncertainty:
             found = market_uncertainty(network, decision, table.to_numpy(), constraints, seed=seed)
@@ -127,7 +129,10 @@ def describe_decision(
         return facts
     alone = not (decision.solution is not None and (with_uncertainty or with_explanation))
     expect(alone, "explain", "neither reasons nor uncertainty with constraints, costs or a benchmark", "both")
-    facts |= {"target": by_asset(names, decision.target), "forecast_error": by_asset(names, decision.forecast_error)}
+    facts |= {
+        "target": numbers_by_asset(names, decision.target),
+        "forecast_error": numbers_by_asset(names, decision.forecast_error),
+    }
     if with_uncertainty:
         facts["uncertainty"] = _deviations(uncertainty(network, decision, seed=seed), names, seed)
     if with_explanation:
@@ -143,7 +148,7 @@ def _validate_complete(table: pd.DataFrame, names: list[str]) -> None:
     """Raise if returns are missing: histories are resampled by rows, which gaps would break."""
     gaps = [name for name, missing in zip(names, table.isna().any(), strict=True) if missing]
     expected = "returns without gaps (leave out the uncertainty, or the assets with gaps)"
-    expect(not gaps, "uncertainty", expected, f"missing returns of {listed(gaps)}")
+    expect(not gaps, "uncertainty", expected, f"missing returns of {listed_names(gaps)}")
 
 
 def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> dict[str, Any]:
@@ -153,14 +158,14 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
     facts: dict[str, Any] = {
         "cost_bps": decision.cost_bps,
         "days": decision.days,
-        "without_forecasts": by_asset(names, decision.without_forecasts),
+        "without_forecasts": numbers_by_asset(names, decision.without_forecasts),
         "verdict": {"text": verdict.text, "probability": verdict.probability, "records": records},
     }
     if decision.availability is not None:
         facts["gaps"] = decision.availability.describe(names)
         facts["forced_turnover"] = decision.forced
     if with_reasons:
-        facts["reasons_bps"] = {name: by_asset(names, part) for name, part in decision.reasons_bps.items()}
+        facts["reasons_bps"] = {name: numbers_by_asset(names, part) for name, part in decision.reasons_bps.items()}
     return facts
 
 
@@ -170,9 +175,9 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
     within = np.abs(weights - decision.start).sum() <= decision.turnover_l1 + _TOLERANCE
     excess = decision.constraints.excess(weights, decision.start, decision.turnover_l1)
     return {
-        "weights": by_asset(names, weights),
-        "previous": by_asset(names, before),
-        "change": by_asset(names, weights - before),
+        "weights": numbers_by_asset(names, weights),
+        "previous": numbers_by_asset(names, before),
+        "change": numbers_by_asset(names, weights - before),
         "turnover": decision.turnover,
         "turnover_from_budget": float(np.abs(weights - decision.start).sum()),
         "turnover_l1": decision.turnover_l1,
@@ -181,7 +186,7 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
         "forecast_return_previous": float(before @ decision.forecast),
         "risk": float((weights @ decision.covariance @ weights) ** 0.5),
         "risk_previous": float((before @ decision.covariance @ before) ** 0.5),
-        "forecast": by_asset(names, decision.forecast),
+        "forecast": numbers_by_asset(names, decision.forecast),
         "constraints": {
             "sum": float(weights.sum()),
             "smallest_weight": float(weights.min()),
@@ -217,7 +222,7 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
 
 def _active(decision: Decision | MarketDecision) -> list[str]:
     """Names of the constraints that bind; weights that the gaps fix apart."""
-    problem = stated_problem(decision)
+    problem = problem_of_decision(decision)
     assert problem is not None
     assert decision.origin is not None
     rows = problem.rows(decision.weights, decision.origin.assets)
@@ -264,8 +269,8 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
 
 def _deviations(found: Uncertainty, names: list[str], seed: int) -> dict[str, Any]:
     return {
-        "weights": by_asset(names, found.weights),
-        "forecast": by_asset(names, found.forecast),
+        "weights": numbers_by_asset(names, found.weights),
+        "forecast": numbers_by_asset(names, found.forecast),
         "forecast_return": found.portfolio,
         "members": found.members,
         "seed": seed,
@@ -275,9 +280,9 @@ def _deviations(found: Uncertainty, names: list[str], seed: int) -> dict[str, An
 def _explanation(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
     why = explain(network, decision)
     return {
-        "pull": by_asset(names, why.pull),
-        "sensitivity": by_asset(names, why.sensitivity),
-        "covariance": by_asset(names, why.covariance),
+        "pull": numbers_by_asset(names, why.pull),
+        "sensitivity": numbers_by_asset(names, why.sensitivity),
+        "covariance": numbers_by_asset(names, why.covariance),
         "hindsight": why.hindsight,
         "noise": noise_curve(network, decision, seed=seed),
     }

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import PretrainedModel, checksum
+from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.stated_problem import Prices, StatedProblem
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class DecisionOrigin:
     """Source of a decision: the returns (dates × assets), and the model with its name."""
 
     table: pd.DataFrame = field(repr=False)
@@ -56,19 +56,19 @@ def decision_document(decision: Decision | MarketDecision, **about: str) -> dict
         "model": {
             "name": origin.model,
             "architecture": type(origin.policy).__name__,
-            "fingerprint": checksum(origin.policy.state_dict()),
+            "fingerprint": checkpoint_checksum(origin.policy.state_dict()),
         },
         "assets": names,
-        "weights": by_asset(names, weights),
-        "previous": by_asset(names, previous),
-        "trades": by_asset(names, trades),
+        "weights": numbers_by_asset(names, weights),
+        "previous": numbers_by_asset(names, previous),
+        "trades": numbers_by_asset(names, trades),
         "turnover": float(np.abs(trades).sum()),
         "turnover_l1": decision.turnover_l1,
         "cost": float(np.abs(trades).sum()) * decision.cost_bps / 1e4,
         "cost_bps": decision.cost_bps,
         **_market(decision, names),
     }
-    problem = stated_problem(decision)
+    problem = problem_of_decision(decision)
     if problem is None:
         return document | {"constraints": [], "problem": None}
     solution = decision.solution
@@ -77,7 +77,7 @@ def decision_document(decision: Decision | MarketDecision, **about: str) -> dict
     return document | problem.proof(weights, prices, names) | {"problem": problem.to_json()}
 
 
-def stated_problem(decision: Decision | MarketDecision) -> StatedProblem | None:
+def problem_of_decision(decision: Decision | MarketDecision) -> StatedProblem | None:
     """The problem that a decision is the exact answer of, over all assets; None for a network's own answer."""
     if decision.solution is None:
         return None
@@ -102,14 +102,14 @@ def _market(decision: Decision | MarketDecision, names: list[str]) -> dict[str, 
         "verdict": decision.verdict.text,
         "days": decision.days,
         "records": [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in decision.verdict.records],
-        "reasons_bps": {part: by_asset(names, numbers) for part, numbers in decision.reasons_bps.items()},
-        "without_forecasts": by_asset(names, decision.without_forecasts),
+        "reasons_bps": {part: numbers_by_asset(names, numbers) for part, numbers in decision.reasons_bps.items()},
+        "without_forecasts": numbers_by_asset(names, decision.without_forecasts),
     }
     if decision.availability is not None:
         found["gaps"] = decision.availability.describe(names)
     return found
 
 
-def by_asset(names: list[str], numbers: Any) -> dict[str, float]:
+def numbers_by_asset(names: list[str], numbers: Any) -> dict[str, float]:
     """Numbers by name."""
     return dict(zip(names, map(float, numbers), strict=True))

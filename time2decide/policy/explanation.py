@@ -134,10 +134,10 @@ def uncertainty(model: Time2Decide, decision: Decision, *, members: int = 48, se
     """The uncertainty of a decision; deterministic by seed.
 
     A perturbed history keeps what a regression on its own past explains and draws the residuals again, see
-    `resample`. Where returns are nearly unpredictable the forecasts vary as widely as they are large.
+    `resample_histories`. Where returns are nearly unpredictable the forecasts vary as widely as they are large.
     """
     validate_count("members", members, least=2)
-    histories = resample(decision.returns, members, np.random.default_rng(seed))
+    histories = resample_histories(decision.returns, members, np.random.default_rng(seed))
     return _deviations(*_decide(model, decision, histories), decision)
 
 
@@ -197,7 +197,7 @@ def _decide(
     return model.decide_batch(histories, decision.previous, decision.turnover_l1, decision.risk_aversion, **terms)
 
 
-def resample(returns: np.ndarray, members: int, rng: np.random.Generator) -> np.ndarray:
+def resample_histories(returns: np.ndarray, members: int, rng: np.random.Generator) -> np.ndarray:
     """Perturbed histories (members, time, m): what a regression on the past explains stays, residuals are redrawn.
 
     Residuals are drawn for all assets together, so that their correlations stay, in blocks of geometric length

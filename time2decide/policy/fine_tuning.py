@@ -31,17 +31,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import PretrainedModel, checksum
-from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit
+from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
+from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit_model
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.covariance import empirical_covariance, rolling_covariances
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
-from time2decide.policy.episodes import Episodes, features_of, oracle_paths
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.market_training import AHEAD, APART, TrainingMarket, policy_path, risk_loss, trace
+from time2decide.policy.market_training import (
+    AHEAD,
+    APART,
+    TrainingMarket,
+    market_policy_path,
+    market_risk_loss,
+    trace_market,
+)
 from time2decide.policy.model import Time2Decide
 from time2decide.policy.network import HISTORY, Policy
-from time2decide.policy.training import Group, Place, draw_inertia, rollout_utility, utility_loss
+from time2decide.policy.training import (
+    EpisodeGroup,
+    Episodes,
+    Place,
+    draw_policy_inertia,
+    episode_features,
+    episode_oracle_paths,
+    own_rollout_utility,
+    policy_utility_loss,
+)
 from time2decide.simulation.metrics import PairedBootstrap
 
 Prepared = Callable[[int, int], None]  # windows or days read, all of them
@@ -111,7 +126,7 @@ class MarketTuning:
 
 
 @dataclass(frozen=True)
-class Split:
+class TuningSplit:
     """Rows by position, ends excluded."""
 
     training: slice
@@ -124,13 +139,13 @@ class Split:
         return {"rows": rows, "untouched_from_row": self.untouched.start}
 
 
-def split_rows(rows: int, share: float, shortest: int) -> Split:
+def split_tuning_rows(rows: int, share: float, shortest: int) -> TuningSplit:
     """Training, validation and untouched rows, one window apart each; the first two have at least `shortest`."""
     last = int(share * rows) - WINDOW
     begin = last - max(shortest, round(_VALIDATION * last))
     needed = math.ceil((2 * shortest + 2 * WINDOW) / share) + 1
     expect(begin - WINDOW >= shortest, "data", f"at least {needed} rows to split in time", rows)
-    return Split(slice(0, begin - WINDOW), slice(begin, last), slice(last + WINDOW, rows))
+    return TuningSplit(slice(0, begin - WINDOW), slice(begin, last), slice(last + WINDOW, rows))
 
 
 def fine_tune_to(
@@ -155,10 +170,12 @@ def fine_tune_to(
     return saved
 
 
-def _settings(config: FineTuning | MarketTuning, returns: np.ndarray, split: Split, start: PretrainedModel) -> Any:
+def _settings(
+    config: FineTuning | MarketTuning, returns: np.ndarray, split: TuningSplit, start: PretrainedModel
+) -> Any:
     """Settings that a resumed run must share: recipe, rows and first weights."""
     rows = torch.from_numpy(np.ascontiguousarray(returns[: split.validation.stop]))
-    return {"fine_tuning": asdict(config), "data": checksum({"returns": rows} | start.state_dict())}
+    return {"fine_tuning": asdict(config), "data": checkpoint_checksum({"returns": rows} | start.state_dict())}
 
 
 def _loop(config: FineTuning | MarketTuning, **others: Any) -> LoopConfig:
@@ -188,7 +205,7 @@ def fine_tune(
     config = config or FineTuning()
     objective = start.config.objective
     expect(objective == "oracle", "start", "a network trained for the oracle", f"one for {objective}")
-    split = split_rows(len(returns), config.share, config.length)
+    split = split_tuning_rows(len(returns), config.share, config.length)
     rng = np.random.default_rng(config.seed)
     training, validation = _groups(returns, split, config, rng, prepared)
     model = copy.deepcopy(start)
@@ -197,9 +214,9 @@ def fine_tune(
     def loss(step: int) -> Tensor:
         if step % config.check_every == 0:
             training.gather(model, torch.arange(config.episodes))
-        return utility_loss(model, training, *draws[step], config.unroll, config.cost_bps / 1e4)
+        return policy_utility_loss(model, training, *draws[step], config.unroll, config.cost_bps / 1e4)
 
-    done = fit(
+    done = fit_model(
         model,
         loss,
         _loop(config),
@@ -210,7 +227,7 @@ def fine_tune(
         kept={"own": training.own},
         tuned=_TUNED,
     )
-    still = holding(start)
+    still = _holding(start)
     gain = _validate(model, validation, config) - _validate(still, validation, config)
     holds = bool(gain.mean() <= gain.std() / len(gain) ** 0.5)
     if holds:
@@ -219,16 +236,16 @@ def fine_tune(
 
 
 def _groups(
-    returns: np.ndarray, split: Split, config: FineTuning, rng: np.random.Generator, prepared: Prepared | None
-) -> tuple[Group, Group]:
+    returns: np.ndarray, split: TuningSplit, config: FineTuning, rng: np.random.Generator, prepared: Prepared | None
+) -> tuple[EpisodeGroup, EpisodeGroup]:
     """Episodes of the training rows, and the walk over the validation rows."""
     walk = split.validation.stop - split.validation.start - WINDOW - config.burn_in
     total = walk + min(config.episodes * config.decisions, split.training.stop)  # at most: windows are shared
-    training = Group(_random_episodes(returns[split.training], config, rng, _part(prepared, 0, total)))
-    return training, Group(_one_episode(returns[split.validation], config, _part(prepared, total - walk, total)))
+    training = EpisodeGroup(_random_episodes(returns[split.training], config, rng, _part(prepared, 0, total)))
+    return training, EpisodeGroup(_one_episode(returns[split.validation], config, _part(prepared, total - walk, total)))
 
 
-def _notes(config: FineTuning, split: Split, done: Progress, holds: bool) -> dict[str, Any]:
+def _notes(config: FineTuning, split: TuningSplit, done: Progress, holds: bool) -> dict[str, Any]:
     return {
         "fine_tuning": asdict(config),
         "history": "own",
@@ -248,7 +265,7 @@ def _random_episodes(
     before = np.stack([rows[s + WINDOW : s + WINDOW + config.burn_in - HISTORY + 1] for s in starts])
     past = np.stack([rolling_covariances(rows[s : s + WINDOW + before.shape[1] - 1], WINDOW) for s in starts])
     budgets, risks = (part.double().numpy() for part in (made.turnover_l1, made.risk_aversion))
-    made.oracle[:] = torch.from_numpy(oracle_paths(before, past, budgets, risks)[:, :, -1:])
+    made.oracle[:] = torch.from_numpy(episode_oracle_paths(before, past, budgets, risks)[:, :, -1:])
     return made
 
 
@@ -275,7 +292,7 @@ def _of(
     m = rows.shape[1]
     places = torch.from_numpy(windows.reshape(at.shape))
     return Episodes(
-        features=features_of(views, done),
+        features=episode_features(views, done),
         windows=places,
         returns=torch.from_numpy(rows[at]).float(),
         covariance=covariance[places],
@@ -286,21 +303,21 @@ def _of(
     )
 
 
-def _draw(group: Group, config: FineTuning, rng: np.random.Generator) -> tuple[Place, Tensor]:
+def _draw(group: EpisodeGroup, config: FineTuning, rng: np.random.Generator) -> tuple[Place, Tensor]:
     """The decisions that a step learns from, and their inertia."""
     count, k = group.data.turnover_l1.shape
     episode, budget, at = (torch.from_numpy(rng.integers(0, high, config.batch)) for high in (count, k, group.steps))
-    return (episode, budget, at), draw_inertia(config.batch, rng)
+    return (episode, budget, at), draw_policy_inertia(config.batch, rng)
 
 
-def _validate(model: Policy, group: Group, config: FineTuning) -> Tensor:
+def _validate(model: Policy, group: EpisodeGroup, config: FineTuning) -> Tensor:
     """The net utility of every step of a rollout over the validation rows."""
     group.gather(model, torch.arange(len(group.data.turnover_l1)))
-    return rollout_utility(group, config.cost_bps / 1e4)
+    return own_rollout_utility(group, config.cost_bps / 1e4)
 
 
 @torch.no_grad()
-def holding(policy: Policy) -> Policy:
+def _holding(policy: Policy) -> Policy:
     """The same network with a read-out that sells nothing."""
     still = copy.deepcopy(policy).eval()
     still.head.weight[1] = 0.0
@@ -324,7 +341,7 @@ def tune_market_policy(
     many are.
     """
     config = config or MarketTuning()
-    split = split_rows(len(returns), config.share, 2 * _BLOCK + AHEAD)
+    split = split_tuning_rows(len(returns), config.share, 2 * _BLOCK + AHEAD)
     markets = _markets(returns[: split.validation.stop], config.seed, prepared)
     training, validation = (_days(markets, rows) for rows in (split.training, split.validation))
     policy = copy.deepcopy(start)
@@ -333,9 +350,9 @@ def tune_market_policy(
         rng = np.random.default_rng([config.seed, step])
         market = training[int(rng.integers(len(training)))]
         days = rng.integers(0, len(market) - APART, config.portfolios)
-        return risk_loss(policy, [(market, int(day)) for day in days], config.turnover_weight)
+        return market_risk_loss(policy, [(market, int(day)) for day in days], config.turnover_weight)
 
-    progress = fit(
+    progress = fit_model(
         policy,
         loss,
         _loop(config, warmup=10.0),
@@ -370,7 +387,9 @@ def _markets(returns: np.ndarray, seed: int, prepared: Prepared | None) -> list[
     order = np.random.default_rng([seed, m]).permutation(m)
     parts = [np.sort(order[i * size : (i + 1) * size]) for i in range(min(m // size, _PARTS))]
     told = [_part(prepared, i * days, len(parts) * days) for i in range(len(parts))]
-    return [trace("universe", returns[:, part], _FIRST, done=tell) for part, tell in zip(parts, told, strict=True)]
+    return [
+        trace_market("universe", returns[:, part], _FIRST, done=tell) for part, tell in zip(parts, told, strict=True)
+    ]
 
 
 def _days(markets: list[TrainingMarket], rows: slice) -> list[TrainingMarket]:
@@ -394,12 +413,12 @@ def _losses(policy: MarketPolicy, markets: list[TrainingMarket], config: MarketT
     for first in range(0, last, _BLOCK):
         days = range(first, min(first + _BLOCK, last), APART)
         pairs = [(market, day) for market in markets for day in days]
-        found.append(float(risk_loss(policy, pairs, config.turnover_weight)))
+        found.append(float(market_risk_loss(policy, pairs, config.turnover_weight)))
     return np.asarray(found)
 
 
 def _held_out(
-    start: MarketPolicy, tuned: MarketPolicy, returns: np.ndarray, split: Split, config: MarketTuning
+    start: MarketPolicy, tuned: MarketPolicy, returns: np.ndarray, split: TuningSplit, config: MarketTuning
 ) -> list[dict[str, float]]:
     """Volatility a year of daily decisions on the last rows, of both, at γ = 0.1 and 10 basis points.
 
@@ -407,10 +426,10 @@ def _held_out(
     """
     m = returns.shape[1]
     part = np.sort(np.random.default_rng([config.seed, m]).permutation(m)[:_MOST])
-    market = trace("held out", returns[:, part], split.untouched.start)
+    market = trace_market("held out", returns[:, part], split.untouched.start)
     bootstrap, rows = PairedBootstrap(len(market), seed=config.seed), []
     for risk in _RISKS:
-        nets = np.stack([policy_path(policy, market, risk)[0] for policy in (start, tuned)])  # (2, days)
+        nets = np.stack([market_policy_path(policy, market, risk)[0] for policy in (start, tuned)])  # (2, days)
         before, after = math.sqrt(_YEAR) * nets.std(axis=-1)
         drawn = np.sqrt(_YEAR * bootstrap.moments(nets)[1])
         low, high = bootstrap.interval(drawn[1] - drawn[0])

@@ -1,7 +1,8 @@
 """Decisions of the market policy: as a strategy for the rollout, and one decision with its verdict and its proof.
 
 The *verdict* answers whether there is anything to predict in a universe: the record of each forecast, what it earned
-per unit traded beside what trading costs, and what the decision would be without forecasts.
+per unit traded beside what trading costs, and what the decision would be without forecasts. `decide_market` is for
+tables whose assets come and go.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.universe import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
-from time2decide.simulation.decisions import solve_observation
-from time2decide.simulation.engine import Observation, continues
+from time2decide.simulation.engine import Observation, continues_observation, solve_observation
 
 if TYPE_CHECKING:
-    from time2decide.policy.decision_record import Origin
+    from time2decide.policy.decision_record import DecisionOrigin
+
+
+from time2decide.core.validation import InputError
+from time2decide.markets.universe import enough_assets
 
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
@@ -139,7 +143,7 @@ class MarketDecision:
     constraints: Constraints = field(repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
-    origin: Origin | None = field(default=None, repr=False)
+    origin: DecisionOrigin | None = field(default=None, repr=False)
 
     @property
     def turnover(self) -> float:
@@ -197,11 +201,11 @@ class MarketStrategy:
 
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
-        going_on = continues(self._last, observation.returns)
+        going_on = continues_observation(self._last, observation.returns)
         tokens = self._read(observation, going_on)
         self._last = observation.returns
         cost = observation.cost_bps / 1e4
-        answer = pose(self.policy, tokens, observation.risk_aversion, cost)
+        answer = pose_market_problem(self.policy, tokens, observation.risk_aversion, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
         sigma = answer.covariance[:, None].double().numpy()
         sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
@@ -228,7 +232,9 @@ class MarketStrategy:
 
 
 @torch.no_grad()
-def pose(policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float) -> MarketOutput:
+def pose_market_problem(
+    policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float
+) -> MarketOutput:
     """The portfolio problem that the policy poses after each of the tokens."""
     answer: MarketOutput = policy(MarketBatch.of(tokens, risk_aversion, cost))
     return answer
@@ -251,7 +257,7 @@ def market_decision(
     """
     tokens, cost = state.tokens(), cost_bps / 1e4
     tokens = tokens if known is None else tokens.of_assets(known)
-    answer = pose(policy, [tokens], risk_aversion, cost)
+    answer = pose_market_problem(policy, [tokens], risk_aversion, cost)
     mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
     sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
     days = float(answer.days[0])
@@ -295,3 +301,79 @@ def _verdict(policy: MarketPolicy, tokens: MarketTokens, answer: MarketOutput, c
     sharpe = policy.config.equilibrium + policy.config.equal_sharpe
     leads = bool(answer.prior[0].std() > (answer.mean - answer.prior)[0].std())
     return Verdict(records, cost_bps, sharpe, prior_leads=leads)
+
+
+def decide_market(
+    policy: MarketPolicy,
+    state: MarketState,
+    returns: np.ndarray,
+    previous: np.ndarray | None,
+    turnover_l1: float,
+    risk_aversion: float = RISK_AVERSION,
+    cost_bps: float = COST_BPS,
+    constraints: Constraints | None = None,
+    benchmark: np.ndarray | None = None,
+) -> MarketDecision:
+    """The decision for a table (time, m) that `state` has read; with gaps by the rules of `Availability`.
+
+    Without current weights those that can be held are equal. Delisted assets are sold outside the turnover budget.
+    """
+    holes, m = bool(np.isnan(returns).any()), returns.shape[1]
+    can = Availability.of(returns)
+    known = can.known if holes else np.ones(m, dtype=bool)
+    given = known / known.sum() if previous is None else previous
+    terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
+    if not holes:
+        return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
+    enough_assets(can)
+    start = can.after_sales(given)
+    rules, reference = can.constraints(constraints, start), can.benchmark(benchmark, start)
+    terms |= {"known": known, "constraints": rules.among(start, known)}
+    terms["benchmark"] = None if reference is None else reference[known]
+    try:
+        made = market_decision(policy, state, start[known], **terms)
+    except InputError as error:
+        raise InputError(f"{error}{_kept(can, rules, start)}") from None
+    return _over_all(made, given, start, can, rules, reference)
+
+
+def _over_all(
+    made: MarketDecision,
+    given: np.ndarray,
+    start: np.ndarray,
+    can: Availability,
+    rules: Constraints,
+    reference: np.ndarray | None,
+) -> MarketDecision:
+    """A decision about the known assets as one about all: the others keep the weights of `start`."""
+    m, known = len(start), can.known
+
+    def whole(part: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
+        full = np.broadcast_to(rest, (m,)).copy()
+        full[known] = part
+        return full
+
+    covariance = np.zeros((m, m))
+    covariance[np.ix_(known, known)] = made.covariance
+    return replace(
+        made,
+        weights=whole(made.weights, start),
+        previous=given,
+        start=whole(made.start, start),
+        without_forecasts=whole(made.without_forecasts, start),
+        covariance=covariance,
+        constraints=rules,
+        benchmark=reference,
+        availability=can,
+        mean=whole(made.mean),
+        prior=whole(made.prior),
+        signal=whole(made.signal),
+    )
+
+
+def _kept(can: Availability, rules: Constraints, start: np.ndarray) -> str:
+    """Which weights could not be changed, for an error about constraints."""
+    held = np.flatnonzero(can.fixed & (start != 0))
+    names = rules.assets or tuple(f"asset {i}" for i in range(len(start)))
+    kept = ", ".join(f"{names[i]} {start[i]:g}" for i in held[:8]) + (" and others" if len(held) > 8 else "")
+    return f" (weights that cannot be traded: {kept})" if held.size else ""

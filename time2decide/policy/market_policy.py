@@ -32,10 +32,10 @@ from time2decide.forecasting.market_state import (
     EXPERTS,
     VOLATILITY_HALF_LIVES,
     MarketTokens,
-    effective_rows,
-    record_rows,
+    effective_state_rows,
+    forecast_record_rows,
 )
-from time2decide.forecasting.timepfn import mlp
+from time2decide.forecasting.timepfn import gelu_mlp
 
 SEES = ("all", "correlations", "variances", "none")
 _YEAR = 252.0
@@ -137,10 +137,10 @@ class MarketPolicy(PretrainedModel):
         w, h = config.width, config.hidden
         vols, corrs = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES)
         asset, context = vols + corrs + 1, 2 + corrs + vols + corrs
-        self.enter = mlp(asset + context, h, w)
-        self.layers = nn.ModuleList(mlp(4 * w, h, w) for _ in range(config.layers))
+        self.enter = gelu_mlp(asset + context, h, w)
+        self.layers = nn.ModuleList(gelu_mlp(4 * w, h, w) for _ in range(config.layers))
         self.to_volatility = nn.Linear(w, vols)
-        self.to_market = mlp(w + context, h, corrs + 2)
+        self.to_market = gelu_mlp(w + context, h, corrs + 2)
         with torch.no_grad():  # the untrained network is the rule
             last = self.to_market[-1]
             assert isinstance(last, nn.Linear)
@@ -159,7 +159,7 @@ class MarketPolicy(PretrainedModel):
         mix = self.to_market(torch.cat([h.mean(1), context], -1)).softmax(-1)
         sigma = (volatility_mix * volatility.log().transpose(1, 2)).sum(-1).exp()  # (B, m)
         covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
-        probability = posterior(batch)
+        probability = forecast_posterior(batch)
         followed = probability * forecast_shrinkage(batch)
         days = holding_days(batch, followed.sum(-1))
         fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
@@ -188,13 +188,13 @@ class MarketPolicy(PretrainedModel):
         return (self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal) / math.sqrt(_YEAR)
 
 
-def net_evidence(batch: MarketBatch) -> Tensor:
+def _net_evidence(batch: MarketBatch) -> Tensor:
     """Gain of each forecast per unit traded beyond half the cost, in standard errors, (B, E)."""
     net = batch.worth - _COST_SHARE * batch.cost[:, None]
     return (net / batch.worth_error.clamp_min(1e-9)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
 
 
-def posterior(batch: MarketBatch) -> Tensor:
+def forecast_posterior(batch: MarketBatch) -> Tensor:
     """Probability of each forecast to be the one that pays for its costs, (B, E); the rest is that none does.
 
     Forecasts have log odds ½ e² (less 1 for some) with e their net evidence, none has 4.5: at three standard errors
@@ -202,7 +202,7 @@ def posterior(batch: MarketBatch) -> Tensor:
     five standard errors counts for each in proportion to its net gain per day: of two that surely pay, the better
     one is followed.
     """
-    evidence = net_evidence(batch).clamp_min(0.0)
+    evidence = _net_evidence(batch).clamp_min(0.0)
     gain = ((batch.worth - _COST_SHARE * batch.cost[:, None]) * batch.pace).clamp_min(0.0)
     beyond = (evidence.max(-1, keepdim=True).values ** 2 - _PROVEN**2).clamp(0.0, _MOST_BEYOND) / 2
     share = gain / gain.max(-1, keepdim=True).values.clamp_min(1e-12)
@@ -222,7 +222,7 @@ def forecast_shrinkage(batch: MarketBatch) -> Tensor:
     """
     m = batch.volatility.shape[-1]
     typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
-    pairs = m * record_rows(batch.rows)  # (B,)
+    pairs = m * forecast_record_rows(batch.rows)  # (B,)
     squared = batch.t_value**2 * torch.tensor(EXPERTS).float() / pairs[:, None]
     relative_risk = batch.risk_aversion * typical
     caution = _CAUTION * relative_risk * (1 + (relative_risk / 0.2) ** 2).clamp_max(4.0).sqrt()
@@ -285,7 +285,7 @@ def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Ten
     m = volatility.shape[-1]
     typical = volatility[:, _REFERENCE].log().mean(-1).exp()  # (B,)
     rows = batch.rows.double().numpy()
-    effective = effective_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
+    effective = effective_state_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
     concentration = (m / torch.from_numpy(effective).float()).log() / 2
     numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log()]
     scores = 5 * batch.score.clamp(0.0, 0.3)

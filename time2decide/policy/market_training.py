@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.digests import digest
-from time2decide.core.training import STATE, LoopConfig, Report, fit
+from time2decide.core.provenance import json_digest
+from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import InputError, expect, validate_count
 from time2decide.forecasting.market_state import MarketState, MarketTokens
 from time2decide.markets.portfolio import solve_portfolio
@@ -91,7 +91,7 @@ class TrainingMarket:
         return len(self.returns)
 
 
-def trace(
+def trace_market(
     name: str,
     returns: np.ndarray,
     first: int,
@@ -122,25 +122,25 @@ def trace(
 
 
 @lru_cache(maxsize=1)
-def prior_markets(config: MarketTraining) -> tuple[TrainingMarket, ...]:
+def prior_training_markets(config: MarketTraining) -> tuple[TrainingMarket, ...]:
     """Markets of the prior, young ones included: tokens begin after 40 days."""
     traced = []
     for index in range(config.prior_markets):
         rng = np.random.default_rng([config.seed, 1, index])
         market = random_market(config.sizes[index % len(config.sizes)], config.prior_days, rng)
         covariance = market.covariance(np.arange(40, config.prior_days))
-        traced.append(trace(f"prior ({market.kind})", market.returns, 40, covariance))
+        traced.append(trace_market(f"prior ({market.kind})", market.returns, 40, covariance))
     return tuple(traced)
 
 
-def real_markets(name: str, returns: np.ndarray, config: MarketTraining) -> list[TrainingMarket]:
+def real_training_markets(name: str, returns: np.ndarray, config: MarketTraining) -> list[TrainingMarket]:
     """Random subsets of the assets of a real universe (time, m), from random days on."""
     traced = []
     for size in {min(size, returns.shape[1]) for size in config.sizes if size >= 12 or len(config.sizes) == 1}:
         rng = np.random.default_rng([config.seed, 2, zlib.crc32(name.encode()), size])
         chosen = np.sort(rng.choice(returns.shape[1], size, replace=False))
         begin = int(rng.integers(0, max(len(returns) // 8, 1)))
-        traced.append(trace(name, returns[begin:, chosen], 60))
+        traced.append(trace_market(name, returns[begin:, chosen], 60))
     return traced
 
 
@@ -157,15 +157,15 @@ def train_market_policy(
 
     Parameters
     ----------
-    universes : name -> returns (time, m) or what `real_markets` made of them, optional
+    universes : name -> returns (time, m) or what `real_training_markets` made of them, optional
         Real universes to train on, without gaps; the prior alone unless given.
     """
     real: list[TrainingMarket] = []
     for name, table in (universes or {}).items():
         if isinstance(table, np.ndarray) and (table.ndim != 2 or len(table) < 400 or not np.isfinite(table).all()):
             raise InputError(f"{name}: expected at least 400 rows of finite returns, found shape {table.shape}")
-        real += real_markets(name, table, config) if isinstance(table, np.ndarray) else table
-    pools = [pool for pool in (prior_markets(config), real) if pool]
+        real += real_training_markets(name, table, config) if isinstance(table, np.ndarray) else table
+    pools = [pool for pool in (prior_training_markets(config), real) if pool]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         policy = MarketPolicy(policy_config)
@@ -174,19 +174,19 @@ def train_market_policy(
     def loss(step: int) -> Tensor:
         rng = np.random.default_rng([config.seed, 3, step])
         pool = pools[int(rng.choice(len(pools), p=shares))]
-        return risk_loss(policy, draw_days(pool, config.portfolios, APART, rng), config.turnover_weight)
+        return market_risk_loss(policy, draw_training_days(pool, config.portfolios, APART, rng), config.turnover_weight)
 
     loop = LoopConfig.of(config, weight_decay=1e-3, warmup=30.0, clip_norm=1.0, averaging=0.98)
     settings = {"training": asdict(config), "policy": asdict(policy.config), "universes": sorted(universes or {})}
     tables = {name: table for name, table in (universes or {}).items() if isinstance(table, np.ndarray)}
-    settings["data"] = {name: digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
-    progress = fit(policy, loss, loop, report, state=Path(out) / STATE, settings=settings)
+    settings["data"] = {name: json_digest({"values": table.tobytes().hex()}) for name, table in sorted(tables.items())}
+    progress = fit_model(policy, loss, loop, report, state=Path(out) / STATE, settings=settings)
     facts = {**settings, "seconds": round(progress.seconds), "history": "years", **(notes or {})}
     policy.save_pretrained(out, facts)
     return policy
 
 
-def policy_path(
+def market_policy_path(
     policy: MarketPolicy, market: TrainingMarket, risk_aversion: float, turnover_l1: float = 0.1, cost: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray]:
     """Net returns of daily decisions on every day of a traced market, from equal weights, and what each traded.
@@ -200,7 +200,7 @@ def policy_path(
         days = np.arange(first, min(first + _TOGETHER, len(market)))
         one = torch.ones(1)
         with torch.no_grad():
-            answer = pose_days(policy, [(market, days)], risk_aversion * one, cost * one)
+            answer = _pose_days(policy, [(market, days)], risk_aversion * one, cost * one)
         mean, sigma, last = (part.double().numpy() for part in (answer.mean, answer.covariance, answer.days))
         for k, day in enumerate(days):
             terms = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / last[k]}
@@ -212,12 +212,12 @@ def policy_path(
     return net, traded
 
 
-def walk_forward_figures(policy: MarketPolicy, returns: np.ndarray, first: int = 520) -> list[dict[str, float]]:
+def market_policy_figures(policy: MarketPolicy, returns: np.ndarray, first: int = 520) -> list[dict[str, float]]:
     """Net figures a year of daily decisions from row `first` on, at γ = 0.1 and 10 basis points, for λ = 1, 5, 25."""
     rows = []
-    market = trace("measured", returns, min(first, len(returns) // 2))
+    market = trace_market("measured", returns, min(first, len(returns) // 2))
     for risk in (1.0, 5.0, 25.0):
-        net, amount = policy_path(policy, market, risk)
+        net, amount = market_policy_path(policy, market, risk)
         mean, deviation = 252 * net.mean(), math.sqrt(252) * net.std()
         figures = {"volatility": deviation, "sharpe": mean / deviation, "traded": amount.mean()}
         figures["utility"] = mean - risk * deviation**2
@@ -225,7 +225,7 @@ def walk_forward_figures(policy: MarketPolicy, returns: np.ndarray, first: int =
     return rows
 
 
-def draw_days(
+def draw_training_days(
     pool: Sequence[TrainingMarket], count: int, ahead: int, rng: np.random.Generator
 ) -> list[tuple[TrainingMarket, int]]:
     """Markets of one size and a day of each; a third of the days are among the first 200, when little is known."""
@@ -239,7 +239,7 @@ def draw_days(
     return drawn
 
 
-def pose_days(
+def _pose_days(
     policy: MarketPolicy, days: Sequence[tuple[TrainingMarket, np.ndarray]], risk: Tensor, cost: Tensor
 ) -> MarketOutput:
     """The network's answer for days of markets of one size; λ and cost belong to markets."""
@@ -250,14 +250,14 @@ def pose_days(
     return answer
 
 
-def risk_loss(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]], turnover_weight: float) -> Tensor:
+def market_risk_loss(policy: MarketPolicy, days: list[tuple[TrainingMarket, int]], turnover_weight: float) -> Tensor:
     """Mean realised variance of minimum-variance portfolios on each day and `APART` later, relative to 1/N.
 
     Plus `turnover_weight` times the mean turnover between the two.
     """
     pairs = [(market, np.array([day, day + APART])) for market, day in days]
     one = torch.ones(len(days))  # Σ does not depend on λ and costs
-    answer = pose_days(policy, pairs, one, one)
+    answer = _pose_days(policy, pairs, one, one)
     sigma = answer.covariance.double()
     realised = torch.cat([market.covariance[rows] for market, rows in pairs]).double()
     level = torch.tensor([market.level for market, _ in pairs]).double().repeat_interleave(2)

@@ -20,9 +20,8 @@ from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.allocation import best_allocations
 from time2decide.markets.constraints import LONG_ONLY, Constraints
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path
+from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS, load_returns
 from time2decide.markets.validation import (
@@ -33,12 +32,12 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import Origin, save_decision
-from time2decide.policy.gap_decision import decide_market
+from time2decide.policy.decision_record import DecisionOrigin, save_decision
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
     MarketStrategy,
+    decide_market,
     market_decision,
 )
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
@@ -77,7 +76,7 @@ class PolicyStrategy:
         n, k = history.shape[:2]
         return PolicyInput(
             self.features_of(observation.returns)[torch.arange(n).repeat_interleave(k)],
-            latest(history.reshape(n * k, *history.shape[2:])),
+            _latest(history.reshape(n * k, *history.shape[2:])),
             torch.full((n * k,), float(self.wants_hindsight)),
             torch.from_numpy(np.tile(np.minimum(observation.turnover_l1, 2.0), n)).float(),
             torch.full((n * k,), observation.risk_aversion),
@@ -118,12 +117,12 @@ class NetworkForecast:
         return self.policy.expect(inputs)[0].double().numpy()
 
 
-def default_history(policy: Policy, notes: Mapping[str, Any]) -> str:
+def default_policy_history(policy: Policy, notes: Mapping[str, Any]) -> str:
     """The history that a network was trained to read."""
     return str(notes.get("history", "own" if policy.config.objective == "utility" else "hindsight"))
 
 
-def latest(history: np.ndarray) -> Tensor:
+def _latest(history: np.ndarray) -> Tensor:
     """The last HISTORY allocations of histories (n, window, m), latest first, (n, m, HISTORY)."""
     return torch.from_numpy(np.ascontiguousarray(history[:, : -HISTORY - 1 : -1].swapaxes(1, 2))).float()
 
@@ -157,7 +156,7 @@ class Decision:
     constraints: Constraints = field(default=LONG_ONLY, repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     cost_bps: float = 0.0
-    origin: Origin | None = field(default=None, repr=False)
+    origin: DecisionOrigin | None = field(default=None, repr=False)
 
     def save(self, path: str | Path, **about: str) -> Path:
         """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
@@ -222,7 +221,9 @@ class Time2Decide:
         """
         if isinstance(self.policy, MarketPolicy):
             return MarketStrategy(self.policy, name or "market")
-        return PolicyStrategy(self.policy, history or default_history(self.policy, self.notes), name or "time2decide")
+        return PolicyStrategy(
+            self.policy, history or default_policy_history(self.policy, self.notes), name or "time2decide"
+        )
 
     def decide(
         self,
@@ -304,7 +305,7 @@ class Time2Decide:
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
-        origin = Origin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
+        origin = DecisionOrigin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
@@ -314,7 +315,7 @@ class Time2Decide:
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]
     ) -> Decision:
-        strategy, observation = self.strategy(), observe(array[None], previous, gamma, risk)
+        strategy, observation = self.strategy(), observe_histories(array[None], previous, gamma, risk)
         assert isinstance(strategy, PolicyStrategy)
         inputs = strategy.inputs(observation)
         output = strategy.output(inputs)
@@ -359,7 +360,7 @@ class Time2Decide:
                 market_decision(self.policy, one, previous, turnover_l1, risk_aversion, cost, **terms) for one in states
             ]
             return np.stack([one.weights for one in made]), np.stack([one.mean for one in made])
-        strategy, observation = self.strategy(), observe(histories, previous, turnover_l1, risk_aversion)
+        strategy, observation = self.strategy(), observe_histories(histories, previous, turnover_l1, risk_aversion)
         assert isinstance(strategy, PolicyStrategy)
         output = strategy.output(strategy.inputs(observation))
         if terms:
@@ -384,7 +385,9 @@ def _load(
     return load_checkpoint(name_or_dir, kinds, PRETRAINED)
 
 
-def observe(returns: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float) -> Observation:
+def observe_histories(
+    returns: np.ndarray, previous: np.ndarray, turnover_l1: float, risk_aversion: float
+) -> Observation:
     """The observation after the last row of histories (n, time, m): windows, current weights, the oracle's paths.
 
     With fewer than 96 rows the window is all of them, and the oracle follows what a shorter one allows.

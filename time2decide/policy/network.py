@@ -25,7 +25,7 @@ from torch.nn import functional
 from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import validate_choice
 from time2decide.forecasting.features import EXPERTS, WindowFeatures
-from time2decide.forecasting.timepfn import mlp
+from time2decide.forecasting.timepfn import gelu_mlp
 
 #: What the model sees beside standardised windows: nothing (then it is SFT), correlations, standard deviations and
 #: means, standard deviations and correlations, all three.
@@ -104,9 +104,9 @@ class Policy(PretrainedModel):
         self.config = config = config or PolicyConfig()
         d, k = config.width, config.comparisons
         inputs = (5 + EXPERTS) + 3 + HISTORY + 5 + 2 * EXPERTS + 2 * 3 * k
-        self.gate = mlp(2 * EXPERTS + 2, 16, EXPERTS + 1)
+        self.gate = gelu_mlp(2 * EXPERTS + 2, 16, EXPERTS + 1)
         self.sharpness = nn.Parameter(torch.linspace(-1.0, 2.0, k).exp())
-        self.embed = mlp(inputs, 2 * d, d)
+        self.embed = gelu_mlp(inputs, 2 * d, d)
         self.relation = nn.Linear(k + 4, config.layers * config.heads, bias=False)
         self.blocks = nn.ModuleList(_Block(d, config.heads) for _ in range(config.layers))
         self.norm = nn.LayerNorm(d)
@@ -144,7 +144,7 @@ class Policy(PretrainedModel):
         differences = lasting.std(-1, keepdim=True)  # where forecasts say nothing there is nothing to correct
         doubt = error * differences / (error + differences).clamp_min(1e-30)
         scores = lasting + _stuck(gamma)[:, None].square() / (1 + patience) * doubt * out[..., 2]
-        return PolicyOutput(weights, expected, error, scores, _CHOICE * _stuck(gamma) * unit(o))
+        return PolicyOutput(weights, expected, error, scores, _CHOICE * _stuck(gamma) * forecast_error_unit(o))
 
     def expect(self, observation: PolicyInput) -> tuple[Tensor, Tensor]:
         """The forecast of the next returns and its standard error alone, (n, m) each."""
@@ -248,7 +248,7 @@ class _Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.mlp = mlp(width, 2 * width, width)
+        self.mlp = gelu_mlp(width, 2 * width, width)
 
     def forward(self, h: Tensor, bias: Tensor) -> Tensor:
         n, m, d = h.shape
@@ -259,7 +259,7 @@ class _Block(nn.Module):
         return h + self.mlp(self.norm2(h))
 
 
-def unit(o: WindowFeatures) -> Tensor:
+def forecast_error_unit(o: WindowFeatures) -> Tensor:
     """The size of forecast errors, as a return, (n,)."""
     return (o.scale[..., None] * o.deviations).square().mean((1, 2)).sqrt().clamp_min(1e-30)
 

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields
-from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, make_head, normalise, positions
+from time2decide.forecasting.timepfn import TimePFN, TimePFNConfig, normalise_channels, patch_positions, timepfn_head
 from time2decide.policy.backbone_model import BackboneModel
-from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_change
+from time2decide.policy.readout import DecisionReadout, ReadoutConfig, common_units, typical_return_change
 from time2decide.simulation.engine import Observation
 
 #: Bundled checkpoints: the repaired model, and its twin without covariance tokens.
@@ -79,7 +79,7 @@ class PaperModel(PretrainedModel):
         d = config.backbone.embed
         self.allocation_head: nn.Module
         if config.readout is None:
-            self.allocation_head = make_head(config.backbone)
+            self.allocation_head = timepfn_head(config.backbone)
         else:
             self.allocation_head = DecisionReadout(2 * config.backbone.patches * d, config.readout)
         row = config.assets + (2 if config.moments else 0)
@@ -148,7 +148,7 @@ class PaperModel(PretrainedModel):
     def normalise(self, window: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
         """Window (batch, window, 2m) → (x − mean)/scale, mean and scale, by the rules of the configuration."""
         config = self.config
-        normal, mean, scale = normalise(window, config.backbone.eps)
+        normal, mean, scale = normalise_channels(window, config.backbone.eps)
         if config.allocation_scale is None and config.normalisation == "channel":
             return normal, mean, scale
         level, size = mean[..., :m], scale[..., :m]
@@ -188,11 +188,11 @@ class PaperModel(PretrainedModel):
         rows = centred.mT @ centred / (normal.shape[1] - 1)  # (batch, m, m)
         if self.config.moments:
             assert returns is not None
-            deviation = returns.std(dim=1, correction=0) / typical_change(returns)
+            deviation = returns.std(dim=1, correction=0) / typical_return_change(returns)
             moments = [common_units(returns.mean(dim=1), returns).asinh(), deviation.asinh()]
             rows = torch.cat([rows, torch.stack(moments, dim=-1)], dim=-1)  # (batch, m, m + 2)
         index = torch.arange(normal.shape[2], device=normal.device)
-        place = positions(index, torch.tensor([config.patches], device=normal.device), config.embed)[:, 0]
+        place = patch_positions(index, torch.tensor([config.patches], device=normal.device), config.embed)[:, 0]
         tokens: Tensor = self.covariance(rows) + place.to(normal.dtype)
         return tokens
 
@@ -232,11 +232,11 @@ class PaperModelStrategy:
         risk = torch.full_like(gamma, past.risk_aversion)
         if len(self.models) == 1:
             every = returns[:, None].expand(series, budgets, window, m).flatten(0, 1)  # (series · budgets, window, m)
-            raw = first_step(self.models[0], every, history.flatten(0, 1), gamma, risk, self.batch)
+            raw = paper_model_decision(self.models[0], every, history.flatten(0, 1), gamma, risk, self.batch)
             raw = raw.view(series, budgets, m)
         else:
             each = [
-                first_step(model, returns, history[:, k], gamma[k::budgets], risk[k::budgets], self.batch)
+                paper_model_decision(model, returns, history[:, k], gamma[k::budgets], risk[k::budgets], self.batch)
                 for k, model in enumerate(self.models)
             ]
             raw = torch.stack(each, dim=1)  # (series, budgets, m)
@@ -252,7 +252,7 @@ class PaperModelStrategy:
         return replace(past, allocations=np.where(early, past.hindsight, past.allocations))
 
 
-def first_step(
+def paper_model_decision(
     model: DecisionModel, returns: Tensor, history: Tensor, gamma: Tensor, risk: Tensor, batch: int = 32
 ) -> Tensor:
     """The raw decision (n, m) of windows (n, window, m) at γ and λ, each (n,), some windows at a time."""
@@ -265,7 +265,7 @@ def first_step(
     return torch.cat(found)
 
 
-def pretrained_strategy(backbone: TimePFN, returns_scale: float = 1.0) -> PaperModelStrategy:
+def pretrained_paper_strategy(backbone: TimePFN, returns_scale: float = 1.0) -> PaperModelStrategy:
     """The backbone without fine-tuning: it forecasts the allocation channels as any others."""
     model = PaperModel.from_backbone(backbone, covariance=False, returns_scale=returns_scale)
     return PaperModelStrategy((model,), name="pretrained")

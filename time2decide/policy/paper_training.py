@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.training import LoopConfig, Progress, Report, fit
+from time2decide.core.training import LoopConfig, Progress, Report, fit_model
 from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS
-from time2decide.markets.synthetic import synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel
 
 _ORDER, _HELD_OUT = 1, 2  # streams of random numbers
@@ -96,7 +95,7 @@ class WindowSet:
         return self.returns[series[:, None], steps], self.allocations[series[:, None], steps]
 
 
-def market_windows(config: PaperModelTraining, split: str, backbone: TimePFN) -> WindowSet:
+def paper_training_windows(config: PaperModelTraining, split: str, backbone: TimePFN) -> WindowSet:
     """The windows of a split of the market, with the oracle's path at the recipe's budget."""
     count = config.series if split == "train" else config.validation
     options: dict[str, Any] = {"count": count, "seed": config.seed, "config": LMCConfig(length=config.length)}
@@ -125,7 +124,7 @@ def train_paper_model(
 
     def loss(returns: Tensor, allocations: Tensor) -> Tensor:
         # what stops the training is the error of decisions alone: the paper does not say, and λ_r would drown it
-        return decision_loss(model, returns, allocations, config if model.training else deciding)
+        return paper_decision_loss(model, returns, allocations, config if model.training else deciding)
 
     return model, _fine_tune(model, loss, config, backbone, state, report)
 
@@ -148,7 +147,7 @@ def fine_tune_forecaster(
     return model, _fine_tune(model, loss, config, backbone, state, report)
 
 
-def decision_loss(model: PaperModel, returns: Tensor, allocations: Tensor, config: PaperModelTraining) -> Tensor:
+def paper_decision_loss(model: PaperModel, returns: Tensor, allocations: Tensor, config: PaperModelTraining) -> Tensor:
     """λ_r · mean(r̂ − r)² + mean(ŝ − s*)² of windows with their targets, (batch, window + horizon, m)."""
     window = model.config.backbone.window
     forecast, decision = model(returns[:, :window], allocations[:, :window])
@@ -170,8 +169,8 @@ def _fine_tune(
     state: str | Path | None,
     report: Report | None,
 ) -> Progress:
-    training = market_windows(config, "train", backbone)
-    held_out = market_windows(config, "validation", backbone)
+    training = paper_training_windows(config, "train", backbone)
+    held_out = paper_training_windows(config, "validation", backbone)
     windows = min(config.windows or training.count, training.count)
     per_epoch = -(-windows // config.batch)  # steps, rounded up
     loop = LoopConfig.of(
@@ -194,4 +193,4 @@ def _fine_tune(
         return sum(len(part) * loss(*held_out[part]).item() for part in parts) / len(drawn)
 
     settings = {"training": asdict(config), "model": type(model).__name__}
-    return fit(model, loss_of, loop, evaluate=evaluate, state=state, settings=settings, report=report)
+    return fit_model(model, loss_of, loop, evaluate=evaluate, state=state, settings=settings, report=report)

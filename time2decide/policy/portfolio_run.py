@@ -19,15 +19,14 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.files import read_toml
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
-from time2decide.forecasting.state_files import load_state, save_state
-from time2decide.markets.constraint_files import read_constraints
-from time2decide.markets.constraints import Constraints
+from time2decide.forecasting.state_files import load_market_state, save_market_state
+from time2decide.markets.constraints import Constraints, read_constraints
 from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
@@ -40,12 +39,11 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import Origin, by_asset, decision_document
-from time2decide.policy.gap_decision import decide_market
-from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision
+from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset
+from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.simulation.engine import drifted, validate_cost
+from time2decide.simulation.engine import drifted_weights, validate_cost
 
 SCHEMA = "time2decide/journal/1"
 _ABSENT = ...  # in place of a field that an entry has not
@@ -164,12 +162,12 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         raise InputError(f"model: expected a market policy, found {config.model}")
     table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
-    given = terms_of(config, table)
+    given = _terms_of(config, table)
     journal, messages = Journal(journal_path), []
     with journal.locked():
         repaired = journal.repair()
         messages += [repaired] if repaired else []
-        entries = read_entries(journal)
+        entries = read_run_entries(journal)
         state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
         if entries:  # rows that the state has not seen can be held against their fingerprint only
             _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
@@ -213,7 +211,7 @@ def _differences(
     model = entry["model"]
     if model["name"] != network.name:
         found.append(f"model {model['name']} then, {network.name} now")
-    elif model["fingerprint"] != checksum(network.policy.state_dict()):
+    elif model["fingerprint"] != checkpoint_checksum(network.policy.state_dict()):
         found.append(f"model {network.name} has other weights now")
     if holdings is not None:
         held = _held(Path(holdings), names, terms["constraints"])
@@ -222,7 +220,7 @@ def _differences(
     return found
 
 
-def read_entries(journal: Journal) -> list[dict[str, Any]]:
+def read_run_entries(journal: Journal) -> list[dict[str, Any]]:
     """The decisions of a journal, oldest first, each with the fields that `_entry` writes; others are refused."""
     entries = journal.entries()
     for number, entry in enumerate(entries, start=1):
@@ -254,7 +252,7 @@ def _model(config: PortfolioConfig) -> str:
     return str(config.folder / config.model) if (config.folder / config.model).is_dir() else config.model
 
 
-def terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
+def _terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
     """γ, λ, cost, constraints and benchmark of a configuration, for the assets of a table."""
     names = [str(column) for column in table.columns]
     limits, reference = config.path("constraints"), config.path("benchmark")
@@ -269,7 +267,7 @@ def terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, Any]:
+def run_terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, Any]:
     """The same from an entry of the journal."""
     found = {key: entry["terms"][key] for key in ("turnover_l1", "risk_aversion", "cost_bps")}
     validate_turnover(found["turnover_l1"])
@@ -285,7 +283,7 @@ def terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, Any]
     return found
 
 
-def decide_on(
+def decide_run(
     policy: MarketPolicy, state: MarketState, returns: np.ndarray, previous: np.ndarray | None, terms: dict[str, Any]
 ) -> MarketDecision:
     """The decision after the rows (time, m) that a state has read."""
@@ -294,10 +292,10 @@ def decide_on(
     return decide_market(policy, state, returns, previous, *numbers, **others)
 
 
-def drift(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+def drift_run_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
     """What rows of returns (time, m) make of weights (m,); a price without a return stands still."""
     for row in np.nan_to_num(returns):
-        weights = drifted(weights, row)
+        weights = drifted_weights(weights, row)
     return weights
 
 
@@ -310,8 +308,8 @@ def _decide(
     gaps: str,
 ) -> MarketDecision:
     assert isinstance(network.policy, MarketPolicy)
-    made = decide_on(network.policy, state, table.to_numpy(), previous, terms)
-    return replace(made, origin=Origin(table, network.policy, network.name, gaps))
+    made = decide_run(network.policy, state, table.to_numpy(), previous, terms)
+    return replace(made, origin=DecisionOrigin(table, network.policy, network.name, gaps))
 
 
 def _carried_state(
@@ -320,7 +318,7 @@ def _carried_state(
     """The state of the file and the rows that it has read; a new one where there is none."""
     if os.path.exists(path):
         try:
-            state, seen = load_state(path)
+            state, seen = load_market_state(path)
         except InputError as error:
             tell(f"{path.name} is not used, the whole table is read again ({error})")
         else:
@@ -384,7 +382,7 @@ def _save_state(
     if len(new) == 0:
         return []
     try:
-        save_state(path, state, pd.concat([seen, new]) if len(seen) else new)
+        save_market_state(path, state, pd.concat([seen, new]) if len(seen) else new)
     except OSError as error:
         tell(f"{path.name} could not be written ({error.strerror or error}); the next run reads the table again")
         return [path.name]
@@ -405,7 +403,7 @@ def _current_weights(
     if not entries:
         return None, EQUAL
     target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
-    return drift(target, table.to_numpy()[_rows(entries) :]), DRIFTED
+    return drift_run_weights(target, table.to_numpy()[_rows(entries) :]), DRIFTED
 
 
 def _held(path: Path, names: list[str], constraints: Constraints | None) -> np.ndarray:
@@ -443,10 +441,10 @@ def _entry(
         "date": data["last"],
         "rows_read": rows,
         "data": data,
-        "model": {"name": network.name, "fingerprint": checksum(network.policy.state_dict())},
+        "model": {"name": network.name, "fingerprint": checkpoint_checksum(network.policy.state_dict())},
         "holdings": source,
-        "previous": by_asset(names, decision.previous),
-        "weights": by_asset(names, decision.weights),
+        "previous": numbers_by_asset(names, decision.previous),
+        "weights": numbers_by_asset(names, decision.weights),
         "turnover": decision.turnover,
         "cost": decision.turnover * decision.cost_bps / 1e4,
         "gap": float(decision.solution.gap),
@@ -513,10 +511,13 @@ def _document_again(
 ) -> dict[str, Any] | None:
     """The decision file of an entry; None if it would be another one now."""
     past, names = table.iloc[: int(entry["data"]["rows"])], [str(column) for column in table.columns]
-    if entry["model"]["fingerprint"] != checksum(network.policy.state_dict()) or list(entry["weights"]) != names:
+    if (
+        entry["model"]["fingerprint"] != checkpoint_checksum(network.policy.state_dict())
+        or list(entry["weights"]) != names
+    ):
         return None
     before = np.array([entry["previous"][name] for name in names], dtype=float)
     state = MarketState(len(names)).extend(past.to_numpy())
-    made = _decide(network, state, past, before, terms_from_entry(entry, names), config.gaps)
+    made = _decide(network, state, past, before, run_terms_from_entry(entry, names), config.gaps)
     off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
     return decision_document(made, **_about(config)) if off <= _EQUAL else None

@@ -84,7 +84,7 @@ class DecisionReadout(nn.Module):
         self, z: Tensor, returns: Tensor, weights: Tensor, reduced: Tensor, gamma: Tensor, risk: Tensor
     ) -> Tensor:
         """ŝ from scores z in common units, (batch, m)."""
-        features = torch.cat([compare(z, weights), describe(z, returns, weights, gamma, risk), reduced], dim=-1)
+        features = torch.cat([compare_assets(z, weights), _describe(z, returns, weights, gamma, risk), reduced], dim=-1)
         own = self.own(features)  # (batch, m, hidden)
         everyone = own.mean(dim=1, keepdim=True).expand_as(own)
         keep, buy, sharper, more = self.answer(self.mixed(torch.cat([own, everyone], dim=-1))).unbind(-1)
@@ -97,7 +97,7 @@ class DecisionReadout(nn.Module):
         return (1 - share) * kept + share * score.softmax(-1)
 
 
-def typical_change(returns: Tensor) -> Tensor:
+def typical_return_change(returns: Tensor) -> Tensor:
     """u: root mean square one-step change of returns (batch, window, m), (batch, 1)."""
     square: Tensor = returns.diff(dim=1).square().mean(dim=(1, 2))
     return (square + torch.finfo(returns.dtype).tiny).sqrt()[:, None]
@@ -105,7 +105,7 @@ def typical_change(returns: Tensor) -> Tensor:
 
 def common_units(values: Tensor, returns: Tensor) -> Tensor:
     """(values − their mean over assets)/u, (batch, m)."""
-    return (values - values.mean(dim=-1, keepdim=True)) / typical_change(returns)
+    return (values - values.mean(dim=-1, keepdim=True)) / typical_return_change(returns)
 
 
 def marginal_variance(returns: Tensor, weights: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def marginal_variance(returns: Tensor, weights: Tensor) -> Tensor:
     return (centred.mT @ portfolio)[..., 0] / (returns.shape[1] - 1)
 
 
-def compare(z: Tensor, weights: Tensor) -> Tensor:
+def compare_assets(z: Tensor, weights: Tensor) -> Tensor:
     """How asset i stands among the others at several sharpnesses c, (batch, m, 3·c).
 
     The mean of σ(c·(z_i − z_j)) over assets, the same over what is held (the share of the portfolio that i beats, so
@@ -128,9 +128,9 @@ def compare(z: Tensor, weights: Tensor) -> Tensor:
     return torch.stack(parts, dim=-1)
 
 
-def describe(z: Tensor, returns: Tensor, weights: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
+def _describe(z: Tensor, returns: Tensor, weights: Tensor, gamma: Tensor, risk: Tensor) -> Tensor:
     """The asset itself: forecast, last return, mean and standard deviation in units of u, weight; γ and λ."""
-    unit = typical_change(returns)
+    unit = typical_return_change(returns)
     deviation = returns.std(dim=1, correction=0) / unit
     own = [
         z.asinh(),

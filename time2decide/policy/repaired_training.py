@@ -17,16 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.core.checkpoints import checksum, load_checkpoint
+from time2decide.core.checkpoints import checkpoint_checksum, load_checkpoint
 from time2decide.core.training import STATE, LoopConfig, Report, TrainingRun
 from time2decide.core.validation import expect, validate_choice, validate_fields, validate_positive
 from time2decide.forecasting.backbones import Backbone, load_backbone
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.lmc import LMCConfig
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import MARKETS, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.backbone_model import BackboneModel, DecisionAdapter
-from time2decide.policy.paper_model import REPAIRED, DecisionModel, PaperModel, PaperModelConfig, first_step
+from time2decide.policy.paper_model import REPAIRED, DecisionModel, PaperModel, PaperModelConfig, paper_model_decision
 from time2decide.policy.readout import ReadoutConfig, common_units
 from time2decide.qp.projections import project_portfolio
 
@@ -60,7 +59,7 @@ class RepairedTraining:
     episode_steps: int = 128
     seed: int = 0
     model: PaperModelConfig = field(default_factory=lambda: PaperModelConfig(**REPAIRED))  # the backbone's part is set
-    start: str = ""  # digest of the backbone that it starts from; set by `prepare`
+    start: str = ""  # digest of the backbone that it starts from; set by `prepare_repaired`
 
     def __post_init__(self) -> None:
         validate_fields(self, count="series validation steps batch warmup refresh_every episodes episode_steps")
@@ -94,7 +93,7 @@ REPAIRED_PRESETS = {
 
 
 @dataclass(frozen=True)
-class Examples:
+class RepairedExamples:
     """Returns (series, time, m), the oracle's path (series, budgets, time, m) and λ (series,) of all markets."""
 
     returns: Tensor
@@ -102,7 +101,7 @@ class Examples:
     risk: Tensor
 
     @classmethod
-    def of(cls, config: RepairedTraining, split: str) -> Examples:
+    def of(cls, config: RepairedTraining, split: str) -> RepairedExamples:
         """The series of a split of every market of the recipe."""
         count = config.series if split == "train" else config.validation
         options: dict[str, Any] = {"count": count, "seed": config.seed, "config": LMCConfig(length=config.length)}
@@ -121,7 +120,7 @@ class Examples:
         return self.oracle[series[:, None], budget[:, None], step[:, None] + torch.arange(-before, after)]
 
 
-class Histories:
+class OwnHistories:
     """Episodes with the model's own projected decisions: the first `WINDOW` rows are what each was started from."""
 
     def __init__(self, config: RepairedTraining, assets: int) -> None:
@@ -129,7 +128,7 @@ class Histories:
         self.own = torch.zeros(config.episodes, WINDOW + config.episode_steps, assets)
         self.place = torch.zeros(config.episodes, 3, dtype=torch.int64)  # series, budget, first step
 
-    def refresh(self, model: DecisionModel, data: Examples, step: int) -> None:
+    def refresh(self, model: DecisionModel, data: RepairedExamples, step: int) -> None:
         """Roll out a share of the episodes anew, all of them at first, half from uniform weights."""
         config = self.config
         rng = np.random.default_rng([config.seed, _EPISODES, step])
@@ -139,21 +138,23 @@ class Histories:
         last = length - config.episode_steps - model.horizon
         series, budget = (torch.from_numpy(rng.integers(0, high, len(chosen))) for high in (count, budgets))
         first = torch.from_numpy(rng.integers(WINDOW, last + 1, len(chosen)))
-        begun = corrupt(data.paths(series, budget, first, WINDOW, 0), rng)
+        begun = corrupt_histories(data.paths(series, budget, first, WINDOW, 0), rng)
         uniform = torch.from_numpy(rng.random(len(chosen)) < 0.5)
         own = self.own[chosen]
         own[:, :WINDOW] = torch.where(uniform[:, None, None], torch.full_like(begun, 1 / m), begun)
         gamma = torch.tensor(BUDGETS)[budget]
         for k in range(config.episode_steps):
             seen = data.windows(series, first + k, WINDOW, 0)
-            raw = first_step(model, seen, own[:, k : k + WINDOW], gamma, data.risk[series], batch=config.batch)
+            raw = paper_model_decision(
+                model, seen, own[:, k : k + WINDOW], gamma, data.risk[series], batch=config.batch
+            )
             weights = project_portfolio(raw.double().clamp(-5, 5), own[:, k + WINDOW - 1].double(), gamma.double())
             own[:, k + WINDOW] = torch.as_tensor(weights).float()
         self.own[chosen] = own
         self.place[chosen] = torch.stack([series, budget, first], dim=1)
 
 
-def corrupt(path: Tensor, rng: np.random.Generator) -> Tensor:
+def corrupt_histories(path: Tensor, rng: np.random.Generator) -> Tensor:
     """Histories (n, window, m) mixed with others, so that the last row no longer is the oracle's last allocation.
 
     (1 − α)·path + α·other, α uniform on [0, 1]; the other is uniform weights, the path of another window or the same
@@ -173,7 +174,7 @@ def corrupt(path: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Batch:
+class _Batch:
     """Windows with what follows them, (n, window + horizon, m); histories (n, window, m); targets; γ and λ (n,)."""
 
     returns: Tensor
@@ -183,7 +184,9 @@ class Batch:
     risk: Tensor
 
 
-def draw(config: RepairedTraining, data: Examples, histories: Histories, step: int, horizon: int) -> Batch:
+def draw_repaired_batch(
+    config: RepairedTraining, data: RepairedExamples, histories: OwnHistories, step: int, horizon: int
+) -> _Batch:
     """The examples of a step."""
     rng = np.random.default_rng([config.seed, _EXAMPLES, step])
     count, budgets, length, _ = data.oracle.shape
@@ -198,14 +201,16 @@ def draw(config: RepairedTraining, data: Examples, histories: Histories, step: i
     series, budget = torch.where(own, place[:, 0], series), torch.where(own, place[:, 1], budget)
     at = torch.where(own, place[:, 2] + k, at)
     path = data.paths(series, budget, at, WINDOW, horizon)
-    shown = torch.where((kind < config.own + config.corrupted)[:, None, None], corrupt(path, rng), path)[:, :WINDOW]
+    shown = torch.where((kind < config.own + config.corrupted)[:, None, None], corrupt_histories(path, rng), path)[
+        :, :WINDOW
+    ]
     decided = histories.own[episode[:, None], k[:, None] + torch.arange(WINDOW)]
     history = torch.where(own[:, None, None], decided, shown)
     gamma = torch.tensor(BUDGETS)[budget]
-    return Batch(data.windows(series, at, WINDOW, horizon), history, path[:, WINDOW:], gamma, data.risk[series])
+    return _Batch(data.windows(series, at, WINDOW, horizon), history, path[:, WINDOW:], gamma, data.risk[series])
 
 
-def repaired_loss(model: DecisionModel, batch: Batch, config: RepairedTraining) -> Tensor:
+def repaired_loss(model: DecisionModel, batch: _Batch, config: RepairedTraining) -> Tensor:
     """λ_r‖r̂ − r‖² + w(γ)·‖ŝ − s*‖², w of mean 1 over the budgets; the decision is as long as the read-out makes it."""
     forecast, decision = model(batch.returns[:, :WINDOW], batch.history, batch.gamma, batch.risk)
     usual = torch.tensor(BUDGETS).pow(-config.budget_power).mean()
@@ -218,7 +223,7 @@ def repaired_loss(model: DecisionModel, batch: Batch, config: RepairedTraining) 
     return loss + config.return_weight * (error.mean() + config.first_step * error[:, 0].mean())
 
 
-def best_temperature(model: DecisionModel, data: Examples, every: int = 16) -> float:
+def best_skip_temperature(model: DecisionModel, data: RepairedExamples, every: int = 16) -> float:
     """τ with the least error of softmax(z/τ) to the oracle at the largest budget, over windows of these series."""
     squared = torch.zeros(len(TEMPERATURES))
     gamma = torch.full((len(data.returns),), BUDGETS[-1])
@@ -245,7 +250,7 @@ def train_repaired(
 
     The folder gets ``model.safetensors``, ``config.json`` and ``state.safetensors``; it belongs to one recipe.
     """
-    run = prepare(config, backbone, Path(out_dir))
+    run = prepare_repaired(config, backbone, Path(out_dir))
     done = run.run(save_every, report)
     model = run.model
     assert isinstance(model, PaperModel)
@@ -254,30 +259,30 @@ def train_repaired(
     return model
 
 
-def prepare(config: RepairedTraining, backbone: TimePFN, folder: Path) -> TrainingRun:
+def prepare_repaired(config: RepairedTraining, backbone: TimePFN, folder: Path) -> TrainingRun:
     """A training at its first step, τ of its skip chosen on validation series."""
     switches = {name: value for name, value in vars(config.model).items() if name != "backbone"}
     switches["assets"] = LMCConfig().channels
     model = PaperModel.from_backbone(backbone, seed=config.seed, **switches)
     if config.model.readout is not None and config.model.readout.skip:
-        temperature = best_temperature(model, Examples.of(config, "validation"))
+        temperature = best_skip_temperature(model, RepairedExamples.of(config, "validation"))
         switches["readout"] = replace(config.model.readout, temperature=temperature)
         model = PaperModel.from_backbone(backbone, seed=config.seed, **switches)
-    config = replace(config, model=model.config, start=checksum(backbone.state_dict())[:16])
-    return training_run(config, model, folder)
+    config = replace(config, model=model.config, start=checkpoint_checksum(backbone.state_dict())[:16])
+    return _training_run(config, model, folder)
 
 
-def training_run(config: RepairedTraining, model: DecisionModel, folder: Path) -> TrainingRun:
+def _training_run(config: RepairedTraining, model: DecisionModel, folder: Path) -> TrainingRun:
     """The training of any decision model by this recipe, at its first step."""
-    data = Examples.of(config, "train")
-    histories = Histories(config, data.returns.shape[-1])
+    data = RepairedExamples.of(config, "train")
+    histories = OwnHistories(config, data.returns.shape[-1])
     averaged = deepcopy(model)
 
     def loss(step: int) -> Tensor:
         if config.own and step and step % config.refresh_every == 0:
             averaged.load_state_dict(run.average, strict=False)
             histories.refresh(averaged, data, step)
-        return repaired_loss(model, draw(config, data, histories, step, model.horizon), config)
+        return repaired_loss(model, draw_repaired_batch(config, data, histories, step, model.horizon), config)
 
     loop = LoopConfig.of(config)
     kept = {"own": histories.own, "place": histories.place}
@@ -302,9 +307,9 @@ def train_adapter(
     config = replace(config, return_weight=0.0, start=backbone.name)
     readout = config.model.readout or ReadoutConfig()
     model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance)
-    readout = replace(readout, temperature=best_temperature(model, Examples.of(config, "validation")))
+    readout = replace(readout, temperature=best_skip_temperature(model, RepairedExamples.of(config, "validation")))
     model = BackboneModel.on(backbone, seed=config.seed, covariance=config.model.covariance, readout=readout)
-    run = training_run(config, model, Path(out_dir))
+    run = _training_run(config, model, Path(out_dir))
     done = run.run(save_every, report)
     made = {"recipe": run.settings["recipe"], "backbone": backbone.name, "steps": done.step}
     model.adapter.save_pretrained(out_dir, made | {"seconds": round(done.seconds)} | (notes or {}))

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numba
 import numpy as np
 
-from time2decide.qp.certificate import Arrays, Point, distinct
+from time2decide.qp.certificate import Arrays, Point, distinct_entries
 
 _SHARP = 1e-11  # relative residual of an accepted answer
 _PIVOT = 1e-11  # smallest pivot of A, relative to its diagonal
@@ -368,7 +368,7 @@ def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point
     `threads` is by default the number of cores where there is work for them.
     """
     batch, n = p.b.shape
-    boxed = bool(any(np.isfinite(distinct(bound)).any() for bound in (p.lb, p.ub)))
+    boxed = bool(any(np.isfinite(distinct_entries(bound)).any() for bound in (p.lb, p.ub)))
     arrays = [np.ascontiguousarray(array) for array in p[:6]]
     arrays += [np.ascontiguousarray(bound if boxed else bound[:1]) for bound in (p.lb, p.ub)]
     point = Point(np.empty((batch, n)), np.empty(p.d.shape), np.empty(p.f.shape), np.empty((batch, n)))
@@ -379,7 +379,7 @@ def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point
     def run(begin: int, end: int) -> None:
         _run(*arrays, boxed, tol, *point, solved, begin, end)
 
-    in_parts(run, batch, threads or min(os.cpu_count() or 1, int(1 + work / _WORK)))
+    bulk_in_parts(run, batch, threads or min(os.cpu_count() or 1, int(1 + work / _WORK)))
     return point, solved
 
 
@@ -388,7 +388,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.clear)  # threads do not survive a fork
 
 
-def in_parts(run: Callable[[int, int], None], batch: int, threads: int) -> None:
+def bulk_in_parts(run: Callable[[int, int], None], batch: int, threads: int) -> None:
     """run(begin, end) over the whole batch on some threads; `run` must give up the interpreter's lock.
 
     Each thread takes parts until none is left, so that a core that is busy otherwise takes fewer.

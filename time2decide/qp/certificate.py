@@ -9,7 +9,7 @@ a point is optimal if cᵢx − dᵢ ≤ tol·(|dᵢ| + |cᵢ||x|), the same for
 duality gap Σ|xⱼrⱼ| + Σλᵢ|cᵢx − dᵢ| + … is at most tol times Σ|xⱼ|(|Ax|ⱼ + |bⱼ|), the size of the objective. The gap is
 what tells a point far from the answer of an ill-conditioned problem, where every rⱼ is small beside the sⱼ it is left
 over from. Where even rounding leaves a larger gap, residuals of the size of rounding are enough. Where all terms of a
-row are themselves rounding, as at degenerate points, a `Floor` says how large that rounding is.
+row are themselves rounding, as at degenerate points, a `RoundingFloor` says how large that rounding is.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Arrays(NamedTuple):
     @property
     def sparse(self) -> bool:
         """Whether there are ℓ1 terms."""
-        return bool(distinct(self.penalty).any() or (distinct(self.radius) < np.inf).any())
+        return bool(distinct_entries(self.penalty).any() or (distinct_entries(self.radius) < np.inf).any())
 
 
-def distinct(array: np.ndarray) -> np.ndarray:
+def distinct_entries(array: np.ndarray) -> np.ndarray:
     """The entries of a batch, or only the first where all share its memory."""
     return array if array.strides[0] else array[:1]
 
@@ -86,7 +86,7 @@ class Point(NamedTuple):
         return Point(*(array[index] for array in self))
 
 
-class Floor(NamedTuple):
+class RoundingFloor(NamedTuple):
     """Residuals that are rounding: in the rows of C and E and in the components of the gradient, batched."""
 
     rows: np.ndarray  # (batch, m)
@@ -94,7 +94,7 @@ class Floor(NamedTuple):
     gradient: np.ndarray  # (batch, n)
 
 
-def times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def batch_times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Mv for (batch, r, c) and (batch, c)."""
     return np.asarray(np.matmul(matrix, vector[..., None])[..., 0])
 
@@ -104,7 +104,7 @@ def transposed_times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.asarray(np.matmul(vector[..., None, :], matrix)[..., 0, :])
 
 
-def is_optimal(p: Arrays, point: Point, tol: float, floor: Floor | None = None) -> np.ndarray:
+def is_optimal(p: Arrays, point: Point, tol: float, floor: RoundingFloor | None = None) -> np.ndarray:
     """Whether each point is optimal by the rule above, (batch,) of bool."""
     return np.asarray(OptimalityRule(p).residual(point, floor) <= tol)
 
@@ -118,21 +118,21 @@ class OptimalityRule:
         self.bounded = bool((p.lb > -np.inf).any() or (p.ub < np.inf).any())
         self.lb, self.ub = (np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (p.lb, p.ub))
 
-    def residual(self, point: Point, floor: Floor | None = None) -> np.ndarray:
+    def residual(self, point: Point, floor: RoundingFloor | None = None) -> np.ndarray:
         """The smallest `tol` at which each point is optimal, (batch,); infinite where there is none."""
         return self.measure(point).level(floor)
 
-    def measure(self, point: Point) -> Measured:
+    def measure(self, point: Point) -> _Measured:
         """The residual of each condition of the rule, and the terms that it is compared with."""
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             return self._measure(point)
 
-    def _measure(self, point: Point) -> Measured:
+    def _measure(self, point: Point) -> _Measured:
         p = self.p
         x, rows, equal, box = point
         size, rounding = np.abs(x), _EPS * (100 + x.shape[1])
-        product = times(p.A, x)
-        gradient, terms = product + p.b, times(self.A, size) + self.b
+        product = batch_times(p.A, x)
+        gradient, terms = product + p.b, batch_times(self.A, size) + self.b
         worth = size * (np.abs(product) + self.b)  # what the objective is summed from
         excuse = terms  # what the gradient is compared with
         worst, gap, tight = np.zeros(len(x)), np.zeros(len(x)), np.ones(len(x), dtype=bool)
@@ -147,7 +147,7 @@ class OptimalityRule:
                 continue
             gradient = gradient + transposed_times(matrix, dual)
             excuse = excuse + _CANCEL * transposed_times(sizes, np.abs(dual))
-            slack, reach = bound - times(matrix, x), np.abs(bound) + times(sizes, size)
+            slack, reach = bound - batch_times(matrix, x), np.abs(bound) + batch_times(sizes, size)
             misses[i] = (np.abs(slack) if i else -slack), reach
             at, more = _pulled(dual, slack, rounding * reach)
             tight, gap = tight & at, gap + more
@@ -163,10 +163,10 @@ class OptimalityRule:
         gap = _share((gap + (size * left).sum(-1))[:, None], worth.sum(-1)[:, None])
         worst = np.where(exact, worst, np.maximum(worst, gap))
         worst = np.where((rows >= 0).all(-1) & np.isfinite(x).all(-1), worst, np.inf)
-        return Measured(worst, misses[0], misses[1], (left, excuse))
+        return _Measured(worst, misses[0], misses[1], (left, excuse))
 
 
-class Measured(NamedTuple):
+class _Measured(NamedTuple):
     """The conditions of the rule at some points: what no rounding excuses, and (miss, terms) of the others."""
 
     worst: np.ndarray  # (batch,)
@@ -174,7 +174,7 @@ class Measured(NamedTuple):
     equal: tuple[np.ndarray, np.ndarray] | None  # (batch, p)
     gradient: tuple[np.ndarray, np.ndarray]  # (batch, n)
 
-    def level(self, floor: Floor | None = None) -> np.ndarray:
+    def level(self, floor: RoundingFloor | None = None) -> np.ndarray:
         """The smallest `tol` at which each point is optimal, rounding up to `floor` left aside, (batch,)."""
         worst = self.worst
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):

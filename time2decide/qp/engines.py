@@ -17,8 +17,8 @@ from scipy import sparse
 from scipy.linalg import lapack
 from scipy.sparse.linalg import splu
 
-from time2decide.qp.certificate import Arrays, Floor, Form, OptimalityRule, Point
-from time2decide.qp.problem import Factor, cholesky
+from time2decide.qp.certificate import Arrays, Form, OptimalityRule, Point, RoundingFloor
+from time2decide.qp.problem import CholeskyFactor, cholesky_factor
 
 _NO_BOUND = 1e30  # DAQP's infinity
 _DAQP = {"primal_tol": 1e-11, "dual_tol": 1e-12, "iter_limit": 10_000}
@@ -39,7 +39,7 @@ _PROXIMAL = (1e-4, 1e-6)  # weights of the rounds from an interior point to an a
 _EQUALITY = 5  # DAQP's mark of an equation
 
 
-class Answer(NamedTuple):
+class EngineAnswer(NamedTuple):
     """Answer of an engine to a `Form`."""
 
     x: np.ndarray  # (k,)
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
     sure: bool = True  # whether the engine takes it for the answer, or gave up there
 
 
-def lift(p: Arrays, i: int) -> Form:
+def lift_l1(p: Arrays, i: int) -> Form:
     """Problem i with its ℓ1 terms as linear ones: t ≥ |x|, then λ·1ᵀt in the objective and 1ᵀt ≤ B as a row."""
     A, b, C, d, E, f, lb, ub, penalty, radius = (array[i] for array in p)
     G, low, high = np.vstack([C, E]), np.append(np.full(len(d), -np.inf), f), np.append(d, f)
@@ -66,16 +66,16 @@ def lift(p: Arrays, i: int) -> Form:
     return Form(H, np.append(b, np.full(n, penalty)), G, low, high)
 
 
-def unlift(p: Arrays, x: np.ndarray, y: np.ndarray) -> Point:
-    """The point (batch of one) of an answer to `lift`."""
+def unlift_l1(p: Arrays, x: np.ndarray, y: np.ndarray) -> Point:
+    """The point (batch of one) of an answer to `lift_l1`."""
     n, m, equal, k = p.b.shape[1], p.d.shape[1], p.f.shape[1], len(x)
     return Point(x[None, :n], np.maximum(y[None, k : k + m], 0), y[None, k + m : k + m + equal], y[None, :n])
 
 
-def by_daqp(form: Form, start: Answer | None = None, factor: Factor | None = None) -> Answer | None:
+def by_daqp(form: Form, start: EngineAnswer | None = None, factor: CholeskyFactor | None = None) -> EngineAnswer | None:
     """DAQP's answer, or None where it has none.
 
-    `start` is a point near the answer, `factor` what `cholesky` says of H, where that is known.
+    `start` is a point near the answer, `factor` what `cholesky_factor` says of H, where that is known.
     """
     k, low, high = len(form.g), form.low, form.high
     bounded = bool(low[:k].max() > -np.inf or high[:k].min() < np.inf)
@@ -83,7 +83,7 @@ def by_daqp(form: Form, start: Answer | None = None, factor: Factor | None = Non
         low, high = low[k:], high[k:]
     equal = low == high
     sides = np.minimum(high, _NO_BOUND), np.maximum(low, -_NO_BOUND), _EQUALITY * equal.astype(np.int32)
-    L, singular, diagonal = factor or cholesky(form.H)
+    L, singular, diagonal = factor or cholesky_factor(form.H)
     white = not singular and k >= _WHITE and not diagonal  # DAQP itself makes use of a diagonal H
     if white:
         matrices = _whitened(L, form.g, np.vstack([np.eye(k), form.G]) if bounded else form.G)
@@ -105,7 +105,7 @@ def by_daqp(form: Form, start: Answer | None = None, factor: Factor | None = Non
     return _at_bounds(form, x, info["lam"] if bounded else np.concatenate([np.zeros(k), info["lam"]]), bounded)
 
 
-def _at_bounds(form: Form, x: np.ndarray, y: np.ndarray, bounded: bool) -> Answer:
+def _at_bounds(form: Form, x: np.ndarray, y: np.ndarray, bounded: bool) -> EngineAnswer:
     """DAQP's answer within the bounds, with active ones met exactly, also where they are written as rows."""
     k = len(x)
     if bounded:
@@ -114,7 +114,7 @@ def _at_bounds(form: Form, x: np.ndarray, y: np.ndarray, bounded: bool) -> Answe
     rows = y[k:]
     active = rows.nonzero()[0]
     bound = np.where(rows[active] > 0, form.high[k:][active], form.low[k:][active])
-    return Answer(x if bound.all() else _put_on_rows(x, form.G[active], bound), y)
+    return EngineAnswer(x if bound.all() else _put_on_rows(x, form.G[active], bound), y)
 
 
 def _put_on_rows(x: np.ndarray, rows: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -133,7 +133,9 @@ def _whitened(L: np.ndarray, g: np.ndarray, rows: np.ndarray) -> tuple[np.ndarra
     return np.eye(len(g)), lapack.dtrtrs(L, g, lower=1)[0], lapack.dtrtrs(L, rows.T, lower=1)[0].T
 
 
-def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray, factor: Factor) -> Answer | None:
+def rows_by_daqp(
+    A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray, factor: CholeskyFactor
+) -> EngineAnswer | None:
     """DAQP on Cx ≤ d alone, for definite A, with the multipliers of the rows."""
     sides = d, np.full(len(d), -_NO_BOUND), np.zeros(len(d), dtype=np.int32)
     white = len(b) >= _WHITE and not factor.diagonal
@@ -146,10 +148,10 @@ def rows_by_daqp(A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray, fac
     if not d.all():  # where a bound is zero, rounding is all there is to compare with
         active = y.nonzero()[0]
         x = _put_on_rows(x, C[active], d[active])
-    return Answer(x, y)
+    return EngineAnswer(x, y)
 
 
-def by_piqp(form: Form) -> Answer | None:
+def by_piqp(form: Form) -> EngineAnswer | None:
     """PIQP's last point: the one it calls solved, or the one where it gave up. None where it sees no answer."""
     import piqp  # where DAQP is enough, it need not be loaded
 
@@ -185,7 +187,7 @@ def by_piqp(form: Form) -> Answer | None:
     y[k:][rows] = found.z_u - found.z_l if some else 0.0
     y[k:][~rows] = found.y if equations else 0.0
     x = np.array(found.x)
-    return Answer(x, y, status == piqp.PIQP_SOLVED) if np.isfinite(x).all() and np.isfinite(y).all() else None
+    return EngineAnswer(x, y, status == piqp.PIQP_SOLVED) if np.isfinite(x).all() and np.isfinite(y).all() else None
 
 
 def is_sparse(form: Form) -> bool:
@@ -194,7 +196,7 @@ def is_sparse(form: Form) -> bool:
     return size > _MANY and bool(np.count_nonzero(form.H) + np.count_nonzero(form.G) < _THIN * size)
 
 
-def crossover(form: Form, x: np.ndarray) -> Iterator[Answer]:
+def crossover(form: Form, x: np.ndarray) -> Iterator[EngineAnswer]:
     """From an interior point to an active set: DAQP on x ← argmin f(x) + w/2 ‖x − x_before‖², for a scaled form.
 
     Where answers are not unique, this is the one nearest to `x`; near an answer a round or two are enough.
@@ -208,7 +210,7 @@ def crossover(form: Form, x: np.ndarray) -> Iterator[Answer]:
         x = answer.x
 
 
-def by_highs(form: Form) -> Answer | None:
+def by_highs(form: Form) -> EngineAnswer | None:
     """HiGHS' vertex of a linear program."""
     k = len(form.g)
     found = _linear_program(form.g, form)
@@ -222,7 +224,7 @@ def by_highs(form: Form) -> Answer | None:
     pulls = -found.ineqlin.marginals if (above | below).any() else np.zeros(0)
     y[k:][above] += pulls[: above.sum()]
     y[k:][below] -= pulls[above.sum() :]
-    return Answer(np.asarray(found.x), y)
+    return EngineAnswer(np.asarray(found.x), y)
 
 
 def _linear_program(cost: np.ndarray, form: Form):  # type: ignore[no-untyped-def]
@@ -259,9 +261,9 @@ class Units(NamedTuple):
     length: float
     slope: float
 
-    def back(self, answer: Answer) -> Answer:
+    def back(self, answer: EngineAnswer) -> EngineAnswer:
         """An answer of the scaled form in the given units."""
-        return Answer(answer.x * self.unit, answer.y * (self.slope * self.stretch), answer.sure)
+        return EngineAnswer(answer.x * self.unit, answer.y * (self.slope * self.stretch), answer.sure)
 
 
 class Entries(NamedTuple):
@@ -309,7 +311,7 @@ def units_of(form: Form, entries: Entries, by: np.ndarray) -> Units:
     return Units(length * by[:k], stretch, length, slope)
 
 
-def scaled(form: Form, units: Units) -> Form:
+def scaled_form(form: Form, units: Units) -> Form:
     """The same problem in these units."""
     k = len(form.g)
     column, row = 1 / units.stretch[:k], units.stretch[k:]
@@ -320,7 +322,7 @@ def scaled(form: Form, units: Units) -> Form:
     )
 
 
-def snapped(p: Arrays, point: Point, units: Units, level: float) -> Point:
+def snapped_answer(p: Arrays, point: Point, units: Units, level: float) -> Point:
     """Entries of x and of the multipliers below `level` times the largest, in units of size one, set to zero."""
     n, m = p.b.shape[1], p.d.shape[1]
     k = len(units.unit)
@@ -371,11 +373,11 @@ def inexactness(
     return rounding_in_part(size / unit) * unit, rounding_in_part((np.abs(A) @ size + np.abs(b)) * unit) / unit
 
 
-def rounding_floor(rule: OptimalityRule, point: Point, unit: np.ndarray, parts: np.ndarray) -> Floor:
+def rounding_floor(rule: OptimalityRule, point: Point, unit: np.ndarray, parts: np.ndarray) -> RoundingFloor:
     """The part of each residual that can be rounding."""
     A, C, E = rule.A[0], rule.C[0], rule.E[0]
     inexact, forces = inexactness(A, rule.b[0], point.x[0], unit, parts)
-    return Floor((C @ inexact)[None], (E @ inexact)[None], (forces + A @ inexact)[None])
+    return RoundingFloor((C @ inexact)[None], (E @ inexact)[None], (forces + A @ inexact)[None])
 
 
 Pair = tuple[np.ndarray, np.ndarray]  # x (n,) and the multipliers of some rows
@@ -391,7 +393,7 @@ class _Active(NamedTuple):
     ball: bool
 
 
-def separated(p: Arrays, point: Point, units: Units) -> Point:
+def separated_answer(p: Arrays, point: Point, units: Units) -> Point:
     """An interior point with every constraint on one side: at its bound, or without a multiplier."""
     active = _active_set(p, point, units)
     return point._replace(
@@ -401,7 +403,7 @@ def separated(p: Arrays, point: Point, units: Units) -> Point:
     )
 
 
-def polish(p: Arrays, point: Point, units: Units) -> Point:
+def polish_active(p: Arrays, point: Point, units: Units) -> Point:
     """The exact answer on the active set that an approximate point (batch of one) shows.
 
     What is fixed by a bound, or zero by an ℓ1 term, takes its value exactly; the rest solves the KKT system

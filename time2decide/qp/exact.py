@@ -21,12 +21,12 @@ from time2decide.qp.certificate import (
     Form,
     OptimalityRule,
     Point,
-    distinct,
+    distinct_entries,
     is_surely_optimal,
     proves_infeasible,
     proves_unbounded,
 )
-from time2decide.qp.problem import QP, Factor
+from time2decide.qp.problem import QP, CholeskyFactor
 from time2decide.qp.solution import Solution, Status
 
 _NOTHING = np.zeros(0)
@@ -68,7 +68,7 @@ def solve_exact(
     status = np.full(len(qp), Status.OPTIMAL, dtype="<U16")
     for i in () if solved.all() else map(int, np.flatnonzero(~solved)):
         one = slice(i, i + 1)
-        found, status[i] = solve_one(p.at(one), tol, point.at(one) if tried else None)
+        found, status[i] = solve_exact_one(p.at(one), tol, point.at(one) if tried else None)
         for into, part in zip(point, found, strict=True):
             into[i] = part[0]
     x, dual, dual_eq, dual_box = (part if qp.in_numpy else torch.from_numpy(part).to(qp.A) for part in point)
@@ -87,13 +87,13 @@ def _solve_single(qp: QP, tol: float) -> Solution:
         first = engines.by_daqp(form, factor=qp.factor)
         if first is not None and one.is_surely_optimal(first, tol):
             return _present(qp, Point(first.x, first.y[n : n + m], first.y[n + m :], first.y[:n]), Status.OPTIMAL)
-        first = first or engines.Answer(np.full(n, np.nan), np.zeros(len(form.low)))
+        first = first or engines.EngineAnswer(np.full(n, np.nan), np.zeros(len(form.low)))
     one.p = Arrays.of(qp)
-    found, status = _solve_carefully(one, tol, None if first is None else engines.unlift(one.p, first.x, first.y))
+    found, status = _solve_carefully(one, tol, None if first is None else engines.unlift_l1(one.p, first.x, first.y))
     return _present(qp, Point(*(part[0] for part in found)), status)
 
 
-def _only_rows(qp: QP, factor: Factor, tol: float) -> Point | None:
+def _only_rows(qp: QP, factor: CholeskyFactor, tol: float) -> Point | None:
     """The answer of one definite problem with Cx ≤ d alone, or None: DAQP, and `is_surely_optimal` in fewer steps."""
     A, b, C, d = (tensor.numpy()[0] for tensor in (qp.A, qp.b, qp.C, qp.d))
     answer = engines.rows_by_daqp(A, b, C, d, factor)
@@ -141,7 +141,9 @@ def _quickly(
 ) -> tuple[Point, np.ndarray, bool]:
     """Answers of the many problems that need no care, which those are, and whether the others are what DAQP says."""
     batch, n = p.b.shape
-    bare = not p.d.shape[1] + p.f.shape[1] and not any(np.isfinite(distinct(side)).any() for side in (p.lb, p.ub))
+    bare = not p.d.shape[1] + p.f.shape[1] and not any(
+        np.isfinite(distinct_entries(side)).any() for side in (p.lb, p.ub)
+    )
     if batch >= _BULK_FROM and initial is None and (bare or not p.sparse):
         try:
             from time2decide.qp.bulk import solve_bulk  # compiled: not loaded for a few problems
@@ -155,8 +157,8 @@ def _quickly(
     if p.sparse or (initial is None and n > _SMALL):
         return point, solved, False
     for i in range(batch):
-        start = None if initial is None else engines.Answer(initial[0][i].numpy(), initial[1][i].numpy())
-        one = _One(None, engines.lift(p, i))
+        start = None if initial is None else engines.EngineAnswer(initial[0][i].numpy(), initial[1][i].numpy())
+        one = _One(None, engines.lift_l1(p, i))
         answer = engines.by_daqp(one.form, start)
         if answer is not None:
             x, y, _ = answer
@@ -170,12 +172,12 @@ def _filled(p: Arrays, value: float) -> Point:
 
 
 @np.errstate(all="ignore")  # of numbers at the ends of what floats hold; the certificate judges what comes of them
-def solve_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point, str]:
+def solve_exact_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[Point, str]:
     """The point (batch of one) and status of one problem; NaN where there is no answer.
 
     `first` is what DAQP has found for the problem as it is given, NaN where it has found nothing.
     """
-    return _solve_carefully(_One(p, engines.lift(p, 0)), tol, first)
+    return _solve_carefully(_One(p, engines.lift_l1(p, 0)), tol, first)
 
 
 @np.errstate(all="ignore")
@@ -191,7 +193,7 @@ def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point,
         if candidates is None:  # an engine found no answer: is there any?
             failures += 1
             if not asked and (failures > 1 or len(form.g) <= _SMALL):
-                verdict, asked = diagnose(form), True
+                verdict, asked = _diagnose(form), True
             if verdict is not None:
                 return none, verdict
             continue
@@ -204,7 +206,7 @@ def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point,
         if reached <= min(tol, _NEARLY) or (turn >= _ENOUGH and reached <= tol):
             break
     if reached > tol or _hangs_by_rounding(p, best):
-        verdict = verdict if asked else diagnose(form)
+        verdict = verdict if asked else _diagnose(form)
         if verdict is not None:
             return none, verdict
     return best, Status.OPTIMAL if reached <= tol else Status.NOT_CONVERGED
@@ -243,7 +245,7 @@ class _One:
     @cached_property
     def scaled(self) -> Form:
         """The problem in these units."""
-        return engines.scaled(self.form, self.units)
+        return engines.scaled_form(self.form, self.units)
 
     @property
     def suits_interior(self) -> bool:
@@ -268,7 +270,7 @@ class _One:
         unit = self.factors[: point.x.shape[1]]
         return float(measured.level(engines.rounding_floor(self.rule, point, unit, self.parts))[0])
 
-    def is_surely_optimal(self, answer: engines.Answer, tol: float) -> bool:
+    def is_surely_optimal(self, answer: engines.EngineAnswer, tol: float) -> bool:
         """Whether an answer needs no further look: quick, for problems without ℓ1 terms."""
         form, x = self.form, answer.x
 
@@ -293,7 +295,7 @@ Candidates = Iterator[Point]
 def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
     """One engine after the other, the cheap ones first; each gives points that may be optimal, or None."""
     p, form = one.p, one.form
-    attempts: list[tuple[Callable[..., engines.Answer | None], bool]]
+    attempts: list[tuple[Callable[..., engines.EngineAnswer | None], bool]]
     active_set, interior = (
         [(engine, scale) for scale in (False, True)] for engine in (engines.by_daqp, engines.by_piqp)
     )
@@ -320,7 +322,7 @@ def _attempts(one: _One, first: Point | None) -> Iterator[Candidates | None]:
             yield None
             continue
         x, y, sure = one.units.back(answer) if rescale else answer
-        point = _inside(p, engines.unlift(p, x, y))
+        point = _inside(p, engines.unlift_l1(p, x, y))
         if engine is engines.by_piqp:
             doubtful.append(point)
             if sure:
@@ -335,10 +337,10 @@ def _from_interior(one: _One, point: Point, x: np.ndarray) -> Candidates:
     """The answer on the active set that an interior point shows, or that set alone, or the active set nearest to it."""
     yield from _polished(one, point)
     if not one.p.sparse:
-        yield engines.separated(one.p, point, one.units)
+        yield engines.separated_answer(one.p, point, one.units)
     same, units = one.scaled, one.units
     for nearest in engines.crossover(same, x / units.unit):
-        corner = _inside(one.p, engines.unlift(one.p, *units.back(nearest)[:2]))
+        corner = _inside(one.p, engines.unlift_l1(one.p, *units.back(nearest)[:2]))
         yield from _polished(one, corner)
         yield corner
 
@@ -353,9 +355,9 @@ def _refined(one: _One, point: Point) -> Candidates:
     p, units = one.p, one.units
     for level in _SNAP:
         for base in (point, polished):
-            rounded = _inside(p, engines.snapped(p, base, units, level))
+            rounded = _inside(p, engines.snapped_answer(p, base, units, level))
             yield rounded
-            yield _inside(p, engines.polish(p, rounded, units))
+            yield _inside(p, engines.polish_active(p, rounded, units))
     if p.sparse:
         yield point
 
@@ -363,7 +365,7 @@ def _refined(one: _One, point: Point) -> Candidates:
 def _polished(one: _One, point: Point, rounds: int = 2) -> Candidates:
     """The answers on the active set that a point shows, and on the one that this answer shows."""
     for _ in range(rounds):
-        point = _inside(one.p, engines.polish(one.p, point, one.units))
+        point = _inside(one.p, engines.polish_active(one.p, point, one.units))
         yield point
 
 
@@ -374,7 +376,7 @@ def _inside(p: Arrays, point: Point) -> Point:
     return point._replace(x=np.clip(point.x, p.lb, p.ub), rows=np.maximum(point.rows, 0), box=box)
 
 
-def diagnose(form: Form) -> str | None:
+def _diagnose(form: Form) -> str | None:
     """Infeasible or unbounded where that can be proved, None otherwise."""
     one = _One(None, form)
     same, units = one.scaled, one.units

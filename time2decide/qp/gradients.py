@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.validation import ArrayLike, validate_flag, validate_positive
-from time2decide.qp.certificate import Arrays, Point, times, transposed_times
+from time2decide.qp.certificate import Arrays, Point, batch_times, transposed_times
 from time2decide.qp.exact import solve_exact
 from time2decide.qp.problem import FIELDS, QP
 from time2decide.qp.solution import Solution, Status
@@ -29,7 +29,7 @@ class DegenerateWarning(UserWarning):
     """The answer has no derivative: a constraint is active by accident, or active rows depend on each other."""
 
 
-def needs_gradient(qp: QP) -> bool:
+def qp_needs_gradient(qp: QP) -> bool:
     """Whether the answer must carry derivatives."""
     return (
         not qp.numpy
@@ -38,7 +38,7 @@ def needs_gradient(qp: QP) -> bool:
     )
 
 
-def with_gradient(qp: QP, solution: Solution) -> Solution:
+def solution_with_gradient(qp: QP, solution: Solution) -> Solution:
     """The same solution, with x and multipliers as differentiable functions of the data of `qp`."""
     parts = [torch.as_tensor(v).reshape(len(qp), -1) for v in (solution.x, solution.dual)]
     zeros = [qp.b.new_zeros(len(qp), 0 if qp.E is None else qp.E.shape[1]), torch.zeros_like(qp.b)]
@@ -94,8 +94,8 @@ def _backward(p: Arrays, point: Point, solved: np.ndarray, wanted: list[np.ndarr
     )
     used = np.concatenate([np.arange(most) < counts[:, None], np.ones((len(x), equations), bool), ball[:, None]], 1)
     picked = np.take_along_axis(np.where(active, g_rows, 0.0), order[:, :most], 1)
-    w = np.concatenate([picked, g_equal, np.zeros((len(x), 1))], 1) + times(N, pinned)
-    v = gx + times(p.A, pinned)
+    w = np.concatenate([picked, g_equal, np.zeros((len(x), 1))], 1) + batch_times(N, pinned)
+    v = gx + batch_times(p.A, pinned)
     u, s = _solve(p.A, N, used, fixed, v, np.where(used, w, 0.0), solved)
     u = np.where(fixed, pinned, u)
     theta = np.where(ball, _ball_multiplier(p, point, signs), 0.0)
@@ -104,7 +104,7 @@ def _backward(p: Arrays, point: Point, solved: np.ndarray, wanted: list[np.ndarr
     dC, dd = np.zeros_like(p.C), np.zeros_like(p.d)
     np.put_along_axis(dC, order[:, :most, None], np.where(used[:, :most, None], dN[:, :most], 0.0), 1)
     np.put_along_axis(dd, order[:, :most], np.where(used[:, :most], -s[:, :most], 0.0), 1)
-    moved = np.where(at_bound, v + times(p.A, np.where(fixed, 0.0, u)) + transposed_times(N, s), 0.0)
+    moved = np.where(at_bound, v + batch_times(p.A, np.where(fixed, 0.0, u)) + transposed_times(N, s), 0.0)
     outer = u[:, :, None] * x[:, None, :]
     return {
         "A": (outer + outer.transpose(0, 2, 1)) / 2,
@@ -124,8 +124,8 @@ def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ..
     """Fixed variables, those at a bound, active rows of C, signs of free variables (ℓ1), whether the ball binds."""
     x, rows, equal, box = point
     size = np.abs(x)
-    terms = times(np.abs(p.A), size) + np.abs(p.b) + transposed_times(np.abs(p.C), rows) + np.abs(box)
-    slack, reach = p.d - times(p.C, x), np.abs(p.d) + times(np.abs(p.C), size)
+    terms = batch_times(np.abs(p.A), size) + np.abs(p.b) + transposed_times(np.abs(p.C), rows) + np.abs(box)
+    slack, reach = p.d - batch_times(p.C, x), np.abs(p.d) + batch_times(np.abs(p.C), size)
     active = rows > 0
     touching = (x == p.lb) | (x == p.ub)
     at_bound = touching & ((box != 0) | (p.lb == p.ub))
@@ -134,7 +134,7 @@ def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ..
     weak |= (touching & (np.abs(box) <= _WEAK * terms) & (p.lb != p.ub)).any(1)
     fixed, signs, ball = at_bound, np.zeros_like(x), np.zeros(len(x), bool)
     if p.sparse:
-        gradient = times(p.A, x) + p.b + transposed_times(p.C, rows) + transposed_times(p.E, equal) + box
+        gradient = batch_times(p.A, x) + p.b + transposed_times(p.C, rows) + transposed_times(p.E, equal) + box
         ball = size.sum(1) >= p.radius * (1 - 1e-9)
         fixed = at_bound | (x == 0)
         signs = np.sign(x)
@@ -147,7 +147,11 @@ def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ..
 
 def _ball_multiplier(p: Arrays, point: Point, signs: np.ndarray) -> np.ndarray:
     gradient = (
-        times(p.A, point.x) + p.b + transposed_times(p.C, point.rows) + transposed_times(p.E, point.equal) + point.box
+        batch_times(p.A, point.x)
+        + p.b
+        + transposed_times(p.C, point.rows)
+        + transposed_times(p.E, point.equal)
+        + point.box
     )
     count = np.maximum(np.abs(signs).sum(1), 1)
     return np.asarray(-(signs * gradient).sum(1) / count - p.penalty)
@@ -228,6 +232,6 @@ class QPLayer(nn.Module):
         bad = np.flatnonzero(status != Status.OPTIMAL)
         if len(bad):
             raise ValueError(f"problem {bad[0]}: expected one with an answer, found it {status[bad[0]]}")
-        if needs_gradient(qp):
-            answer = with_gradient(qp, answer)
+        if qp_needs_gradient(qp):
+            answer = solution_with_gradient(qp, answer)
         return (answer.x, answer.dual, answer.dual_eq, answer.dual_box) if self.duals else answer.x

@@ -18,7 +18,7 @@ import os
 import numba
 import numpy as np
 
-from time2decide.qp.bulk import in_parts
+from time2decide.qp.bulk import bulk_in_parts
 from time2decide.qp.certificate import Arrays, Point, is_optimal
 
 _PIVOT = 1e-11  # smallest pivot, relative to its diagonal
@@ -196,6 +196,6 @@ def solve_l1(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point, 
     def run(begin: int, end: int) -> None:
         _run(A, b, penalty, radius, x, solved, begin, end)
 
-    in_parts(run, batch, threads or min(os.cpu_count() or 1, int(1 + batch * (200 + 4 * n**3) / _WORK)))
+    bulk_in_parts(run, batch, threads or min(os.cpu_count() or 1, int(1 + batch * (200 + 4 * n**3) / _WORK)))
     point = Point(x, np.zeros(p.d.shape), np.zeros(p.f.shape), np.zeros((batch, n)))
     return point, solved & is_optimal(p, point, tol)

@@ -92,7 +92,7 @@ class QP:
     ) -> None:
         values = (A, b, C, d, E, f, lb, ub, l1_penalty, l1_radius)
         if l1_penalty is None and l1_radius is None and _is_clean(A, b, C, d, E, f, lb, ub):
-            factor = cholesky(A)
+            factor = cholesky_factor(A)
             if _is_semidefinite(A, factor):
                 self._take_arrays(*values[:8])
                 self.factor = factor
@@ -162,7 +162,7 @@ class QP:
             self.ub = torch.from_numpy(np.where(ub[None] >= NO_BOUND, np.inf, ub[None]))
         self.single = self.numpy = True
 
-    factor: Factor | None = None  # of A, where it is known: spares the solver of one problem to form it again
+    factor: CholeskyFactor | None = None  # of A, where it is known: spares the solver of one problem to form it again
     E: Tensor | None
     f: Tensor | None
     lb: Tensor | None
@@ -352,7 +352,7 @@ def _is_clean(A, b, C, d, E, f, lb, ub) -> bool:  # type: ignore[no-untyped-def]
     return bool((A == A.T).all())
 
 
-class Factor(NamedTuple):
+class CholeskyFactor(NamedTuple):
     """Result of Cholesky's method on A."""
 
     L: np.ndarray  # A = LLᵀ, in the lower triangle
@@ -360,24 +360,24 @@ class Factor(NamedTuple):
     diagonal: bool  # whether A was found to be diagonal
 
 
-def cholesky(A: np.ndarray) -> Factor:
+def cholesky_factor(A: np.ndarray) -> CholeskyFactor:
     """The factor of a symmetric A; a large diagonal one costs a square root."""
     if len(A) >= _LARGE and not A[0, 1:].any():
         main = A.diagonal()
         if main.min() >= 0 and np.count_nonzero(A != 0) == np.count_nonzero(main):
-            return Factor(np.sqrt(A), not main.all(), True)
+            return CholeskyFactor(np.sqrt(A), not main.all(), True)
     L, singular = lapack.dpotrf(A.T, lower=1, clean=0)  # Aᵀ is A in the order of LAPACK
-    return Factor(L, singular != 0, False)
+    return CholeskyFactor(L, singular != 0, False)
 
 
-def _is_semidefinite(A: np.ndarray, factor: Factor) -> bool:
+def _is_semidefinite(A: np.ndarray, factor: CholeskyFactor) -> bool:
     """Whether Cholesky's method went through, or does without rows of zeros or after a shift by rounding."""
     if not factor.singular or factor.diagonal or (2 * A.diagonal() >= np.abs(A).sum(axis=1)).all():
         return True
     used = np.flatnonzero(A.any(axis=1))
     if len(used) < len(A):
         A = A[np.ix_(used, used)]
-        if not len(A) or not cholesky(A).singular:
+        if not len(A) or not cholesky_factor(A).singular:
             return True
     shifted = A.T.copy(order="K")
     shifted.flat[:: len(A) + 1] += 1e-9 * np.abs(A).max() * len(A)

@@ -28,20 +28,20 @@ def soft_threshold(y: Tensor, level: Tensor | float) -> Tensor:
     return y - torch.clamp(y, -level, level)  # type: ignore[arg-type]
 
 
-def sorted_threshold(y: Tensor, total: Tensor) -> Tensor:
+def simplex_threshold(y: Tensor, total: Tensor) -> Tensor:
     """θ with Σᵢ (yᵢ − θ)₊ = total > 0, for y (..., n) and total (..., 1); returns (..., 1).
 
     The sum of the k largest entries minus `total`, over k, is largest at the true support:
     θ = max_k (y₍₁₎ + … + y₍ₖ₎ − total) / k.
     """
-    if is_single(y):
+    if is_single_vector(y):
         return torch.full_like(y[..., :1], _sorted_threshold_of_one(y.numpy().ravel(), total.item()))
     partial = torch.sort(y, dim=-1, descending=True).values.cumsum(-1)
     counts = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
     return ((partial - total) / counts).amax(-1, keepdim=True)
 
 
-def is_single(y: Tensor) -> bool:
+def is_single_vector(y: Tensor) -> bool:
     """One vector on the CPU without gradient, for which numpy's calls cost less than torch's."""
     return y.shape[-1] == y.numel() and y.device.type == "cpu" and not y.requires_grad
 
@@ -66,7 +66,7 @@ def project_simplex(y: ArrayLike, total: float = 1.0) -> ArrayLike:
 def _onto_simplex(y: Tensor, total: float = 1.0) -> Tensor:
     amount = torch.as_tensor(total, dtype=y.dtype, device=y.device)
     with torch.no_grad():
-        theta = sorted_threshold(y, amount)
+        theta = simplex_threshold(y, amount)
     return (y - _refine(y, amount, theta)).clamp_min(0)
 
 
@@ -84,7 +84,7 @@ def _onto_l1_ball(y: Tensor, bound: Tensor) -> Tensor:
     size = y.abs()
     inside = size.sum(-1, keepdim=True) <= bound
     with torch.no_grad():
-        theta = sorted_threshold(size, bound)
+        theta = simplex_threshold(size, bound)
     return torch.where(inside, y, soft_threshold(y, _refine(size, bound, theta).clamp_min(0)))
 
 
@@ -110,7 +110,7 @@ def _onto_portfolios(y: Tensor, p: Tensor, gamma: Tensor) -> Tensor:
     binds = (free - p).abs().sum(-1, keepdim=True) > gamma
     v = y - p
     with torch.no_grad():
-        a = sorted_threshold(v, half)
+        a = simplex_threshold(v, half)
         # Large scores drown the weights: find the sale threshold once more from the score next to it, where the
         # differences of scores that matter are of the size of weights.
         near = (y - _sale_threshold(v, p, half)).abs().argmin(-1, keepdim=True)

@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.backtesting.findings import differences_from_own, findings, own_policy
-from time2decide.backtesting.walk_forward import Backtest
+from time2decide.backtesting.walk_forward import (
+    Backtest,
+    backtest_findings,
+    differences_from_own,
+    own_policy_of_backtest,
+)
 from time2decide.core.files import write_text
 
 _MOST_POINTS = 800  # of a line; more cannot be seen
@@ -49,15 +53,15 @@ def write_page(
         Of `decision_facts`: the page then starts with it, and says so if its `input` is `simulated`.
     """
     path = Path(path)
-    write_text(path, backtest_page(result, summary, facts, decision))
+    write_text(path, _backtest_page(result, summary, facts, decision))
     return path
 
 
-def backtest_page(
+def _backtest_page(
     result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None = None
 ) -> str:
     """The page as text."""
-    data = page_data(result, summary, facts, decision)
+    data = backtest_page_data(result, summary, facts, decision)
     title = f"Walk-forward comparison: {facts['source']}"
     if decision is not None:
         whose = " of the simulated portfolio" if decision["input"].get("simulated") else ""
@@ -82,7 +86,7 @@ def _packed_plotly() -> str:
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
-def page_data(
+def backtest_page_data(
     result: Backtest, summary: pd.DataFrame, facts: dict[str, Any], decision: dict[str, Any] | None
 ) -> dict[str, Any]:
     """What the page shows, for JSON: the decision, the record and the findings, paths by budget and strategy."""
@@ -105,12 +109,12 @@ def page_data(
         "budgets": budgets,
         "time": [_label(times[i]) for i in lines],
         "areaTime": [_label(times[i]) for i in areas],
-        "own": own_policy(names),
+        "own": own_policy_of_backtest(names),
         "paths": [{name: _paths(groups[name, g], lines) for name in names} for g in budgets],
         "areas": [{name: _areas(result, name, g, areas) for name in names} for g in budgets],
-        "summary": records(summary),
-        "differences": [] if differences is None else records(differences),
-        "findings": list(findings(result, summary, differences).values()),
+        "summary": backtest_page_records(summary),
+        "differences": [] if differences is None else backtest_page_records(differences),
+        "findings": list(backtest_findings(result, summary, differences).values()),
         "decision": decision,
     }
 
@@ -142,7 +146,7 @@ def _areas(result: Backtest, name: str, budget: float, places: np.ndarray) -> li
     return parts
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def backtest_page_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of a table for JSON: a figure that does not exist (the Sharpe ratio of no movement) is null."""
     return [{str(key): _plain(value) for key, value in row.items()} for row in frame.to_dict(orient="records")]
 

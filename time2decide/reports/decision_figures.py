@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _INK, _GREY, _BLUE, _RED = "#1f2933", "#7b8794", "#0072B2", "#D55E00"
 
 
-def backtest_figure(result: Backtest, turnover_l1: float) -> Figure:
+def _backtest_figure(result: Backtest, turnover_l1: float) -> Figure:
     """Wealth after costs, drawdown and turnover of every strategy at one budget."""
     from matplotlib.figure import Figure
 
@@ -40,7 +40,7 @@ def backtest_figure(result: Backtest, turnover_l1: float) -> Figure:
     return figure
 
 
-def picture_name(turnover_l1: float) -> str:
+def backtest_figure_name(turnover_l1: float) -> str:
     """The file name of a budget's picture: every digit counts, or two budgets would share one."""
     return f"backtest-turnover-{repr(float(turnover_l1)).removesuffix('.0')}.png"
 
@@ -49,14 +49,14 @@ def write_backtest_figures(result: Backtest, folder: Path) -> list[Path]:
     """One PNG per budget; the files are replaced whole."""
     written = []
     for budget in result.frame["turnover_l1"].unique():
-        path = folder / picture_name(budget)
+        path = folder / backtest_figure_name(budget)
         with atomic_path(path) as temporary:
-            backtest_figure(result, budget).savefig(temporary, format="png", dpi=130)
+            _backtest_figure(result, budget).savefig(temporary, format="png", dpi=130)
         written.append(path)
     return written
 
 
-def frontier_figure(facts: dict[str, Any]) -> Figure:
+def _frontier_figure(facts: dict[str, Any]) -> Figure:
     """Two panels over the turnover, from `decision_facts` with a frontier."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def _marks(gain: Axes, price: Axes, facts: dict[str, Any]) -> None:
     gain.legend(loc="lower center", fontsize="small", framealpha=1.0, edgecolor="none", ncols=3)
 
 
-def write_frontier(facts: dict[str, Any], path: Path) -> None:
+def write_frontier_figure(facts: dict[str, Any], path: Path) -> None:
     """The picture as a PNG or SVG file, replaced whole."""
     with atomic_path(path) as temporary:
-        frontier_figure(facts).savefig(temporary, format=path.suffix.lower()[1:], dpi=130)
+        _frontier_figure(facts).savefig(temporary, format=path.suffix.lower()[1:], dpi=130)

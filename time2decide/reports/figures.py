@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
 from time2decide.experiments.claims import published, published_mse
-from time2decide.experiments.portfolio import bootstrap_error, values
-from time2decide.experiments.store import Row, grouped, measured, read_rows, results_root
-from time2decide.experiments.theory import published_r2
+from time2decide.experiments.portfolio import portfolio_bootstrap_error, portfolio_scores
+from time2decide.experiments.store import Row, grouped_rows, make_from_stored_rows, measured_rows, results_root
+from time2decide.experiments.theory import published_parity_r2
 from time2decide.markets.oracle import BUDGETS
 
 if TYPE_CHECKING:
@@ -62,32 +62,32 @@ _SAMPLES = [5, 10, 20, 50, 100, 200, 500]
 
 def draw(experiment: str, rows: list[Row], preset: str, root: str | Path | None = None) -> list[Path]:
     """Write the figure of an experiment as PNG into ``results/figures``; returns the files written."""
-    good = measured(rows)
+    good = measured_rows(rows)
     if experiment not in FIGURES or not good:
         return []
-    path = picture_path(experiment, preset, root)
+    path = figure_path(experiment, preset, root)
     with atomic_path(path) as temporary:
         options: dict[str, Any] = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
-        read_rows(lambda rows: _figure(experiment, rows).savefig(temporary, **options), good)
+        make_from_stored_rows(lambda rows: _figure(experiment, rows).savefig(temporary, **options), good)
     return [path]
 
 
-def picture_path(experiment: str, preset: str | None, root: str | Path | None = None) -> Path:
+def figure_path(experiment: str, preset: str | None, root: str | Path | None = None) -> Path:
     """The PNG of an experiment's figure."""
     return results_root(root) / "figures" / f"{experiment}{'' if preset == 'cpu' else f'-{preset}'}.png"
 
 
-def svg(experiment: str, rows: list[Row]) -> str:
+def figure_svg(experiment: str, rows: list[Row]) -> str:
     """The figure as SVG for a page: no background, text and axes in the page's colour; empty if there is none."""
     import matplotlib
 
-    good = measured(rows)
+    good = measured_rows(rows)
     if experiment not in FIGURES or not good:
         return ""
     out = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": experiment}):
         options: dict[str, Any] = {"format": "svg", "transparent": True, "metadata": {"Date": None, "Creator": None}}
-        read_rows(lambda rows: _figure(experiment, rows).savefig(out, **options), good)
+        make_from_stored_rows(lambda rows: _figure(experiment, rows).savefig(out, **options), good)
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # several figures share a page, ids may not
@@ -115,7 +115,7 @@ def _panels(rows: int, columns: int, width: float, height: float, **options: Any
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def convergence(rows: list[Row]) -> Figure:
+def _convergence(rows: list[Row]) -> Figure:
     """KKT residual by layer: the construction as a line, the classical iteration as dashes on top of it."""
     kinds = [kind for kind in _CLASSES if any(row["kind"] == kind for row in rows)]
     figure, axes = _panels(1, len(kinds), 3.6, 3.9, sharey=True)
@@ -134,13 +134,15 @@ def convergence(rows: list[Row]) -> Figure:
     return figure
 
 
-def qp_grid(rows: list[Row]) -> Figure:
+def _qp_grid(rows: list[Row]) -> Figure:
     """R² by depth at the best number of heads, ours and the paper's."""
-    sizes = grouped(rows, "n", "m")
+    sizes = grouped_rows(rows, "n", "m")
     figure, axes = _panels(-(-len(sizes) // 3), min(len(sizes), 3), 5.2, 3.4)
     for axis, ((n, m), here) in zip(axes.flat, sizes.items(), strict=False):
-        for colour, (name, own) in zip(_COLOURS, grouped(here, "architecture").items(), strict=False):
-            depth = {layers: max(row["r2"] for row in some) for layers, some in sorted(grouped(own, "layers").items())}
+        for colour, (name, own) in zip(_COLOURS, grouped_rows(here, "architecture").items(), strict=False):
+            depth = {
+                layers: max(row["r2"] for row in some) for layers, some in sorted(grouped_rows(own, "layers").items())
+            }
             axis.plot(list(depth), list(depth.values()), color=colour, marker="o", ms=3.5, lw=2, label=name)
             theirs = [_best_published(n, m, layers, name) for layers in depth]
             axis.plot(list(depth), theirs, color=colour, ls=":", lw=1.6, label=f"{name}, paper")
@@ -157,9 +159,9 @@ def _best_published(n: int, m: int, layers: int, name: str) -> float:
     return max(found, default=float("nan"))
 
 
-def qp_histograms(rows: list[Row]) -> Figure:
+def _qp_histograms(rows: list[Row]) -> Figure:
     """One row of panels per size, one column per error; both transformers in each panel."""
-    sizes = grouped(rows, "n", "m")
+    sizes = grouped_rows(rows, "n", "m")
     figure, panels = _panels(len(sizes), len(_ERRORS), 3.7, 2.6)
     for ((n, m), here), line in zip(sizes.items(), panels, strict=True):
         for axis, (error, title) in zip(line, _ERRORS.items(), strict=True):
@@ -184,13 +186,15 @@ def _histogram_label(row: Row, error: str) -> str:
     return f"{name}: {below:.0f}% below {row[f'{error}_edges'][0]:.0e}"
 
 
-def portfolio_baselines(rows: list[Row]) -> Figure:
+def _portfolio_baselines(rows: list[Row]) -> Figure:
     """MSE to the oracle by turnover budget, one panel per market; the paper's Time2Decide dotted."""
-    markets = grouped((row for row in rows if row["strategy"] != "oracle"), "market")
+    markets = grouped_rows((row for row in rows if row["strategy"] != "oracle"), "market")
     figure, axes = _panels(1, len(markets), 4.2, 4.2, sharey=True)
     for axis, (market, here) in zip(axes[0], markets.items(), strict=True):
-        for colour, (name, own) in zip(cycle(_COLOURS), grouped(here, "strategy").items(), strict=False):
-            mse = {budget: mean(row["mse"] for row in some) for budget, some in grouped(own, "turnover_l1").items()}
+        for colour, (name, own) in zip(cycle(_COLOURS), grouped_rows(here, "strategy").items(), strict=False):
+            mse = {
+                budget: mean(row["mse"] for row in some) for budget, some in grouped_rows(own, "turnover_l1").items()
+            }
             axis.plot(list(mse), list(mse.values()), color=colour, lw=1.8, marker="o", ms=3, label=name)
         _paper_line(axis, market)
         axis.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ")
@@ -200,9 +204,9 @@ def portfolio_baselines(rows: list[Row]) -> Figure:
     return figure
 
 
-def portfolio(rows: list[Row]) -> Figure:
+def _portfolio(rows: list[Row]) -> Figure:
     """One line of two panels per market."""
-    markets = grouped(rows, "market")
+    markets = grouped_rows(rows, "market")
     figure, panels = _panels(len(markets), 2, 5.5, 4.0)
     for (market, here), (error, regret) in zip(markets.items(), panels, strict=True):
         _strategy_lines(error, here, [name for name, (_, drawn, _) in _STRATEGIES.items() if drawn], "mse", 1.0)
@@ -221,12 +225,12 @@ def portfolio(rows: list[Row]) -> Figure:
 
 def _strategy_lines(axis: Axes, rows: list[Row], names: list[str], key: str, scale: float) -> None:
     for name in names:
-        scores = [scale * values(rows, name, g, key) for g in BUDGETS]
+        scores = [scale * portfolio_scores(rows, name, g, key) for g in BUDGETS]
         if not all(len(found) for found in scores):
             continue
         colour = _STRATEGIES[name][0]
         middle = [float(found.mean()) for found in scores]
-        width = [bootstrap_error(found) for found in scores]
+        width = [portfolio_bootstrap_error(found) for found in scores]
         axis.plot(BUDGETS, middle, color=colour, lw=1.8, marker="o", ms=3, label=name)
         low, high = ([m + sign * w for m, w in zip(middle, width, strict=True)] for sign in (-1, 1))
         axis.fill_between(BUDGETS, low, high, color=colour, alpha=0.15, lw=0)
@@ -237,7 +241,7 @@ def _paper_line(axis: Axes, market: str) -> None:
     axis.plot(list(theirs), list(theirs.values()), color=_INK, ls=":", lw=1.6, label="the paper's Time2Decide")
 
 
-def toy_pto(rows: list[Row]) -> Figure:
+def _toy_pto(rows: list[Row]) -> Figure:
     """Shrinkage and regret by number of samples, decision error by signal strength."""
     figure, ((shrinkage, regret, error),) = _panels(1, 3, 3.85, 3.7)
     for row in (row for row in rows if row["kind"] == "exact"):
@@ -273,12 +277,12 @@ def _points(axis: Axes, rows: list[Row], x: str) -> None:
         axis.errorbar([row[x] for row in rows], heights, bars, fmt="o", ms=3.5, color=colour, capsize=2, lw=1)
 
 
-def parity(rows: list[Row]) -> Figure:
+def _parity(rows: list[Row]) -> Figure:
     """One bar per arm, the mean over seeds; the paper's figure as a mark."""
-    arms = grouped(rows, "arm")
+    arms = grouped_rows(rows, "arm")
     figure, ((axis,),) = _panels(1, 1, 8.5, 0.38 * len(arms) + 1.2)
     for place, chosen in enumerate(arms.values()):
-        value, theirs = mean(row["r2"] for row in chosen), published_r2(chosen[0])
+        value, theirs = mean(row["r2"] for row in chosen), published_parity_r2(chosen[0])
         odd = all(row["oddness"] < 1e-3 for row in chosen)
         axis.barh(place, value, color=_GREY if odd else _BLUE, height=0.62)
         if theirs is not None:
@@ -298,12 +302,12 @@ def parity(rows: list[Row]) -> Figure:
 
 
 FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
-    "convergence": convergence,
-    "qp-grid": qp_grid,
-    "qp-histograms": qp_histograms,
-    "portfolio-baselines": portfolio_baselines,
-    "portfolio-clean": portfolio,
-    "portfolio-noisy": portfolio,
-    "toy-pto": toy_pto,
-    "parity": parity,
+    "convergence": _convergence,
+    "qp-grid": _qp_grid,
+    "qp-histograms": _qp_histograms,
+    "portfolio-baselines": _portfolio_baselines,
+    "portfolio-clean": _portfolio,
+    "portfolio-noisy": _portfolio,
+    "toy-pto": _toy_pto,
+    "parity": _parity,
 }

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from time2decide.core.files import validate_output_file, write_text
-from time2decide.core.table import Table, as_text, tables_of_rows
+from time2decide.core.table import Table, cell_text, tables_of_rows
 from time2decide.core.validation import expect
 from time2decide.experiments.claims import (
     GENERAL,
@@ -24,12 +24,20 @@ from time2decide.experiments.claims import (
     OUR_NETWORK,
     SUPPORTED,
     Claim,
-    by_architecture,
-    judged_on_text,
+    claim_judged_on,
+    claims_by_architecture,
 )
 from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
-from time2decide.experiments.store import Row, Store, last_line, measured, read_rows, results_root, task_key
-from time2decide.reports.figures import picture_path, svg
+from time2decide.experiments.store import (
+    Row,
+    Store,
+    last_error_line,
+    make_from_stored_rows,
+    measured_rows,
+    results_root,
+    task_key,
+)
+from time2decide.reports.figures import figure_path, figure_svg
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
 _INTRO = (
@@ -49,13 +57,13 @@ def write_report(out: str | Path, root: str | Path | None = None) -> tuple[Path,
         validate_output_file("out", path)
     ours = not text.exists() or text.read_bytes().startswith(f"# {TITLE}\n".encode())
     expect(ours, "out", "no file or an older report beside the page", f"another text in {text}")
-    found = sections(root)
-    write_text(page, html(found))
-    write_text(text, markdown(found, page.parent))
+    found = report_sections(root)
+    write_text(page, _html(found))
+    write_text(text, _markdown(found, page.parent))
     return page, text
 
 
-def html(found: list[Section]) -> str:
+def _html(found: list[Section]) -> str:
     """One self-contained page: style and figures are inside, and there is no script."""
     parts = {
         "TITLE": escape(TITLE),
@@ -73,7 +81,7 @@ def html(found: list[Section]) -> str:
     return page
 
 
-def markdown(found: list[Section], folder: Path) -> str:
+def _markdown(found: list[Section], folder: Path) -> str:
     """The same as GitHub Markdown; pictures are linked relative to `folder`."""
     lines = [f"# {TITLE}", "", _INTRO, "", "## The paper's claims", ""]
     for judged_on, claims in _by_architecture(found).items():
@@ -96,8 +104,8 @@ def _section_html(section: Section) -> str:
         f'<p class="meta"><code>{section.id}</code> · {escape(section.paper)} · {escape(section.provenance)}</p>',
         f'<div class="figure" tabindex="0">{section.figure}</div>' if section.figure else "",
         *(
-            f"<h3>Claims{escape(judged_on_text(some))}</h3>{_claims_html([(claim, section) for claim in some])}"
-            for some in by_architecture(section.claims).values()
+            f"<h3>Claims{escape(claim_judged_on(some))}</h3>{_claims_html([(claim, section) for claim in some])}"
+            for some in claims_by_architecture(section.claims).values()
         ),
         *(table.html() for table in section.tables),
     ]
@@ -159,18 +167,18 @@ class Section:
     picture: Path | None = None  # the same as PNG
 
 
-def sections(root: str | Path | None = None) -> list[Section]:
+def report_sections(root: str | Path | None = None) -> list[Section]:
     """Every registered experiment, in the order of the paper, then the stored benchmarks."""
     return [_section(get_experiment(name), root) for name in experiment_ids()] + _benchmarks(root)
 
 
 def results_of(experiment: Experiment, rows: list[Row]) -> tuple[list[Table], list[Claim]]:
     """Tables and claims of stored rows; failed tasks are the first table."""
-    good = measured(rows)
-    failed = [[_settings(row), last_line(row["error"])] for row in rows if row["error"]]
+    good = measured_rows(rows)
+    failed = [[_settings(row), last_error_line(row["error"])] for row in rows if row["error"]]
     tables = [Table("Failed tasks", ["task", "error"], failed)] if failed else []
-    tables += read_rows(experiment.tables, good) if good else []
-    return tables, read_rows(experiment.claims, good)
+    tables += make_from_stored_rows(experiment.tables, good) if good else []
+    return tables, make_from_stored_rows(experiment.claims, good)
 
 
 def _settings(row: Row) -> str:
@@ -184,7 +192,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
     store = Store(experiment.id, preset or _ORDER[0], root)
     rows = store.rows(set(lines))
     tables, claims = results_of(experiment, rows)
-    picture = picture_path(experiment.id, preset, root)
+    picture = figure_path(experiment.id, preset, root)
     return Section(
         id=experiment.id,
         title=experiment.title[0].upper() + experiment.title[1:],
@@ -193,7 +201,7 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
         provenance=_provenance(list(lines.values()), preset, total),
         tables=tables,
         claims=claims,
-        figure=svg(experiment.id, rows),
+        figure=figure_svg(experiment.id, rows),
         picture=picture if picture.exists() else None,
     )
 
@@ -214,7 +222,7 @@ def _benchmarks(root: str | Path | None) -> list[Section]:
                 paper="not in the paper: other solvers timed in the same run",
                 preset=store.preset,
                 provenance=_provenance(lines, store.preset, len(lines)),
-                tables=read_rows(partial(_bench_tables, name), store.measured()),
+                tables=make_from_stored_rows(partial(_bench_tables, name), store.measured()),
             )
         )
     return found
@@ -228,7 +236,7 @@ def _bench_tables(name: str, rows: list[Row]) -> list[Table]:
         errors = [value for key, value in full.items() if key.endswith("_error") and value is not None]
         row |= {"largest error of the others": max(errors)} if errors else {}
         digits = {key: 2 if key.endswith(("error", "gap")) else 4 for key in row}
-        shown.append({key.replace("_", " "): as_text(value, digits[key]) for key, value in row.items()})
+        shown.append({key.replace("_", " "): cell_text(value, digits[key]) for key, value in row.items()})
     return tables_of_rows(f"time2decide bench {name}", shown)
 
 

@@ -27,10 +27,10 @@ from starlette.exceptions import HTTPException
 from threadpoolctl import threadpool_limits
 
 from time2decide import __version__
-from time2decide.core.checkpoints import checksum
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.validation import InputError, expect, validate_fields
-from time2decide.markets.constraint_files import parse_constraints
-from time2decide.markets.decision_file import seal
+from time2decide.markets.constraints import parse_constraints
+from time2decide.markets.decision_file import seal_decision
 from time2decide.markets.tables import GAPS, load_market
 from time2decide.policy.decision_record import decision_document
 from time2decide.policy.model import Time2Decide
@@ -157,14 +157,16 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
     async def known() -> list[ServedModel]:
         return [
             ServedModel(
-                name=name, architecture=type(one.policy).__name__, fingerprint=checksum(one.policy.state_dict())
+                name=name,
+                architecture=type(one.policy).__name__,
+                fingerprint=checkpoint_checksum(one.policy.state_dict()),
             )
             for name, one in served.items()
         ]
 
     @app.post("/decide", summary="The next rebalancing", responses={200: {"model": DecisionFile}, **_PROBLEMS})
     async def decide(request: DecisionRequest) -> JSONResponse:
-        return JSONResponse(await workers.run(lambda: decide_request(request, served, limits)))
+        return JSONResponse(await workers.run(lambda: _decide_request(request, served, limits)))
 
     return app
 
@@ -180,7 +182,7 @@ def _prepare_threads() -> None:
     import_module("time2decide.markets.turnover_kernels")
 
 
-def decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:
+def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:
     """The decision file of a request; an `InputError` names the field."""
     expect(request.model in served, "model", f"one of {', '.join(served)}", repr(request.model)[:60])
     expect(request.gaps in GAPS, "gaps", f"one of {', '.join(GAPS)}", repr(request.gaps)[:60])
@@ -197,7 +199,7 @@ def decide_request(request: DecisionRequest, served: dict[str, Time2Decide], lim
         benchmark=_series(request.benchmark),
         gaps=request.gaps,
     )
-    return seal(decision_document(decision, source="request", values="returns"))
+    return seal_decision(decision_document(decision, source="request", values="returns"))
 
 
 def _table(request: DecisionRequest, limits: Limits) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """The same application on Ray Serve: replicas on as many machines as the cluster has.
 
-    serve run time2decide.service.ray_app:deployment
+    serve run time2decide.service.ray_app:ray_deployment
 
 or ``ray_application(models, replicas=8)`` in a program of one's own. Needs ``pip install 'time2decide[serve]'
 'ray[serve]'``. Ray gives its workers the lowest priority: where other work shares the machine, set
@@ -32,7 +32,7 @@ def ray_application(models: Sequence[str] = ("market",), limits: Limits | None =
     return serve.deployment(num_replicas=replicas)(replica).bind()
 
 
-def deployment(arguments: dict[str, str]) -> Any:
+def ray_deployment(arguments: dict[str, str]) -> Any:
     """Builder for the command ``serve run``: ``replicas=4 models=market``."""
     unknown = ", ".join(sorted(set(arguments) - {"models", "replicas"}))
     expect(not unknown, "arguments", "models and replicas", unknown)

@@ -3,6 +3,9 @@
 A strategy is anything with a `name` and `decide(observation) -> raw allocations`. It decides once per step for all
 series and all turnover budgets together. Its raw answer is projected onto the feasible set; the projected weights are
 its current weights from then on.
+
+`solve_observation` is for strategies that optimise: the exact portfolio for their forecasts under the constraints,
+benchmark, turnover budget and current weights of the observation, which the engine need not project.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,11 +27,16 @@ from time2decide.core.validation import (
     validate_choice,
     validate_positive,
 )
-from time2decide.markets.allocation import validate_budgets
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.covariance import empirical_covariance
-from time2decide.markets.oracle import RISK_AVERSION, WINDOW, oracle_path, validate_return_array
-from time2decide.markets.portfolio import nearest_portfolio
+from time2decide.markets.oracle import (
+    RISK_AVERSION,
+    WINDOW,
+    oracle_path,
+    validate_oracle_budgets,
+    validate_oracle_returns,
+)
+from time2decide.markets.portfolio import PortfolioSolution, nearest_portfolio, solve_portfolio
 from time2decide.markets.universe import Universe
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
@@ -103,7 +111,7 @@ class Observation:
         return empirical_covariance(self.returns)
 
 
-def continues(last: np.ndarray | None, window: np.ndarray) -> bool:
+def continues_observation(last: np.ndarray | None, window: np.ndarray) -> bool:
     """Whether a window (series, time, m) continues the last one by one step."""
     if last is None or last.shape != window.shape:
         return False
@@ -186,14 +194,14 @@ def rollout(
     universe = returns if isinstance(returns, Universe) else None
     window = window if universe is None else universe.window
     array = validate_simulation_returns(returns, window) if universe is None else universe.returns[None]
-    budgets = validate_budgets(turnover_l1)
+    budgets = validate_oracle_budgets(turnover_l1)
     risk = validate_risk_aversion(risk_aversion)
     cost = validate_cost(cost_bps)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
     shape = (len(array), len(budgets), *array.shape[1:])
     if strategy.wants_hindsight:
         if oracle is None:
-            oracle = oracle_for(array if universe is None else universe, budgets, risk, window)
+            oracle = oracle_for_rollout(array if universe is None else universe, budgets, risk, window)
         fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
         found = getattr(oracle, "shape", type(oracle).__name__)
         expect(fits, "oracle", f"finite numbers of shape {shape}", found)
@@ -204,7 +212,7 @@ def rollout(
             progress(t - window, shape[2] - window)
         now = weights[:, :, t - 1]
         if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
-            now = drifted(now, array[:, None, t - 1])
+            now = drifted_weights(now, array[:, None, t - 1])
         past, place = slice(t - window, t), slice(None) if assets is None else assets
         hindsight = _within(oracle[:, :, past], place) if oracle is not None and strategy.wants_hindsight else None
         frozen = None if universe is None else ~universe.tradable[t, place]
@@ -267,7 +275,7 @@ def _within(weights: np.ndarray, assets: slice | np.ndarray) -> np.ndarray:
     return np.asarray(whole * np.divide(part, total, out=even, where=total > 0))
 
 
-def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float, window: int) -> np.ndarray:
+def oracle_for_rollout(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float, window: int) -> np.ndarray:
     """The oracle's path, (series, budgets, time, m); in a changing universe it starts anew whenever that changes."""
     if not isinstance(returns, Universe):
         return np.asarray(oracle_path(returns, budgets.tolist(), risk, window))
@@ -280,7 +288,7 @@ def oracle_for(returns: np.ndarray | Universe, budgets: np.ndarray, risk: float,
     return path
 
 
-def drifted(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+def drifted_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
     """Weights after drift by returns, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
     grown = weights * (1 + returns)
     cash = 1 - weights.sum(-1, keepdims=True)
@@ -295,7 +303,7 @@ def validate_cost(cost_bps: float) -> float:
 
 def validate_simulation_returns(returns: ArrayLike, window: int) -> np.ndarray:
     """Real returns as an array (series, time, m) with more than `window` steps, or an `InputError`."""
-    return validate_return_array(validate_real_returns(returns), window)
+    return validate_oracle_returns(validate_real_returns(returns), window)
 
 
 def validate_strategy(strategy: object) -> None:
@@ -374,3 +382,61 @@ def _project_around(raw: np.ndarray, previous: np.ndarray, budgets: np.ndarray, 
         scaled = _project(raw[..., free] / rest, previous[..., free] / rest, budgets / rest[..., 0])
         answer[..., free] = rest * scaled
     return answer
+
+
+UNLIMITED = 1e6  # a turnover budget that never binds
+
+
+def solve_observation(
+    observation: Observation,
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    *,
+    risk_aversion: float | None = None,
+    cost: np.ndarray | float = 0.0,
+    start: PortfolioSolution | None = None,
+) -> tuple[np.ndarray, PortfolioSolution | None]:
+    """Weights (series, budgets, m) for means (series, budgets or 1, m) and covariances (series, budgets or 1, m, m).
+
+    λ is the observation's unless given. Where the budget does not reach the constraints the best portfolio without a
+    budget is returned, which the engine approaches as far as the budget allows; there is no solution then to start the
+    next decision from. Under constraints, weights that cannot change are fixed; where they leave no portfolio, the
+    current weights are returned.
+    """
+    previous, risk = observation.previous, observation.risk_aversion if risk_aversion is None else risk_aversion
+    lead, m = previous.shape[:-1], previous.shape[-1]
+    gamma = np.broadcast_to(observation.turnover_l1, lead)
+    options: dict[str, Any] = {"risk_aversion": risk, "benchmark": observation.benchmark}
+    rules, frozen = observation.constraints, observation.frozen
+    halted = rules is not None and frozen is not None and bool(frozen.any())
+    if not halted:
+        options["constraints"] = rules
+        try:
+            solved = solve_portfolio(mean, covariance, previous, turnover_l1=gamma, cost=cost, start=start, **options)
+            return solved.weights, solved
+        except InputError:
+            if rules is None:
+                raise
+    means, costs = np.broadcast_to(mean, previous.shape), np.broadcast_to(cost, previous.shape)
+    matrices, weights = np.broadcast_to(covariance, (*lead, m, m)), np.empty(previous.shape)
+    for place in np.ndindex(lead):
+        data = means[place], matrices[place], previous[place]
+        if halted:
+            assert rules is not None
+            assert frozen is not None
+            options["constraints"] = rules.fix(previous[place], frozen)
+        weights[place] = _reach(data, float(gamma[place]), costs[place], options, may_stay=halted)
+    return weights, None
+
+
+def _reach(
+    data: tuple[np.ndarray, ...], gamma: float, cost: np.ndarray, options: dict[str, Any], may_stay: bool
+) -> np.ndarray:
+    """The best portfolio within the budget, or else without one; the current weights if there is none and they may."""
+    for budget in (gamma, UNLIMITED):
+        try:
+            return solve_portfolio(*data, turnover_l1=budget, cost=cost, **options).weights
+        except InputError:
+            if budget == UNLIMITED and not may_stay:
+                raise
+    return data[2]

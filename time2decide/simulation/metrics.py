@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from time2decide.simulation.engine import Rollout, drifted
+from time2decide.simulation.engine import Rollout, drifted_weights
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ def score(result: Rollout, returns: np.ndarray, oracle: np.ndarray) -> Score:
     best = utility_path(returns, oracle, result.risk_aversion, start).mean(-1)
     own = utility_path(returns, result.allocations, result.risk_aversion, start).mean(-1)
     return Score(
-        mse=squared_distance(result.raw, oracle, start),
-        mse_projected=squared_distance(result.allocations, oracle, start),
+        mse=squared_distance_to_oracle(result.raw, oracle, start),
+        mse_projected=squared_distance_to_oracle(result.allocations, oracle, start),
         utility=own,
         regret=best - own,
-        turnover=turnover(result, returns).mean(-1),
+        turnover=rollout_turnover(result, returns).mean(-1),
     )
 
 
-def squared_distance(allocations: np.ndarray, oracle: np.ndarray, window: int) -> np.ndarray:
+def squared_distance_to_oracle(allocations: np.ndarray, oracle: np.ndarray, window: int) -> np.ndarray:
     """Mean over steps from `window` on and over assets, (series, budgets)."""
     return np.asarray(((allocations[:, :, window:] - oracle[:, :, window:]) ** 2).mean(axis=(2, 3)))
 
@@ -69,19 +69,19 @@ def utility_path(returns: np.ndarray, allocations: np.ndarray, risk_aversion: fl
     return utility
 
 
-def turnover(result: Rollout, returns: np.ndarray) -> np.ndarray:
+def rollout_turnover(result: Rollout, returns: np.ndarray) -> np.ndarray:
     """‖s_t − p_t‖₁ from the weights p_t that the budget is measured from, (series, budgets, time − window)."""
     if result.budget_from == "drifted":
-        return traded(result.allocations, returns, result.window)
+        return rollout_traded(result.allocations, returns, result.window)
     return np.asarray(np.abs(np.diff(result.allocations[:, :, result.window - 1 :], axis=2)).sum(-1))
 
 
-def traded(allocations: np.ndarray, returns: np.ndarray, window: int) -> np.ndarray:
+def rollout_traded(allocations: np.ndarray, returns: np.ndarray, window: int) -> np.ndarray:
     """‖s_t − drifted s_{t−1}‖₁, the share of wealth that really changes hands, (series, budgets, time − window).
 
     Between two decisions weights drift with the returns: s ⊙ (1 + r) / (1 + sᵀr).
     """
-    before = drifted(allocations[:, :, window - 1 : -1], returns[:, None, window - 1 : -1])
+    before = drifted_weights(allocations[:, :, window - 1 : -1], returns[:, None, window - 1 : -1])
     before[:, :, 0] = allocations[:, :, window - 1]  # the first decision starts from the uniform portfolio itself
     return np.asarray(np.abs(allocations[:, :, window:] - before).sum(-1))
 
@@ -92,7 +92,7 @@ def net_returns(result: Rollout, returns: np.ndarray, cost_bps: float) -> tuple[
     The cost of the amount traded, measured from drifted weights, is paid from wealth before the return is earned:
     (1 − c ‖s_t − drifted s_{t−1}‖₁)(1 + s_tᵀr_t) − 1.
     """
-    amount = traded(result.allocations, returns, result.window)
+    amount = rollout_traded(result.allocations, returns, result.window)
     gross = np.einsum("nktm,ntm->nkt", result.allocations[:, :, result.window :], returns[:, result.window :])
     return (1 - cost_bps / 1e4 * amount) * (1 + gross) - 1, amount
 
@@ -102,7 +102,7 @@ def realised_utility(net: np.ndarray, risk_aversion: float) -> np.ndarray:
     return np.asarray(net.mean(axis=-1) - risk_aversion * net.var(axis=-1))
 
 
-def performance(net: np.ndarray, periods_per_year: float) -> dict[str, float]:
+def annual_performance(net: np.ndarray, periods_per_year: float) -> dict[str, float]:
     """Annual return and volatility, Sharpe ratio and deepest drawdown of simple net returns (time,)."""
     wealth = np.cumprod(1 + net)
     peak = np.maximum.accumulate(np.maximum(wealth, 1.0))

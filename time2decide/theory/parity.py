@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from time2decide.core.validation import expect, validate_count, validate_fields
-from time2decide.neural.models import initialise, linear_attention
+from time2decide.neural.models import initialise_model, linear_attention
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ParityTransformer(nn.Module):
         self.norm = nn.LayerNorm(width, bias=config.bias) if config.norm else nn.Identity()
         self.readout = nn.Linear(width, n * n, bias=config.bias)
         if generator is not None:
-            initialise(self, generator)
+            initialise_model(self, generator)
 
     def forward(self, series: Tensor) -> Tensor:
         n = self.config.variables
@@ -78,7 +78,7 @@ class ParityTransformer(nn.Module):
             h = self.embedding(data)
         if self.rows is None:
             return h
-        second = self.rows(covariance(series).flatten(1))  # each row has weights of its own
+        second = self.rows(_covariance(series).flatten(1))  # each row has weights of its own
         return torch.cat([h, second.view(len(h), -1, h.shape[-1])], dim=1)  # (batch, time + n, width)
 
 
@@ -105,7 +105,7 @@ class _Layer(nn.Module):
         return h + self.down(torch.relu(self.up(self.norm2(h)))) if self.feed_forward else h
 
 
-def covariance(series: Tensor) -> Tensor:
+def _covariance(series: Tensor) -> Tensor:
     """Empirical covariance (batch, n, n) of series (batch, time, n), divided by the number of steps."""
     centred = series - series.mean(dim=1, keepdim=True)
     return centred.mT @ centred / series.shape[1]
@@ -122,4 +122,4 @@ def covariance_series(count: int, length: int, variables: int, generator: np.ran
     mixing = generator.normal(size=(count, variables, variables)) / np.sqrt(variables)
     noise = generator.normal(size=(count, length, variables))
     series = torch.from_numpy(noise @ mixing).float()  # (count, length, n)
-    return series, covariance(series).flatten(1)
+    return series, _covariance(series).flatten(1)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
-from time2decide.core.digests import array_digest, digest, fingerprint, text_digest
+from time2decide.core.provenance import array_digest, file_digest, json_digest, text_digest
 
 
 def test_digests_are_those_that_stored_rows_are_keyed_by(tmp_path: Path) -> None:
-    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1}) == "e6f20bdc3757e5e7"
-    assert digest({"a": 1}) != digest({"a": 2})
+    assert json_digest({"a": 1, "b": [1, 2]}) == json_digest({"b": [1, 2], "a": 1}) == "e6f20bdc3757e5e7"
+    assert json_digest({"a": 1}) != json_digest({"a": 2})
     (tmp_path / "file").write_bytes(b"abc")
-    assert fingerprint(tmp_path / "file", 12) == "ba7816bf8f01"
+    assert file_digest(tmp_path / "file", 12) == "ba7816bf8f01"
 
 
 def test_arrays_are_told_apart_by_every_bit_but_not_by_the_kind_of_nan() -> None:
