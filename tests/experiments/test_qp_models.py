@@ -20,8 +20,8 @@ from time2decide.experiments.qp_models import (
     TRANSFORMERS,
     best_published_qp_cell,
     best_qp_cell,
-    new_qp_model,
     qp_cell,
+    qp_cell_model,
     trained_qp_model,
 )
 from time2decide.neural import TrainingConfig, count_parameters, labelled_qps, train
@@ -85,7 +85,7 @@ def test_paper_preset_takes_a_real_step(architecture: str) -> None:
     settings = TrainingConfig(**config["training"], seed=config["seed"])
     assert (config["d_model"], config["dropout"], config["counts"]["train"]) == (256, 0.1, 50_000)
     assert (settings.epochs, settings.batch, settings.lr, settings.weight_decay) == (500, 128, 1e-4, 0.02)
-    model = new_qp_model(config)
+    model = qp_cell_model(config)
     data = labelled_qps(settings.batch, 5, 3, seed=42, cache=False)
     before = [weight.detach().clone() for weight in model.parameters()]
     state = train(model, (data.tokens(), data.x), (data.tokens(), data.x), replace(settings, epochs=1))
@@ -116,7 +116,7 @@ def test_best_cells_of_the_paper() -> None:
 def test_baselines_have_as_many_parameters_as_the_best_linear_transformer() -> None:
     for n, m in PAPER_SIZES[:6]:
         names = ("LinearTransformer", *BASELINES)
-        sizes = {name: count_parameters(new_qp_model(best_qp_cell("cpu", n, m, name))) for name in names}
+        sizes = {name: count_parameters(qp_cell_model(best_qp_cell("cpu", n, m, name))) for name in names}
         assert max(sizes.values()) < 1.06 * min(sizes.values()), sizes
 
 

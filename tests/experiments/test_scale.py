@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from time2decide.experiments import Store, get_experiment, reproduce
 from time2decide.experiments.claims import published
-from time2decide.experiments.qp_models import new_qp_model, qp_cell
+from time2decide.experiments.qp_models import qp_cell, qp_cell_model
 from time2decide.experiments.scale import (
     _TUNING_RUNS,
     ScaleAssumptions,
@@ -33,7 +33,7 @@ def test_the_sweeps_have_the_papers_sizes():
 
 @pytest.mark.parametrize(("layers", "n", "m"), [(1, 5, 3), (2, 20, 16), (8, 5, 3)])
 def test_operations_are_those_of_the_model(layers, n, m):
-    model = new_qp_model(qp_cell("paper", n, m, "LinearTransformer", layers, 2)).to("meta")
+    model = qp_cell_model(qp_cell("paper", n, m, "LinearTransformer", layers, 2)).to("meta")
     with FlopCounterMode(display=False) as counter:
         model(torch.randn(128, n + m + 3, n, device="meta")).sum().backward()
     assert scale_step_flop(layers, 128, n, m) == pytest.approx(counter.get_total_flops(), rel=0.03)

@@ -10,7 +10,7 @@ from time2decide.backtesting.baselines import backbone_pto
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN, TimePFNConfig
 from time2decide.forecasting.timepfn import normalise_channels, patch_positions
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,
@@ -164,7 +164,7 @@ def test_strategies_roll_out(backbone):
     two = rollout(returns, PaperModelStrategy((model, model)), [0.5, 2.0])
     np.testing.assert_allclose(one.raw, two.raw, atol=1e-5)
     assert np.abs(one.allocations[:, :, 96:] - 1 / 16).max() > 0
-    for strategy in (pretrained_paper_strategy(backbone, 100.0), backbone_pto(backbone, 100.0, shrinkage=(1.0, 0.5))):
+    for strategy in (pretrained_paper_model(backbone, 100.0), backbone_pto(backbone, 100.0, shrinkage=(1.0, 0.5))):
         result = rollout(returns, strategy, [0.5, 2.0])
         assert np.isfinite(result.raw).all()
         np.testing.assert_allclose(result.allocations.sum(-1), 1.0, atol=1e-9)

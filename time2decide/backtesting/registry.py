@@ -22,7 +22,7 @@ from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_policy_history, load_policy
 from time2decide.policy.network import Policy
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
 from time2decide.policy.repaired_training import load_backbone_model
 from time2decide.simulation.engine import Strategy, validate_strategy
 
@@ -101,7 +101,7 @@ REGISTRY: dict[str, Entry] = {
         "softmax of the decision network's forecasts",
     ),
     "pretrained": Entry(
-        lambda: pretrained_paper_strategy(TimePFN.from_pretrained(), _RETURNS_SCALE),
+        lambda: pretrained_paper_model(TimePFN.from_pretrained(), _RETURNS_SCALE),
         "TimePFN forecasts returns and allocations alike, without fine-tuning",
     ),
     "pto-timepfn": Entry(

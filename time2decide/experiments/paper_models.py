@@ -29,7 +29,7 @@ from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
 from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
     RETURN_WEIGHTS,
@@ -177,7 +177,7 @@ def _run_sweep(config: Config) -> list[Row]:
     scale = _recipe_of(config).returns_scale
     if config["model"] == "references":
         budgets = config["budgets"]
-        strategies = (Uniform(), pretrained_paper_strategy(backbone, scale), backbone_pto(backbone, scale))
+        strategies = (Uniform(), pretrained_paper_model(backbone, scale), backbone_pto(backbone, scale))
         return [
             {"strategy": strategy.name, "turnover_l1": budget, **row}
             for strategy in strategies

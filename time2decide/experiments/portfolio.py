@@ -36,7 +36,7 @@ from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 from time2decide.markets.synthetic import LMCConfig, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_strategy
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
 from time2decide.simulation.engine import Strategy, rollout
 from time2decide.simulation.metrics import score
 
@@ -181,7 +181,7 @@ class _Maker(NamedTuple):
 #: name -> how it is made; the row carries the name
 MAKERS: dict[str, _Maker] = {
     "uniform": _Maker(lambda *_: Uniform()),
-    "pretrained": _Maker(lambda *_: pretrained_paper_strategy(TimePFN.from_pretrained(), RETURNS_SCALE)),
+    "pretrained": _Maker(lambda *_: pretrained_paper_model(TimePFN.from_pretrained(), RETURNS_SCALE)),
     "lag1-oracle": _Maker(lambda *_: LagOneOracle()),
     "soft-persistence": _Maker(lambda _, __, values: SoftForecast(temperature=values), None, TEMPERATURES),
     "pto-network": _Maker(_pto, "decide"),

@@ -324,7 +324,7 @@ def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.M
     path = cache_directory() / "models" / f"{key}.safetensors"
     with contextlib.suppress(InputError):  # not there, or damaged: trained again
         return load_model(path)
-    model = new_qp_model(config)
+    model = qp_cell_model(config)
     examples, held_out = (_pairs(_split_of(config, name)) for name in ("train", "validation"))
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = cache_directory() / "runs" / f"{key}.safetensors"
@@ -346,7 +346,7 @@ def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.M
     return load_model(path)
 
 
-def new_qp_model(config: Config) -> nn.Module:
+def qp_cell_model(config: Config) -> nn.Module:
     """The untrained model of a cell."""
     keys = ("layers", "heads", "scaled_init", "position_std")
     shape = {key: config[key] for key in keys if config.get(key) is not None}

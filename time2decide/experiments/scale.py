@@ -21,7 +21,7 @@ from time2decide.bench.timing import one_thread
 from time2decide.core.table import Table
 from time2decide.core.training import LoopConfig, make_optimiser
 from time2decide.experiments.claims import published
-from time2decide.experiments.qp_models import new_qp_model, qp_cell
+from time2decide.experiments.qp_models import qp_cell, qp_cell_model
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row
 from time2decide.policy.paper_model import PaperModel
@@ -80,7 +80,7 @@ def scale_step_flop(layers: int, batch: int, n: int, m: int) -> float:
 def _qp_step(config: Config, generator: torch.Generator) -> tuple[Callable[[], None], float]:
     """A linear transformer of the paper's width at (5, 3), on a batch of the paper's size."""
     n, m, layers, batch = 5, 3, config["layers"], config["batch"]
-    model = new_qp_model(qp_cell("paper", n, m, "LinearTransformer", layers, 2))
+    model = qp_cell_model(qp_cell("paper", n, m, "LinearTransformer", layers, 2))
     tokens, answers = (torch.randn(batch, *shape, generator=generator) for shape in ((n + m + 3, n), (n,)))
     step = _training_step(model, lambda: mse_loss(model(tokens), answers))
     return step, scale_step_flop(layers, batch, n, m)

@@ -112,7 +112,7 @@ class Availability:
         return {kind: [names[int(i)] for i in np.flatnonzero(mask)] for kind, mask in kinds.items()}
 
 
-def enough_assets(can: Availability) -> None:
+def enough_universe_assets(can: Availability) -> None:
     """Raise unless a decision has a choice."""
     expect((can.known & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 from time2decide.core.validation import InputError
-from time2decide.markets.universe import enough_assets
+from time2decide.markets.universe import enough_universe_assets
 
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
@@ -325,7 +325,7 @@ def decide_market(
     terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
     if not holes:
         return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
-    enough_assets(can)
+    enough_universe_assets(can)
     start = can.after_sales(given)
     rules, reference = can.constraints(constraints, start), can.benchmark(benchmark, start)
     terms |= {"known": known, "constraints": rules.among(start, known)}

@@ -265,7 +265,7 @@ def paper_model_decision(
     return torch.cat(found)
 
 
-def pretrained_paper_strategy(backbone: TimePFN, returns_scale: float = 1.0) -> PaperModelStrategy:
+def pretrained_paper_model(backbone: TimePFN, returns_scale: float = 1.0) -> PaperModelStrategy:
     """The backbone without fine-tuning: it forecasts the allocation channels as any others."""
     model = PaperModel.from_backbone(backbone, covariance=False, returns_scale=returns_scale)
     return PaperModelStrategy((model,), name="pretrained")
