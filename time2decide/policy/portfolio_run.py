@@ -188,7 +188,8 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
     given = terms_of(config, table)
-    journal, messages = Journal(journal_path), []
+    journal = Journal(journal_path)
+    messages: list[str] = []
     with journal.locked():
         entries = read_entries(journal)
         state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
