@@ -191,14 +191,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     journal = Journal(journal_path)
     messages: list[str] = []
     with journal.locked():
-        entries = read_entries(journal)
-        state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
-        if entries:  # rows that the state has not seen can be held against their fingerprint only
-            _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
-        _match_decisions(entries, table, config)
-        _match_state(entries, seen, state_path.name, config)
-        repaired = journal.repair()  # after the checks: what is refused stays as it is
-        messages[:0] = [repaired] if repaired else []
+        entries, state, seen = _carried(journal, state_path, table, config, messages.append)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
         decision, document, differs, stale = None, None, [], ""
@@ -219,6 +212,22 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     messages += [stale] if stale else []
     done = entries[-1], len(entries), decision, network, given["constraints"], tuple(messages)
     return Outcome(*done, tuple(differs), tuple(unwritten), stale)
+
+
+def _carried(
+    journal: Journal, state_path: Path, table: pd.DataFrame, config: PortfolioConfig, tell: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], MarketState, pd.DataFrame]:
+    """The entries of the journal, the state and the rows that it has read, if table, journal, state and files agree."""
+    entries = read_entries(journal)
+    state, seen = _carried_state(state_path, table, config.tolerance, tell)
+    if entries:  # rows that the state has not seen can be held against their fingerprint only
+        _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
+    _match_decisions(entries, table, config)
+    _match_state(entries, seen, state_path.name, config)
+    repaired = journal.repair()  # after the checks: what is refused stays as it is
+    if repaired:
+        tell(repaired)
+    return entries, state, seen
 
 
 def _rows(entries: list[dict[str, Any]]) -> int:
