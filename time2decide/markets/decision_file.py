@@ -351,6 +351,7 @@ def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | 
     quoted = np.array([np.nan if one is None else finite_number(one) for one in stated["price"].values()])
     value, cost_bps, at = finite_number(stated["value"]), finite_number(document["cost_bps"]), str(stated["at"])
     found = whole_shares(previous, weights, quoted, value, cost_bps, at).to_json(assets)
+    expect(set(stated) == set(found), "orders", ", ".join(found), f"{len(stated)} others")
     for key, right in found.items():
         pairs = [(stated[key], right)] if not isinstance(right, dict) else [(stated[key][a], right[a]) for a in assets]
         tolerance = 0.0 if key in ("shares", "price", "value") else FEASIBLE * (1 if key[:7] == "largest" else value)
@@ -375,7 +376,7 @@ def _check_model(document: dict[str, Any]) -> Check:
         return Check("model", False, f"expected the {key} of a model, found {describe_value(model[key])}")
     name, kind, stated = model.values()
     said = f"{name} ({kind}), fingerprint {stated[:12]}"
-    if name not in {path.name for path in _BUNDLED.iterdir()}:
+    if name not in {path.parent.name for path in _BUNDLED.glob("*/model.safetensors")}:
         return Check("model", None, f"{said}: not a bundled one, and neither name nor architecture is proved")
     architecture, fingerprint = checkpoint_facts(_BUNDLED / name / "model.safetensors")
     other = f"the {name} of version {__version__} is a {architecture} with the fingerprint {fingerprint[:12]}"
