@@ -234,7 +234,7 @@ def test_command_never_replaces_its_input(app, table, tmp_path, monkeypatch):
         for out in (".", str(tmp_path)):
             result = CliRunner().invoke(app, [name, "--strategies", "uniform", "--out", out])
             assert isinstance(result.exception, InputError), result.exception
-            assert "out: expected a folder where nothing replaces the input" in str(result.exception)
+            assert "out: expected another file than those that are read" in str(result.exception)
         assert (tmp_path / name).read_bytes() == before
 
 

@@ -182,6 +182,10 @@ def test_bad_weights(run, tmp_path, kind):
         (["backtest", "prices.csv", "--returns"], "prices"),
         (["backtest", "missing.csv"], "found none"),
         (["backtest"], "found nothing"),
+        (["train", "fine-tune", "data.csv", "--out", "data.csv"], "--out: expected another file than those"),
+        (["train", "market", "--data", "data.csv", "--out", "data.csv"], "--out: expected another file than those"),
+        (["train", "market", "--measure", "data.csv", "--out", "data.csv"], "--out: expected another file than those"),
+        (["decide", "data.csv", "--constraints", "c.toml", "--out", "b.csv"], "c.toml: expected a file, found none"),
     ],
 )
 def test_bad_arguments(run, tmp_path, arguments, message):
@@ -198,3 +202,47 @@ def refused(done, message, folder, files):
     assert done.stderr.startswith("time2decide: ")
     assert done.stdout == ""
     assert {path.name for path in folder.iterdir()} == files
+
+
+LIMITS = 'table = "summary.csv"\n'
+PORTFOLIO = 'table = "data.csv"\nvalues = "returns"\n'
+BOUNDS, HELD = "asset,lower,upper\nA,0,0.5\n", "asset,weight\nA,0.5\nB,0.5\nC,0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "files"),
+    [
+        (["decide", "data.csv", "--constraints", "c.toml", "--out", "summary.csv"], "out",
+         {"c.toml": LIMITS, "summary.csv": BOUNDS}),
+        (["backtest", "data.csv", "--constraints", "c.toml", "--out", "."], "out",
+         {"c.toml": LIMITS, "summary.csv": BOUNDS}),
+        (["backtest", "data.csv", "--constraints", "steps.csv", "--out", "."], "out", {"steps.csv": BOUNDS}),
+        (["backtest", "data.csv", "--benchmark", "summary.csv", "--out", "."], "out", {"summary.csv": HELD}),
+        (["backtest", "data.csv", "--report", "page.html"], "report", {"page.html": "data.csv"}),
+        (["run", "p.toml"], "state", {"p.toml": PORTFOLIO + 'constraints = "c.toml"\nstate = "summary.csv"\n',
+                                      "c.toml": LIMITS, "summary.csv": BOUNDS}),
+        (["run", "p.toml", "--holdings", "h.csv"], "state",
+         {"p.toml": PORTFOLIO + 'state = "h.csv"\n', "h.csv": HELD}),
+        (["run", "p.toml", "--holdings", "h.csv"], "journal",
+         {"p.toml": PORTFOLIO + 'journal = "h.csv"\n', "h.csv": HELD}),
+        (["run", "p.toml"], "state", {"p.toml": PORTFOLIO + 'model = "m"\nstate = "m/model.safetensors"\n',
+                                      "m/model.safetensors": "x"}),
+        (["train", "fine-tune", "data.csv", "--start", "m", "--out", "m"], "--out", {"m/model.safetensors": "x"}),
+        (["train", "fine-tune", "data.csv", "--out", "m"], "--out", {"m/config.json": "data.csv"}),
+        (["solve", "p.npz", "--out", "p.npz"], "out", {"p.npz": "x"}),
+    ],
+)  # fmt: skip
+def test_no_command_replaces_what_it_reads(run, tmp_path, arguments, name, files):
+    table().to_csv(tmp_path / "data.csv")
+    for file, content in files.items():
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        if content == "data.csv":
+            path.symlink_to(tmp_path / "data.csv")
+        else:
+            path.write_text(content)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = run(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"time2decide: {name}: expected another file than those that are read, found ")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

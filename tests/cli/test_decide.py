@@ -88,7 +88,13 @@ def test_trades_come_first_and_the_rest_is_counted(run, folder):
     assert shown.index("Trades after") < shown.index("Verdict:") < shown.index("Turnover 0.05")
     lines = shown.strip().splitlines()
     rest = lines[[line.startswith("Verdict:") for line in lines].index(True) :]
-    assert [line.split()[0] for line in rest] == ["Verdict:", "Turnover", "The", "Assumed:"]  # one line each
+    assert [line.split()[0] for line in rest] == [
+        "Verdict:",
+        "Expected",
+        "Turnover",
+        "The",
+        "Assumed:",
+    ]  # one line each
     assert "Why" not in shown
     shown = run("decide", "r.csv", "--returns", "--turnover", "0.05", "--all", cwd=folder).stdout
     assert all(name in shown for name in names)
@@ -335,6 +341,62 @@ def test_gaps_are_told_by_name(run, folder):
     assert done.returncode == 0, done.stderr
     assert "Halted (no return on the last row), so not traded: A." in done.stdout
     assert "Listed too late (fewer than 63 returns), so not bought: B." in done.stdout
+    summary = "Gaps: 2 of 4 assets miss returns: 1 listed late (1 too young to be bought), 1 halted."
+    assert summary in done.stdout.splitlines()
+    assert (
+        json.loads(run("decide", "gaps.csv", "--gaps", "keep", "--json", cwd=folder).stdout)["gap_summary"] == summary
+    )
+
+
+def test_keeping_gaps_changes_nothing_where_there_are_none(run, folder):
+    terms = ("--turnover", "0.4", "--previous", "held.csv", "--value", "1e5")
+    answers, files = [], []
+    for gaps in ("refuse", "keep"):
+        done = run("decide", "prices.csv", *terms, "--gaps", gaps, "--out", f"{gaps}.json", "--json", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+        files.append(json.loads((folder / f"{gaps}.json").read_text()))
+        assert run("verify", f"{gaps}.json", "prices.csv", cwd=folder).returncode == 0
+    assert answers[1].pop("gap_summary") == "Gaps: none, every asset has a return on every row."
+    assert answers[0] == answers[1]
+    assert {key for key in files[0] if files[0][key] != files[1][key]} <= {"data", "made", "checksum"}
+    assert files[0]["data"] | {"gaps": "keep"} == files[1]["data"]
+
+
+@pytest.mark.parametrize("rule", ["none", "bounds"])
+def test_the_gain_of_the_trade_is_said(rule, run, folder):
+    (folder / "c.toml").write_text("[weights]\nupper = 0.28\n")
+    asked = (
+        "decide",
+        "prices.csv",
+        "--turnover",
+        "0.6",
+        "--previous",
+        "held.csv",
+        "--cost",
+        "2",
+        "--risk-aversion",
+        "9",
+    )
+    asked += ("--constraints", "c.toml") if rule == "bounds" else ("--frontier",)
+    facts = json.loads(run(*asked, "--json", cwd=folder).stdout)
+    gain, text = facts["gain"], run(*asked, cwd=folder).stdout
+    assert gain["utility"] == pytest.approx(gain["return"] + gain["risk"] + gain["cost"])
+    assert gain["cost"] == pytest.approx(-facts["exact"]["cost"] / facts["days"])
+    assert gain["a_year"] == pytest.approx(252 * gain["utility"])
+    assert f"Expected gain over no trade: {1e4 * gain['utility']:+.2f} bp a day" in text
+    assert f"{1e4 * gain['a_year']:+.0f} bp a year" in text or f"{1e4 * gain['a_year']:+.1f} bp a year" in text
+    assert ("The current weights do not meet the constraints" in text) == (gain["utility"] < 0)
+    if rule == "none":
+        curve = facts["frontier"]["curve"]
+        there = np.interp(facts["turnover"], curve["turnover_l1"], curve["gain"])
+        assert facts["days"] * gain["utility"] == pytest.approx(there, rel=1e-3)
+
+
+def test_no_gain_is_said_of_no_trade(run, folder):
+    done = run("decide", "prices.csv", "--previous", "held.csv", "--cost", "500", cwd=folder)
+    assert done.stdout.startswith("No trade after")
+    assert "Expected gain" not in done.stdout
 
 
 def test_a_decision_file_is_written_and_verified_without_torch(run, folder):
@@ -353,7 +415,7 @@ def test_a_decision_file_is_written_and_verified_without_torch(run, folder):
     *lines, loaded = found.stdout.splitlines()
     assert loaded == "[]"
     assert [line.split()[:2] for line in lines[:-1]] == [
-        ["ok", name] for name in ("file", "data", "trades", "terms", "start", "feasible", "optimal")
+        ["ok", name] for name in ("file", "data", "trades", "terms", "start", "feasible", "optimal", "model")
     ]
     pd.read_csv(folder / "prices.csv").iloc[:-1].to_csv(folder / "other.csv", index=False)
     other = run("verify", "decision.json", "other.csv", cwd=folder)
@@ -389,8 +451,12 @@ def test_no_order_without_a_current_price(run, folder):
 
 def test_orders_in_whole_shares(run, folder):
     asked = ("decide", "prices.csv", "--turnover", "0.5", "--previous", "held.csv", "--value", "100000", "--cost", "1")
-    facts = json.loads(run(*asked, "--json", cwd=folder).stdout)
+    facts = json.loads(run(*asked, "--json", "--out", "d.json", cwd=folder).stdout)
     orders = facts["orders"]
+    assert json.loads((folder / "d.json").read_text())["orders"] == orders
+    checked = run("verify", "d.json", "prices.csv", cwd=folder)
+    assert checked.returncode == 0, checked.stdout
+    assert "orders in whole shares follow from weights" in checked.stdout
     assert orders["cash"] >= 0
     assert all(number == int(number) for number in orders["shares"].values())
     assert orders["largest_difference"] < 0.002
@@ -471,3 +537,10 @@ def test_bounds_that_bind_are_named(run, folder):
     (folder / "c.toml").write_text('[assets."D, E"]\nlower = 0.4\nupper = 0.9\n')  # the optimum holds less of it
     done = run("decide", "returns.csv", "--constraints", "c.toml", "--turnover", "0.4", cwd=folder)
     assert "binding: 1 bound (D, E at 40.00%)" in done.stdout
+
+
+def test_verify_names_what_it_passes_without_proof(run, folder):
+    run("decide", "returns.csv", "--model", "decide", "--out", "d.json", cwd=folder)
+    done = run("verify", "d.json", "returns.csv", cwd=folder)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1] == "Passed without a proof of: optimal."

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from time2decide.core.files import append_line, atomic_path, write_text
+from time2decide.core.files import append_line, atomic_path, validate_not_read, write_text
+from time2decide.core.validation import InputError
 
 
 @contextmanager
@@ -66,3 +67,18 @@ def test_what_a_killed_process_left_is_removed_after_an_hour(tmp_path):
     with atomic_path(tmp_path / "file") as temporary:
         temporary.write_text("y")
     assert {path.name for path in tmp_path.iterdir()} == {young.name, other.name, "file"}
+
+
+@pytest.mark.parametrize("kind", ["itself", "another way", "symbolic", "hard"])
+def test_an_output_that_is_read_is_refused_by_whatever_name(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source, other = tmp_path / "data.csv", tmp_path / "other.csv"
+    source.write_text("keep me")
+    if kind == "symbolic":
+        other.symlink_to(source)
+    elif kind == "hard":
+        os.link(source, other)
+    out = {"itself": source, "another way": tmp_path / "sub" / ".." / "data.csv"}.get(kind, other)
+    with pytest.raises(InputError, match="out: expected another file than those that are read, found "):
+        validate_not_read("out", out, (None, "sp500", "data.csv"))
+    validate_not_read("out", tmp_path / "new.csv", (None, "sp500", "data.csv", "x" * 5000, "a\0b"))

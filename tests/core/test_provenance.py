@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from time2decide.core.provenance import array_digest, file_digest, json_digest, text_digest
+from time2decide import Time2Decide
+from time2decide.core.provenance import array_digest, checkpoint_facts, file_digest, json_digest, text_digest
+from time2decide.policy.model import PRETRAINED
 
 
 def test_digests_are_those_that_stored_rows_are_keyed_by(tmp_path: Path) -> None:
@@ -26,3 +29,10 @@ def test_arrays_are_told_apart_by_every_bit_but_not_by_the_kind_of_nan() -> None
 
 def test_texts() -> None:
     assert text_digest(["a", "b"]) != text_digest(["ab"])
+
+
+@pytest.mark.parametrize("name", ["market", "decide", "decide-utility"])
+def test_the_fingerprint_of_a_bundled_model_is_found_without_torch(name: str) -> None:
+    policy = Time2Decide.from_pretrained(name).policy
+    found = checkpoint_facts(PRETRAINED[name] / "model.safetensors")
+    assert found == (type(policy).__name__, checkpoint_checksum(policy.state_dict()))

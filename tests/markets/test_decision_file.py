@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from time2decide import InputError, Time2Decide, verify_decision
+from time2decide import InputError, Time2Decide, load_returns, verify_decision
 from time2decide.markets import Constraints, Limit
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, read_decision, seal_decision, write_decision
+from time2decide.markets.orders import whole_shares
 from time2decide.markets.stated_problem import Prices, StatedProblem
 
 NAMES = ["A", "B", "C", "D", "E", "F"]
@@ -52,7 +53,8 @@ def test_what_is_written_passes_also_when_rows_have_come_since(table, holes, gap
     path = made.save(tmp_path / "decision.json")
     found = verify_decision(path, data)
     assert found.passed, str(found)
-    assert [check.name for check in found.checks][3:] == ["terms", "gaps" if gaps else "start", "feasible", "optimal"]
+    names = [check.name for check in found.checks]
+    assert names[3:] == ["terms", "gaps" if gaps else "start", "feasible", "optimal", "model"]
     later = pd.concat([data, table.iloc[-3:].set_axis(pd.bdate_range(data.index[-1], periods=4)[1:])])
     assert verify_decision(path, later).passed
     assert "3 later rows" in str(verify_decision(path, later))
@@ -68,9 +70,9 @@ def test_arrays_and_networks_of_synthetic_markets(table, tmp_path):
     path = Time2Decide.from_pretrained("decide").decision(array, None, 0.3).save(tmp_path / "d.json")
     found = verify_decision(path, array)
     assert found.passed
-    assert found.checks[-1].passed is None
+    assert {check.name: check.passed for check in found.checks}["optimal"] is None
     path = Time2Decide.from_pretrained("decide").decision(array, None, 0.3, cost_bps=5.0).save(tmp_path / "d.json")
-    assert verify_decision(path, array).checks[-1].passed
+    assert {check.name: check.passed for check in verify_decision(path, array).checks}["optimal"]
 
 
 def changed(document, change):
@@ -141,6 +143,13 @@ TAMPERED = {
     "the names": (lambda d: d["data"].update(names_sha256="x"), "data"),
     "the number of assets": (lambda d: d["data"].update(assets=99), "data"),
     "an equal level of all means": (same_level, "optimal"),
+    "the gain": (lambda d: d["optimality"]["gain"].update(utility=0.01), "optimal"),
+    "a part of the gain": (lambda d: d["optimality"]["gain"].update(risk=0.01), "optimal"),
+    "the weights of a bundled model": (lambda d: d["model"].update(fingerprint="0" * 32), "model"),
+    "another bundled model": (lambda d: d["model"].update(name="decide"), "model"),
+    "an architecture": (lambda d: d["model"].update(architecture="Policy"), "model"),
+    "an architecture of its own": (lambda d: d["model"].update(name="mine", architecture="Better"), "model"),
+    "no name": (lambda d: d["model"].pop("name"), "model"),
 }
 
 
@@ -160,6 +169,10 @@ def test_a_change_that_is_sealed_again_fails_its_check(what, document, table, tm
         ({"cost_bps": "nan"}, "content"),
         ({"constraints": [{"name": "weight of A", "low": 0, "high": 0.0, "value": 0.2}]}, "feasible"),
         ({"model": {}}, "optimal"),
+        ({"model": {}}, "model"),
+        ({"model": {"name": "mine", "architecture": "Solver of my own", "fingerprint": "f"}}, "optimal"),
+        ({"model": {"name": "market", "architecture": "Policy", "fingerprint": "f"}}, "model"),
+        ({"verdict": "Nothing to predict here."}, "optimal"),
     ],
     ids=str,
 )
@@ -167,7 +180,8 @@ def test_a_file_without_a_problem_states_finite_numbers_and_no_constraints(chang
     path = tmp_path / "d.json"
     weights = dict.fromkeys(NAMES, 1 / 6)
     data = {**data_fingerprint(table), "gaps": "refuse"}
-    plain = {"schema": SCHEMA, "version": "0", "date": data["last"], "data": data, "model": {"architecture": "Policy"}}
+    plain = {"schema": SCHEMA, "version": "0", "date": data["last"], "data": data}
+    plain |= {"model": {"name": "mine", "architecture": "Policy", "fingerprint": "f" * 32}}
     plain |= {"assets": NAMES, "weights": weights, "previous": weights, "trades": dict.fromkeys(NAMES, 0.0)}
     plain |= {"turnover": 0.0, "turnover_l1": 0.3, "cost": 0.0, "cost_bps": 0.0, "constraints": [], "verdict": ""}
     assert verify_decision(write_decision(plain, path), table).passed
@@ -278,3 +292,104 @@ def test_names_and_dates_are_written_as_they_are_read_again(table, tmp_path):
     made = Time2Decide.from_pretrained().decision(odd, PREVIOUS.set_axis(odd.columns), 0.4)
     found = verify_decision(made.save(tmp_path / "d.json"), odd)
     assert found.passed, str(found)
+
+
+def test_what_is_said_of_the_model_is_compared_where_it_can_be_and_else_called_unproved(document, table, tmp_path):
+    def model(change):
+        path = write_decision(changed(document, change), tmp_path / "d.json")
+        return next(check for check in verify_decision(path, table).checks if check.name == "model")
+
+    bundled = model(lambda d: None)
+    assert bundled.passed
+    assert "not proved" in bundled.text
+    own = model(lambda d: d["model"].update(name="runs/mine"))
+    assert own.passed is None
+    assert "neither name nor architecture is proved" in own.text
+    older = model(lambda d: (d.update(version="0.0.1"), d["model"].update(fingerprint="0" * 32)))
+    assert older.passed is None
+    assert "not compared" in older.text
+    assert model(lambda d: (d.update(version="0.0.1"), d["model"].update(architecture="Policy"))).passed is False
+
+
+def test_a_file_without_a_gain_is_an_older_one(document, table, tmp_path):
+    path = write_decision(changed(document, lambda d: d["optimality"].pop("gain")), tmp_path / "d.json")
+    assert verify_decision(path, table).passed
+
+
+@pytest.fixture(scope="module")
+def ordered(table, tmp_path_factory):
+    """A decision file with orders, and the prices behind it, with a halted asset."""
+    prices = 50 * (1 + table).cumprod()
+    prices.iloc[-1, 2] = np.nan
+    returns = load_returns(prices, "prices", gaps="keep")
+    made = Time2Decide.from_pretrained().decision(returns, PREVIOUS, 0.4, gaps="keep")
+    orders = whole_shares(made.previous, made.weights, prices.iloc[-1].to_numpy(), 1e5, made.cost_bps)
+    path = made.save(tmp_path_factory.mktemp("o") / "d.json", orders=orders)
+    return json.loads(path.read_text()), prices
+
+
+def test_orders_are_checked_against_weights_value_and_prices(ordered, tmp_path):
+    document, prices = ordered
+    path = write_decision(document, tmp_path / "d.json")
+    found = verify_decision(path, prices)
+    assert found.passed, str(found)
+    orders = next(check for check in found.checks if check.name == "orders")
+    assert "those of the table's last row" in orders.text
+    assert document["orders"]["price"]["C"] is None
+    later = pd.concat([prices, 2 * prices.ffill().iloc[-1:].set_axis(prices.index[-1:] + pd.Timedelta(days=1))])
+    assert verify_decision(path, later).passed
+    given = verify_decision(path, load_returns(prices, "prices", gaps="keep"))
+    assert given.passed
+    assert "the prices (the table's last prices) are not checked" in str(given)
+
+
+ORDERED = {
+    "a share more": lambda o: o["shares"].update(A=o["shares"]["A"] + 1),
+    "no orders": lambda o: o.update(shares=dict.fromkeys(NAMES, 0.0)),
+    "money": lambda o: o["money"].update(A=o["money"]["A"] + 1),
+    "a price": lambda o: o["price"].update(A=o["price"]["A"] * 1.5),
+    "a price of a halted asset": lambda o: o["price"].update(C=50.0),
+    "the value": lambda o: o.update(value=2e5),
+    "the cost": lambda o: o.update(cost=0.0),
+    "the cash": lambda o: o.update(cash=o["cash"] + 1),
+    "the difference": lambda o: o.update(largest_difference=0.5),
+    "what is unpriced": lambda o: o.update(unpriced=["B"]),
+}
+
+
+@pytest.mark.parametrize("what", ORDERED)
+def test_a_changed_order_fails_its_check(what, ordered, tmp_path):
+    document, prices = ordered
+    path = write_decision(changed(document, lambda d: ORDERED[what](d["orders"])), tmp_path / "d.json")
+    assert [check.name for check in verify_decision(path, prices).checks if check.passed is False] == ["orders"]
+
+
+def test_prices_of_another_day_are_seen_and_damaged_orders_are_one_failed_check(ordered, tmp_path):
+    document, prices = ordered
+    again = json.loads(json.dumps(document))
+    halved = {name: price and price / 2 for name, price in document["orders"]["price"].items()}
+    weights, previous = (np.array(list(document[key].values())) for key in ("weights", "previous"))
+    quoted = np.array([np.nan if price is None else price for price in halved.values()])
+    again["orders"] = whole_shares(previous, weights, quoted, 1e5, document["cost_bps"]).to_json(NAMES)
+    found = verify_decision(write_decision(again, tmp_path / "d.json"), prices)
+    failed = [check for check in found.checks if check.passed is False]
+    assert [check.name for check in failed] == ["orders"]
+    assert "not those of the table's last row" in failed[0].text
+    for damage in (
+        document["orders"] | {"note": "paid"},
+        {},
+        None,
+        [],
+        {"price": {}},
+        document["orders"] | {"value": "1e5"},
+        document["orders"] | {"value": 0},
+    ):
+        found = verify_decision(write_decision(document | {"orders": damage}, tmp_path / "d.json"), prices)
+        assert [check.name for check in found.checks if check.passed is False] == ["content"]
+
+
+def test_orders_of_another_decision_are_not_saved(table, tmp_path):
+    made = Time2Decide.from_pretrained().decision(table, PREVIOUS, 0.4)
+    orders = whole_shares(made.previous, made.weights[::-1].copy(), np.full(6, 10.0), 1e5)
+    with pytest.raises(InputError, match="orders: expected those of this decision"):
+        made.save(tmp_path / "d.json", orders=orders)

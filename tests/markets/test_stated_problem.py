@@ -123,3 +123,15 @@ def test_a_size_that_the_data_state_loosens_no_tolerance():
     assert row.slack < -FEASIBLE * row.size
     vast = replace(problem, covariance=np.diag([1e-4, -1e-4, 1e12]))
     assert vast.convexity > vast.allowed_gap
+
+
+@given(st.integers(0, 10_000))
+def test_the_gain_is_the_utility_above_that_of_not_trading(seed):
+    problem = draw(seed)
+    weights, _ = solved(problem)
+    gain = problem.gain(weights)
+    assert gain["utility"] == pytest.approx(problem.utility(weights) - problem.utility(problem.start), abs=1e-15)
+    assert gain["utility"] == pytest.approx(gain["return"] + gain["risk"] + gain["cost"], abs=1e-18)
+    assert gain["utility"] >= -1e-12  # the start is allowed
+    assert gain["cost"] == pytest.approx(-problem.cost * np.abs(weights - problem.start).sum(), abs=1e-18)
+    assert set(problem.gain(problem.start).values()) == {0.0}

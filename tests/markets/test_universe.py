@@ -10,7 +10,7 @@ from time2decide.backtesting.registry import make_strategy
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.core.validation import InputError
 from time2decide.markets.tables import load_returns
-from time2decide.markets.universe import universe_of
+from time2decide.markets.universe import gap_summary, universe_of
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import net_returns, rollout_traded
 
@@ -216,3 +216,16 @@ def test_a_packed_file_is_read_and_a_damaged_one_refused(tmp_path):
     packed.write_bytes(packed.read_bytes()[:30])
     with pytest.raises(InputError, match=r"prices\.csv\.gz"):
         load_returns(packed, "prices", gaps="keep")
+
+
+def test_gaps_are_counted_in_one_line():
+    array = np.random.default_rng(0).normal(0, 0.01, (200, 7))
+    assert gap_summary(array) == "Gaps: none, every asset has a return on every row."
+    array[:50, 0], array[:170, 1], array[-1, 2], array[-25:, 3], array[90:95, 4] = (np.nan,) * 5
+    assert gap_summary(array) == (
+        "Gaps: 5 of 7 assets miss returns: 2 listed late (1 too young to be bought), 1 halted, "
+        "1 delisted and dropped, 1 with returns missing in between."
+    )
+    array[:, 5] = np.nan  # never a return
+    assert "6 of 7 assets" in gap_summary(array)
+    assert "2 delisted and dropped, 1 with" in gap_summary(array)

@@ -147,10 +147,16 @@ def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             live(ROWS + 1)
     assert live(ROWS + 1).decision is None  # the journal has it
+    path, state = live.folder / "journal.jsonl", live.folder / "state.safetensors"
+    before = state.read_bytes()
     assert live(ROWS + 2).number == 3
-    path = live.folder / "journal.jsonl"
-    path.write_bytes(path.read_bytes()[:-30])
+    torn = path.read_bytes()[:-30]
+    path.write_bytes(torn)
     max((live.folder / "decisions").iterdir()).unlink()  # which is written later
+    with pytest.raises(InputError, match="lines were lost"):  # no kill leaves a later state: somebody cut the journal
+        live(ROWS + 2)
+    assert path.read_bytes() == torn
+    state.write_bytes(before)
     repaired = live(ROWS + 2)
     assert "torn last line" in repaired.messages[0]
     assert (repaired.number, repaired.decision is not None) == (3, True)
@@ -319,6 +325,10 @@ def test_the_command_decides_once_and_backtest_compares(run, live):
     assert refused.returncode == 2
     assert "expected the entry of the decision file" in refused.stderr
     (live.folder / "decisions").rename(live.folder / "before")
+    refused = run("run", "portfolio.toml", cwd=live.folder)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "which state.safetensors has read, found none (lines were lost" in refused.stderr
+    (live.folder / "state.safetensors").unlink()
     done = run("run", "portfolio.toml", "--explain", cwd=live.folder)
     assert done.returncode == 0, done.stderr
     assert "Trades after" in done.stdout
@@ -372,3 +382,37 @@ def test_a_journal_of_another_content_is_refused_by_its_line(live, change):
     for use in (lambda: live(ROWS + 1), lambda: replay_journal(path, table)):
         with pytest.raises(InputError, match=r"journal\.jsonl, line 1(, [\w.]+)?: expected"):
             use()
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_state_that_is_ahead_of_its_journal_is_refused(live, left, later):
+    """A journal that was cut or restored from a backup, with the state of later and no decision files beside it."""
+    dates = [live(rows).entry["date"] for rows in (ROWS, ROWS + 1, ROWS + 2)]
+    journal, decisions = live.folder / "journal.jsonl", live.folder / "decisions"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:left]))
+    for path in decisions.iterdir():
+        path.unlink()
+    before = {path: path.read_bytes() for path in live.folder.rglob("*") if path.is_file()}
+    found = f"{dates[left - 1]} as the last" if left else "none"
+    with pytest.raises(InputError, match=f"journal.jsonl: expected the entry of {dates[-1]}, which .* found {found}"):
+        live(ROWS + 2 + later)
+    after = {path: path.read_bytes() for path in live.folder.rglob("*") if path.is_file()}
+    kept = [path for path in before if path.name != "returns.csv" and before[path]]
+    assert all(after[path] == before[path] for path in kept)
+    journal.write_bytes(b"".join(lines))  # restored: goes on, and makes the decision files again
+    live(ROWS + 3)
+    assert len(list(decisions.iterdir())) == 4
+
+
+def test_keeping_gaps_of_a_whole_table_decides_the_same(live, days):
+    made = live(ROWS + 1, 'gaps = "refuse"\n')
+    for path in live.folder.iterdir():
+        if path.name in ("journal.jsonl", "state.safetensors"):
+            path.unlink()
+    (live.folder / "decisions").rename(live.folder / "before")
+    kept = live(ROWS + 1, 'gaps = "keep"\n')
+    np.testing.assert_array_equal(kept.decision.weights, made.decision.weights)
+    assert kept.entry | {"made": "", "checksum": ""} == made.entry | {"made": "", "checksum": ""}
+    assert verify_decision(live.folder / "decisions" / f"{kept.entry['date']}.json", days).passed

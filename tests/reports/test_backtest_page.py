@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -228,3 +229,62 @@ def charts_respond(page):
     first = page.evaluate(held)
     page.select_option("#held", "oracle")
     assert page.evaluate(held) != first
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The page of one turnover budget, with lines that lie on each other and a frontier of one point."""
+    days = pd.date_range("2023-01-02", periods=120, freq="B")
+    values = np.random.default_rng(0).normal(0.0004, 0.01, (120, 5)) * np.linspace(0.3, 2.5, 5)
+    table = pd.DataFrame(values, index=days, columns=list("ABCDE"))
+    result = backtest(table, ["market", "market-risk", "uniform", "inverse-volatility"], 0.2)
+    decision = latest_decision(result, table)
+    point = decision["frontier"]["points"][-1] | {"turnover_l1": 0.07}
+    decision["frontier"] |= {"points": [point] * 13, "stops_paying_at": 0.07}
+    path = tmp_path_factory.mktemp("page") / "single.html"
+    return write_page(result, with_intervals(result, draws=20), path, FACTS, decision)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_one_budget_in_a_browser(single, width, scheme):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.goto(single.as_uri())
+        page.wait_for_selector("#compare .main-svg", timeout=60_000, state="attached")
+        assert page.is_hidden("#budgets")
+        assert page.inner_text("#compared") == "After costs, with 95 % intervals."
+        rows = page.evaluate("document.getElementById('compare').data.map(d => [...d.y])")
+        assert [set(names) for names in rows] == [{"market", "market-risk", "uniform", "inverse-volatility"}]
+        assert page.is_hidden("#frontier")
+        asked = "The constraints ask for a turnover of 7.0 %. More than that does not pay."
+        assert page.inner_text("#stops").replace("\u00a0", " ") == asked
+        lines_are_told_apart(page, width)
+        titles = page.eval_on_selector_all(
+            "#summary th button, #trades th button, #records th button",
+            "all => all.map(b => b.getBoundingClientRect()).map(b => [b.left, b.right, b.height, b.width])",
+        )
+        assert all(left >= 0 and right <= width for left, right, *_ in titles)
+        assert min(min(sides) for sides in (one[2:] for one in titles)) >= (40 if width == 390 else 24)
+        browser.close()
+
+
+def lines_are_told_apart(page, width):
+    """Its own line is a wide one below the others, no two look the same, and wide screens name them at their end."""
+    drawn = page.evaluate(
+        "document.getElementById('wealth').data.map(d => [d.name, d.line.color, d.line.dash, d.line.width])"
+    )
+    assert drawn[0][0] == "market"
+    assert drawn[0][3] >= 2 * max(line[3] for line in drawn[1:])
+    assert len({line[2] for line in drawn[1:]}) == len(drawn) - 1
+    samples = page.eval_on_selector_all("#legend svg line", "all => all.map(l => l.getAttribute('stroke-dasharray'))")
+    assert len(set(samples[1:])) == 3
+    labels = page.eval_on_selector_all(
+        "#wealth .annotation", "all => all.map(a => [a.textContent, a.getBoundingClientRect().top])"
+    )
+    assert {name for name, _ in labels} == ({line[0] for line in drawn} if width > 600 else set())
+    tops = sorted(top for _, top in labels)
+    assert all(high - low >= 13 for low, high in pairwise(tops))

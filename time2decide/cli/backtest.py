@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from time2decide.cli.console import AsJson, Prices, Returns, console, step_progress, validate_source, values_flag
+from time2decide.cli.console import (
+    AsJson,
+    Prices,
+    Returns,
+    console,
+    constraint_sources,
+    step_progress,
+    validate_source,
+    values_flag,
+)
 from time2decide.core.validation import InputError, expect
 
 if TYPE_CHECKING:
@@ -96,7 +106,7 @@ def backtest(
 
     torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
     budgets = _budgets(turnover)
-    _check_outputs(source, budgets, out, report)
+    _check_outputs((source, *constraint_sources(constraints), benchmark), budgets, out, report)
     reference = None if benchmark is None else read_weights(benchmark)
     table, values = load_market(source, values_flag(prices, returns), gaps=gaps)
     expect(table.shape[1] >= 2, source, "at least 2 assets", table.shape[1])
@@ -217,19 +227,19 @@ def _budgets(text: str) -> list[float]:
     return [validate_turnover(budget) for budget in budgets]
 
 
-def _check_outputs(source: str, budgets: list[float], out: Path, report: Path | None) -> None:
-    """Raise unless every file can be written, and none of them is the input: before the work, not after it."""
-    from time2decide.core.files import validate_output_file, validate_output_folder
+def _check_outputs(read: Sequence[str | Path | None], budgets: list[float], out: Path, report: Path | None) -> None:
+    """Raise unless every file can be written, and none of them is read: before the work, not after it."""
+    from time2decide.core.files import validate_not_read, validate_output_file, validate_output_folder
     from time2decide.reports.decision_figures import backtest_figure_name
 
     validate_output_folder("out", out)
     for name in ("summary.csv", "steps.csv", *map(backtest_figure_name, budgets)):
         validate_output_file("out", out / name)
-        safe = (out / name).resolve() != Path(source).resolve()
-        expect(safe, "out", "a folder where nothing replaces the input", f"{out} with {source}")
+        validate_not_read("out", out / name, read)
     if report is not None:
         fits = report.suffix.lower() in (".html", ".htm") and report.parent.is_dir()
         expect(fits, "report", "a name ending in .html in an existing folder", report)
+        validate_not_read("report", report, read)
         validate_output_file("report", report)
 
 

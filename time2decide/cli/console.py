@@ -49,6 +49,13 @@ def validate_source(source: str) -> None:
         validate_input_file(Path(source))
 
 
+def constraint_sources(path: Path | None) -> list[Path]:
+    """The files that constraints are read from."""
+    from time2decide.markets.constraints import files_of_constraints
+
+    return [] if path is None else files_of_constraints(path)
+
+
 @contextmanager
 def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None] | None]:
     """A bar with the time left on standard error, if that is a terminal."""

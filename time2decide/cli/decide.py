@@ -9,24 +9,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from time2decide.cli.console import AsJson, Prices, Returns, console, validate_source, values_flag
-from time2decide.core.files import validate_output_file
+from time2decide.cli.console import (
+    AsJson,
+    Prices,
+    Returns,
+    console,
+    constraint_sources,
+    validate_source,
+    values_flag,
+)
+from time2decide.core.files import validate_not_read, validate_output_file
 from time2decide.core.validation import expect, validate_count, validate_positive
+from time2decide.markets.orders import TRADED
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
     from time2decide.markets.constraints import Constraints
+    from time2decide.markets.orders import Orders
     from time2decide.policy.market_decision import MarketDecision
     from time2decide.policy.model import Decision
 
 _SHOWN = 5  # assets named in the explanation of a network
-_TRADED = 5e-5  # weight from which a change is a trade
 _LEFT_OVER = 0.01  # of a portfolio's value, that whole shares may leave uninvested
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _BAR = 40  # characters of the longest bar
+_PERIODS = {252.0: "day", 52.0: "week", 12.0: "month", 4.0: "quarter", 1.0: "year"}  # by their number in a year
+_SPREAD = 1.5  # periods from which a cost is said to be spread
+_LOSS = 1e-9  # of utility, below which a trade is made for the constraints
 _REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -> part of `reasons_bps`
 
 
@@ -90,7 +102,8 @@ def decide(
 
     Example: time2decide decide prices.csv --turnover 0.5 --previous held.csv --value 1e6 --out decision.json
     """
-    _validate_files((file, previous, constraints, benchmark, price_file), out, figure)
+    validate_source(file)
+    _validate_outputs((file, previous, *constraint_sources(constraints), benchmark, price_file), out, figure)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
     if cost is not None:
@@ -135,10 +148,11 @@ def decide(
     )
     guessed = values is None and file != "sp500"
     facts["input"] |= {"source": file, "values": found, "values_guessed": guessed, "explained": explain}
+    orders = None
     if quotes is not None and value is not None:
-        facts["orders"] = _orders(decision, quotes, value, names)
-        facts["orders"]["at"] = "the table's last prices" if price_file is None else price_file.name
-    _write(decision, facts, out, figure)
+        orders = _orders(decision, quotes, value, price_file)
+        facts["orders"] = orders.to_json(names)
+    _write(decision, facts, orders, out, figure)
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
         return
@@ -147,15 +161,13 @@ def decide(
         typer.echo(f"written: {written}")
 
 
-def _validate_files(read: tuple[str | Path | None, ...], out: Path | None, figure: Path | None) -> None:
-    """Raise unless the table, the first file that is read, is there and the outputs can be written and replace none."""
-    validate_source(str(read[0]))
-    inputs = [Path(one).resolve() for one in read if one is not None]
+def _validate_outputs(read: tuple[str | Path | None, ...], out: Path | None, figure: Path | None) -> None:
+    """Raise unless the outputs can be written and replace no file that is read."""
     for name, path, kinds in (("out", out, (".csv", ".json")), ("figure", figure, (".png", ".svg"))):
         if path is not None:
             fits = path.suffix.lower() in kinds and path.parent.is_dir()
             expect(fits, name, f"a name ending in {' or '.join(kinds)} in an existing folder", path)
-            expect(path.resolve() not in inputs, name, "another file than those that are read", path)
+            validate_not_read(name, path, read)
             validate_output_file(name, path)
 
 
@@ -208,27 +220,21 @@ def _weights_of_shares(
     return money / found, found
 
 
-def _orders(
-    decision: Decision | MarketDecision, quotes: pd.DataFrame, value: float, names: list[str]
-) -> dict[str, Any]:
-    from time2decide.markets.orders import whole_shares
+def _orders(decision: Decision | MarketDecision, quotes: pd.DataFrame, value: float, price_file: Path | None) -> Orders:
+    from time2decide.markets.orders import TABLE_PRICES, whole_shares
 
     prices = quotes["price"].where(quotes["current"]).to_numpy(dtype=float)
-    found = whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps)
-    change = decision.weights - decision.previous
-    return {
-        "shares": dict(zip(names, map(float, found.shares), strict=True)),
-        "money": dict(zip(names, map(float, found.money), strict=True)),
-        "price": {name: None if math.isnan(p) else float(p) for name, p in zip(names, prices, strict=True)},
-        "unpriced": [name for i, name in enumerate(names) if math.isnan(prices[i]) and abs(change[i]) > _TRADED],
-        "value": value,
-        "cost": found.cost,
-        "cash": found.cash,
-        "largest_difference": float(abs(found.weights - decision.weights).max()),
-    }
+    at = TABLE_PRICES if price_file is None else price_file.name
+    return whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps, at)
 
 
-def _write(decision: Decision | MarketDecision, facts: dict[str, Any], out: Path | None, figure: Path | None) -> None:
+def _write(
+    decision: Decision | MarketDecision,
+    facts: dict[str, Any],
+    orders: Orders | None,
+    out: Path | None,
+    figure: Path | None,
+) -> None:
     if out is not None and out.suffix.lower() == ".csv":
         import pandas as pd
 
@@ -236,7 +242,8 @@ def _write(decision: Decision | MarketDecision, facts: dict[str, Any], out: Path
 
         write_weights(pd.Series(facts["weights"]), out)
     elif out is not None:
-        decision.save(out, source=Path(facts["input"]["source"]).name, values=facts["input"]["values"])
+        source, values = Path(facts["input"]["source"]).name, facts["input"]["values"]
+        decision.save(out, orders=orders, source=source, values=values)
     if figure is not None:
         from time2decide.reports.decision_figures import write_frontier_figure
 
@@ -251,9 +258,10 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (_verdict_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
+    parts = (_verdict_line, _gain_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
     lines = [line for part in (*parts, _input_lines, _assumption_line) for line in part(facts)]
-    for line in [*facts.get("gap_notes", []), *lines]:
+    gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
+    for line in [*gaps, *facts.get("gap_notes", []), *lines]:
         screen.print(line, markup=False, soft_wrap=True)
 
 
@@ -267,7 +275,7 @@ def _title(facts: dict[str, Any], traded: int) -> str:
 def _trades(facts: dict[str, Any]) -> list[str]:
     """The traded assets, the largest trades first."""
     change = facts["change"]
-    return sorted((name for name in change if abs(change[name]) > _TRADED), key=lambda name: -abs(change[name]))
+    return sorted((name for name in change if abs(change[name]) > TRADED), key=lambda name: -abs(change[name]))
 
 
 def _trade_table(facts: dict[str, Any], every: bool = False) -> Table:
@@ -290,7 +298,7 @@ def _trade_table(facts: dict[str, Any], every: bool = False) -> Table:
 
 def _trade_cells(facts: dict[str, Any], asset: str) -> dict[str, str]:
     trade, sure, why = facts["change"][asset], facts.get("uncertainty"), facts.get("reasons_bps")
-    colour = "green" if trade > _TRADED else "red" if trade < -_TRADED else "dim"
+    colour = "green" if trade > TRADED else "red" if trade < -TRADED else "dim"
     cells = {"now": f"{facts['previous'][asset]:.2%}", "target": f"{facts['weights'][asset]:.2%}"}
     cells |= {"trade": f"[{colour}]{trade:+z.2%}[/]"}
     if "orders" in facts:
@@ -316,18 +324,43 @@ def _verdict_line(facts: dict[str, Any]) -> list[str]:
     return [f"Verdict: {facts['verdict']['text']}"] if "verdict" in facts else []
 
 
+def _gain_line(facts: dict[str, Any]) -> list[str]:
+    """What the trade is expected to bring beside not trading, net of its cost; for an exact portfolio."""
+    if "gain" not in facts or not _trades(facts):
+        return []
+    gain, days = facts["gain"], facts.get("days", 1.0)
+    period = _PERIODS.get(gain["periods_a_year"], "period")
+    parts = ", ".join(f"{part} {_bp(gain[part])}" for part in ("return", "risk", "cost"))
+    spread = f", its cost spread over {days:.0f} {period}s" if days >= _SPREAD else ""
+    forced = ". The current weights do not meet the constraints" if gain["utility"] < -_LOSS else ""
+    return [
+        f"Expected gain over no trade: {_bp(gain['utility'])} bp a {period}, {_bp(gain['a_year'])} bp a year at that "
+        f"rate, net of costs ({parts} bp a {period}): utility at λ = {facts['risk_aversion']:g}{spread}{forced}."
+    ]
+
+
+def _bp(share: float) -> str:
+    """A share in basis points with its sign; more digits of a small one."""
+    points = 1e4 * share
+    return f"{points:+z.{_digits(abs(points))}f}"
+
+
+def _digits(points: float) -> int:
+    return 0 if points >= 100 else 1 if points >= 10 else 2 if points >= 0.1 else 4
+
+
 def _cost_line(facts: dict[str, Any]) -> list[str]:
     """What the trade costs, what it does to risk, what binds, and whether it is allowed and the best."""
     checks, exact = facts["constraints"], facts.get("exact")
     forced = facts.get("forced_turnover", 0.0)
     parts = [f"Turnover {facts['turnover']:.4f}, {facts['turnover_l1']:g} allowed"]
-    if forced > _TRADED:  # the sale of delisted assets and the purchases from it, outside the budget
+    if forced > TRADED:  # the sale of delisted assets and the purchases from it, outside the budget
         parts[0] += f" beyond {forced:.4f} forced by delisted assets"
     parts += [f"cost {1e4 * exact['cost']:.2f} bp"] if exact else []
     parts.append(f"risk {facts['risk_previous']:.2%} → {facts['risk']:.2%} a period")
     if "active_risk" in facts:
         parts.append(f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}")
-    parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > _TRADED else []
+    parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > TRADED else []
     held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
     proof = f", optimal (gap {exact['gap']:.0e})" if exact else ""
     return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, print_tables
-from time2decide.core.files import validate_input_file
+from time2decide.core.files import validate_input_file, validate_not_read
 from time2decide.core.table import Table, cell_text
 
 _SHOWN = 20  # problems in the table
@@ -47,6 +47,7 @@ def solve(
 
     if out is not None:
         validate_solution_path(out)
+        validate_not_read("out", out, (file,))
     solution = solve_problem(read_problem(file), method=method, steps=steps, tol=tol)
     if out is not None:
         write_solution(solution, out)

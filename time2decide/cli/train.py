@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from time2decide.cli.console import AsJson, Prices, Returns, validate_source, values_flag
-from time2decide.core.files import validate_output_folder
+from time2decide.core.files import validate_not_read, validate_output_folder
 from time2decide.core.validation import InputError, expect, validate_choice, validate_interval
 
 _MOST_THREADS = 256
 _LINES_EVERY = 5.0  # seconds
+_WRITTEN = ("model.safetensors", "config.json", "state.safetensors")  # by a training, to its folder
 
 Report = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 Out = Annotated[Path, typer.Option(help="Output folder (checkpoint and resumable state).")]
@@ -99,7 +100,7 @@ def decide(
 
     Example: time2decide train decide --preset cpu --out runs/decide
     """
-    from time2decide.policy.model import load_policy
+    from time2decide.policy.model import PRETRAINED, load_policy
     from time2decide.policy.network import PolicyConfig
     from time2decide.policy.training import PRESETS, UTILITY, train_policy
 
@@ -111,7 +112,8 @@ def decide(
         start = start or "decide"
     config = replace(config, **_chosen(steps=steps, seed=seed, return_weight=return_weight))
     first = load_policy(start)[0] if start else None
-    _train(partial(train_policy, config, out, start=first), out, threads, preset=preset, start=start)
+    work = partial(train_policy, config, out, start=first)
+    _train(work, out, threads, read=(_unless(PRETRAINED, start),), preset=preset, start=start)
     _print_facts(out, as_json)
 
 
@@ -145,6 +147,7 @@ def market(
 
     config = _recipe(PRESETS, preset, steps=steps, seed=seed)
     validate_choice("sees", sees, SEES)
+    _validate_out(out, [*(data or []), *(measure or [])])
     names = [Path(name).name for name in [*(data or []), *(measure or [])]]
     twice = sorted({name for name in names if names.count(name) > 1})
     expect(not twice, "data, measure", "files of different names, each once", twice)
@@ -196,8 +199,9 @@ def fine_tune(
     from time2decide.markets.tables import load_market
     from time2decide.policy.fine_tuning import FineTuning, MarketTuning, fine_tune_to
     from time2decide.policy.market_policy import MarketPolicy
-    from time2decide.policy.model import Time2Decide
+    from time2decide.policy.model import PRETRAINED, Time2Decide
 
+    _validate_out(out, (file, _unless(PRETRAINED, start)))
     table, values = load_market(file, stated, gaps="keep")
     complete = table.dropna(axis=1)
     assets = complete.shape[1]
@@ -266,7 +270,7 @@ def chronos(
 
     config = ChronosTraining(**_chosen(steps=steps, seed=seed))
     backbone = load_chronos(start) if start else tiny_chronos(TinyChronos(kind))
-    _train(lambda report, notes: train_chronos(backbone, config, out, report=report), out, threads)
+    _train(lambda report, notes: train_chronos(backbone, config, out, report=report), out, threads, read=(start,))
     typer.echo(f"trained: {out}/model.safetensors")
 
 
@@ -306,14 +310,28 @@ def paper(
     config = replace(config, model=replace(config.model, covariance=covariance, readout=readout))
     started = load_backbone(backbone) if ":" in backbone else TimePFN.from_pretrained(backbone)
     work: Any = train_repaired if isinstance(started, TimePFN) else train_adapter
-    _train(partial(work, config, started, out), out, threads, preset=preset, backbone=backbone)
+    source = backbone.partition(":")[2] or _unless(TimePFN.BUNDLED, backbone)
+    _train(partial(work, config, started, out), out, threads, read=(source,), preset=preset, backbone=backbone)
     _print_facts(out, as_json)
 
 
-def _train(work: Callable[..., Any], out: Path, threads: int, **notes: Any) -> Any:
+def _validate_out(out: Path, read: Iterable[str | None]) -> None:
+    """Raise if a training to `out` would replace a file that it reads, or a model that it starts from."""
+    for source in filter(None, read):
+        validate_not_read("--out", out, (source,))  # the folder of a model, or a table in the place of the folder
+        for name in _WRITTEN:
+            validate_not_read("--out", out / name, (source, Path(source) / name))
+
+
+def _unless(bundled: Mapping[str, Path], name: str | None) -> str | None:
+    """The folder of a model; None for one that comes with the package."""
+    return None if name in bundled else name
+
+
+def _train(work: Callable[..., Any], out: Path, threads: int, read: Iterable[str | None] = (), **notes: Any) -> Any:
     """Run a training with progress and return its result; the notes go into the folder beside the provenance.
 
-    Raises before the work unless the folder can be made and written.
+    Raises before the work unless the folder can be made and written, and holds nothing of what is read.
     """
     import torch
 
@@ -321,6 +339,7 @@ def _train(work: Callable[..., Any], out: Path, threads: int, **notes: Any) -> A
 
     validate_interval("threads", threads, f"[1, {_MOST_THREADS}]")
     torch.set_num_threads(threads)
+    _validate_out(out, read)
     if not (out / "state.safetensors").exists() and (out / "model.safetensors").exists():
         raise InputError(f"--out: expected an empty folder or a run of the same config, found another model in {out}")
     validate_output_folder("--out", out)

@@ -12,7 +12,9 @@ import typer
 from time2decide.cli.console import AsJson, validate_source
 from time2decide.core.files import validate_input_file
 
-_NOT_CHECKED = "Not checked: that the model poses this problem for these returns; `decide` on the same table shows it."
+_NOT_CHECKED = (
+    "Not checked: that the named model poses this problem for these returns; `decide` on the same table shows it."
+)
 
 
 def verify(
@@ -40,5 +42,8 @@ def verify(
         typer.echo(found)
         if found.passed:
             typer.echo(_NOT_CHECKED)
+            unproved = [check.name for check in found.checks if check.passed is None]
+            if unproved:
+                typer.echo(f"Passed without a proof of: {', '.join(unproved)}.")
     if not found.passed:
         raise typer.Exit(1)

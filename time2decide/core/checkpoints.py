@@ -6,7 +6,6 @@ architecture, configuration and notes on how the model was made; ``config.json``
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -24,10 +23,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from time2decide.core.files import atomic_path, write_text
+from time2decide.core.provenance import INFO, weights_digest
 from time2decide.core.validation import InputError, describe_value, expect, refuse
 
 WEIGHTS = "model.safetensors"
-_INFO, _CHECKSUM = "time2decide", "checksum"  # keys in the header
+_CHECKSUM = "checksum"  # key in the header
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 Config = TypeVar("Config")
 
@@ -144,7 +144,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[
         one = tensor.detach().to("cpu").contiguous()
         tied = any(one.data_ptr() == other.data_ptr() for other in plain.values())  # the format has no shared memory
         plain[name] = one.clone() if tied else one
-    header = {_INFO: json.dumps(dict(info)), _CHECKSUM: checkpoint_checksum(plain)}
+    header = {INFO: json.dumps(dict(info)), _CHECKSUM: checkpoint_checksum(plain)}
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(plain, metadata=header))  # `save_file` hides the file from other users
     return path
@@ -177,9 +177,9 @@ def load_tensors(
         raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"path: expected a safetensors file, found {path} ({error_line(error)})") from None
-    expect(_INFO in header, "path", "a file written by time2decide", f"{path} without its header")
+    expect(INFO in header, "path", "a file written by time2decide", f"{path} without its header")
     try:
-        facts = json.loads(header[_INFO])
+        facts = json.loads(header[INFO])
     except ValueError as error:
         raise InputError(f"path: expected JSON in the header of {path}, found {error_line(error)}") from None
     expect(isinstance(facts, dict), "path", f"a JSON object in the header of {path}", type(facts).__name__)
@@ -190,11 +190,11 @@ def load_tensors(
 
 def checkpoint_checksum(tensors: Mapping[str, Tensor]) -> str:
     """Digest (32 hexadecimal digits) of names, types, shapes and every bit of the numbers."""
-    content = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(tensors.items()):
-        content.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        content.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return content.hexdigest()
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return weights_digest(
+        (name, str(one.dtype), list(one.shape), one.reshape(-1).view(torch.uint8).numpy().data)
+        for name, one in plain.items()
+    )
 
 
 def error_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -75,6 +75,20 @@ def validate_output_file(name: str, path: Path) -> None:
     """Raise an `InputError` that begins with `name` unless a file can be written at `path`."""
     validate_output_folder(name, path.parent)
     expect(not path.is_dir(), name, "a file", f"the folder {path}")
+
+
+def validate_not_read(name: str, path: Path, read: Iterable[str | Path | None]) -> None:
+    """Raise an `InputError` that begins with `name` if `path`, to be written, is one of the files that are read."""
+    for one in read:
+        expect(one is None or not _one_file(one, path), name, "another file than those that are read", path)
+
+
+def _one_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two names are of one file, also by a link or by letters of either case."""
+    try:
+        return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them is not there, or no file can have that name
+        return False
 
 
 def write_text(path: Path, text: str) -> None:

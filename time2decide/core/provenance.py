@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+INFO = "time2decide"  # key of the facts in the header of a checkpoint
+_TYPES = {"F32": "torch.float32", "F64": "torch.float64"}  # of weights, in a file and in torch
+
 
 def json_digest(value: object, length: int = 16) -> str:
     """Hexadecimal SHA-256 of a JSON-able value, whatever the order of its keys."""
@@ -25,6 +28,33 @@ def json_digest(value: object, length: int = 16) -> str:
 def file_digest(path: str | Path, length: int = 16) -> str:
     """Hexadecimal SHA-256 of the content of a file."""
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:length]
+
+
+def weights_digest(weights: Iterable[tuple[str, str, list[int], Any]]) -> str:
+    """Digest (32 hexadecimal digits) of weights: name, type as torch calls it, shape and bytes of each, by name."""
+    content = hashlib.blake2b(digest_size=16)
+    for name, kind, shape, data in sorted(weights, key=lambda one: one[0]):
+        content.update(f"{name} {kind} {shape} ".encode())
+        content.update(data)
+    return content.hexdigest()
+
+
+def checkpoint_facts(path: str | Path) -> tuple[str, str]:
+    """Architecture and `weights_digest` of a checkpoint of the package (safetensors)."""
+    content = Path(path).read_bytes()
+    first = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:first])
+    facts, places = json.loads(header.pop("__metadata__")[INFO]), header
+    weights = (
+        (
+            name,
+            _TYPES[one["dtype"]],
+            one["shape"],
+            content[first + one["data_offsets"][0] : first + one["data_offsets"][1]],
+        )
+        for name, one in places.items()
+    )
+    return str(facts["architecture"]), weights_digest(weights)
 
 
 def array_digest(array: np.ndarray) -> str:

@@ -10,11 +10,12 @@ from time2decide.core import lazy_names
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "constraints": "Constraints Limit read_constraints",
+        "constraints": "Constraints Limit parse_constraints read_constraints",
         "covariance": "covariance_by empirical_covariance",
         "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",
         "frontier": "TurnoverFrontier turnover_frontier",
         "oracle": "BUDGETS RISK_AVERSION WINDOW mean_variance_step oracle_path",
+        "orders": "Orders whole_shares",
         "portfolio": "FactorCovariance PortfolioProblem PortfolioSolution solve_portfolio",
         "portfolio_gradient": "portfolio_layer",
         "synthetic": "MARKETS SPLITS LMCConfig lmc_series lmc_set synthetic_oracle synthetic_returns",

@@ -305,6 +305,15 @@ def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
     return _constraints(content, path, assets)
 
 
+def files_of_constraints(path: str | Path) -> list[Path]:
+    """The files that `read_constraints` reads: that of the path, and the table that it names."""
+    path = Path(path)
+    if path.suffix.lower() != ".toml":
+        return [path]
+    table = read_toml(path).get("table")
+    return [path, path.parent / table] if isinstance(table, str) else [path]
+
+
 def parse_constraints(content: dict[str, Any], assets: Sequence[str]) -> Constraints:
     """The constraints of a mapping with the sections of a file, `table` apart, for assets in this order."""
     expect(isinstance(content, dict), "constraints", "a mapping of sections", type(content).__name__)

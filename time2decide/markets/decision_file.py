@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from time2decide import __version__
 from time2decide.core.files import validate_input_file, write_text
-from time2decide.core.provenance import array_digest, json_digest, text_digest
+from time2decide.core.provenance import array_digest, checkpoint_facts, json_digest, text_digest
 from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
+from time2decide.markets.orders import TABLE_PRICES, whole_shares
 from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem, number_from_json
-from time2decide.markets.tables import load_market
+from time2decide.markets.tables import last_prices, load_market
 from time2decide.markets.universe import Availability
 
 SCHEMA = "time2decide/decision/1"
@@ -28,6 +30,9 @@ _ROUNDING = 1e-12  # of sums
 _ROUNDED = 2e-6  # of current weights, which come from files and other programs
 _MOST_MEGABYTES = 1024
 _CHECKSUM = "checksum"
+_BUNDLED = Path(__file__).parent.parent / "policy" / "pretrained"  # checkpoints that come with the package, by name
+_POSES_NONE = "Policy"  # architecture of the networks of synthetic markets, whose own answer solves no stated problem
+_ARCHITECTURES = ("MarketPolicy", _POSES_NONE)
 _FIELDS = {
     "schema": str, "version": str, "date": str, "data": dict, "model": dict, "assets": list, "weights": dict,
     "previous": dict, "trades": dict, "turnover": float, "cost": float, "constraints": list, "verdict": str,
@@ -150,7 +155,9 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
         One check each: the file is intact, made from these returns, its trades are weights − previous, its date,
         budget and cost are those of the problem, assets that could not be traded were not, every constraint is the
         problem's and holds within 1e-9, and the weights are optimal for the problem: the duality gap from the stated
-        prices is at most 1e-9 of the size of the data and 1e-9 of wealth a period. No solver is asked.
+        prices is at most 1e-9 of the size of the data and 1e-9 of wealth a period. No solver is asked. Orders, if
+        any, follow from weights, value and prices. Of a bundled model the fingerprint is compared; that a model posed
+        the problem is not proved.
     """
     try:
         document = read_decision(path)
@@ -160,10 +167,13 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
         return Verification((Check("file", False, str(error)),))
     made = f"{SCHEMA}, time2decide {document['version']}, checksum {str(document[_CHECKSUM])[:12]}"
     checks = [Check("file", True, f"intact: {made}")]
-    table = _table(document, returns)
+    table, values = _table(document, returns)
     try:
         with np.errstate(all="ignore"):  # numbers of any size may be stated; what is not finite passes no check
             checks += _checks(document, table)
+            if "orders" in document:
+                checks.append(_check_orders(document, returns if values == "prices" else None))
+            checks.append(_check_model(document))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         # sealed, but not by us
         checks.append(Check("content", False, f"expected what time2decide writes, found {_short(error)}"))
@@ -199,12 +209,12 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
 
 
-def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> pd.DataFrame:
-    """The table as the decision read it."""
+def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> tuple[pd.DataFrame, str]:
+    """The table as the decision read it, and what its cells are: prices or returns."""
     if isinstance(returns, np.ndarray):
-        return load_market(pd.DataFrame(returns), "returns", gaps="keep")[0]
+        return load_market(pd.DataFrame(returns), "returns", gaps="keep")
     told = document["data"].get("values") if isinstance(returns, (str, Path)) else None
-    return load_market(returns, told if told in ("prices", "returns") else None, most_gap=math.inf, gaps="keep")[0]
+    return load_market(returns, told if told in ("prices", "returns") else None, most_gap=math.inf, gaps="keep")
 
 
 def _check_data(data: dict[str, Any], assets: list[str], table: pd.DataFrame) -> tuple[Check, np.ndarray | None]:
@@ -312,10 +322,12 @@ def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict
         return Check("optimal", False, "the covariance has a negative eigenvalue: nothing can be proved")
     if not rounding <= allowed:
         return Check("optimal", False, f"numbers so large that rounding ({rounding:.0e}) hides what is to be proved")
-    for key, tolerance in (("gap", allowed), ("utility", allowed), ("relative_gap", OPTIMAL)):
-        stated = document["optimality"][key]
-        if not _same(stated, proof["optimality"][key], tolerance):
-            return Check("optimal", False, f"the {key} that is stated is {stated}, found {proof['optimality'][key]}")
+    said, found = document["optimality"], proof["optimality"]
+    pairs = [(key, said[key], found[key]) for key in ("gap", "utility", "relative_gap")]
+    pairs += [(f"gain ({key})", said["gain"][key], found["gain"][key]) for key in found["gain"] if "gain" in said]
+    for key, stated, right in pairs:
+        if not _same(stated, right, OPTIMAL if key == "relative_gap" else allowed):
+            return Check("optimal", False, f"the {key} that is stated is {stated}, found {right}")
     text = f"no feasible portfolio is better by more than {1e4 * gap:.1e} bp a period"
     limit = f"{OPTIMAL:g} of the data's size" if allowed < MOST_GAP else f"{MOST_GAP:g} a period"
     return Check("optimal", bool(gap <= allowed), f"{text} (at most {1e4 * allowed:.1e}: {limit})")
@@ -324,11 +336,58 @@ def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict
 def _no_problem(document: dict[str, Any]) -> tuple[bool | None, str]:
     """What is said of optimality where no problem is stated: only networks of synthetic markets may state none."""
     model = document["model"].get("architecture")
-    if model == "MarketPolicy" or "optimality" in document:
+    if model == "MarketPolicy" or "optimality" in document or document["verdict"]:
         return False, "expected the problem that the market policy poses, found none"
-    if not isinstance(model, str) or not model:
+    if model != _POSES_NONE:
         return False, f"expected the architecture of a model that poses no problem, found {describe_value(model)}"
-    return None, "the model states no problem: its answer is projected, not optimised"
+    return None, "no problem is stated: the file says that a network chose the weights, which nothing here proves"
+
+
+def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | np.ndarray | None) -> Check:
+    """Whether orders in whole shares follow from weights, value and prices, and these are the table's, if they say so.
+
+    `prices` is the table of prices; None where returns are given.
+    """
+    stated, assets = document["orders"], [str(name) for name in document["assets"]]
+    weights, previous = (_vector(document, name, assets) for name in ("weights", "previous"))
+    expect(list(stated["price"]) == assets, "orders", "a price or null for each asset", "others")
+    quoted = np.array([np.nan if one is None else number_from_json(one) for one in stated["price"].values()])
+    value, cost_bps, at = number_from_json(stated["value"]), number_from_json(document["cost_bps"]), str(stated["at"])
+    found = whole_shares(previous, weights, quoted, value, cost_bps, at).to_json(assets)
+    expect(set(stated) == set(found), "orders", ", ".join(found), f"{len(stated)} others")
+    for key, right in found.items():
+        pairs = [(stated[key], right)] if not isinstance(right, dict) else [(stated[key][a], right[a]) for a in assets]
+        tolerance = 0.0 if key in ("shares", "price", "value") else FEASIBLE * (1 if key[:7] == "largest" else value)
+        wrong = next((pair for pair in pairs if not _same(*pair, tolerance)), None)
+        if wrong is not None:
+            return Check("orders", False, f"the {key} that is stated is {wrong[0]}, that of the weights {wrong[1]}")
+    count = sum(shares != 0 for shares in stated["shares"].values())
+    text = f"{count} orders in whole shares follow from weights, a value of {value:,.2f} and prices"
+    if at != TABLE_PRICES or prices is None or isinstance(prices, np.ndarray):
+        return Check("orders", True, f"{text}; the prices ({at}) are not checked")
+    last = last_prices(prices, int(document["data"]["rows"]) + 1)
+    same = np.array_equal(last["price"].where(last["current"]).to_numpy(dtype=float), quoted, equal_nan=True)
+    return Check("orders", same, f"{text}, {'those' if same else 'which are not those'} of the table's last row")
+
+
+def _check_model(document: dict[str, Any]) -> Check:
+    """Whether a bundled model is the one that is named; the name of any other is free text."""
+    model = {key: document["model"].get(key) for key in ("name", "architecture", "fingerprint")}
+    missing = next((key for key, text in model.items() if not isinstance(text, str) or not text), None)
+    if missing is not None or model["architecture"] not in _ARCHITECTURES:
+        key = missing or "architecture"
+        return Check("model", False, f"expected the {key} of a model, found {describe_value(model[key])}")
+    name, kind, stated = model.values()
+    said = f"{name} ({kind}), fingerprint {stated[:12]}"
+    if name not in {path.parent.name for path in _BUNDLED.glob("*/model.safetensors")}:
+        return Check("model", None, f"{said}: not a bundled one, and neither name nor architecture is proved")
+    architecture, fingerprint = checkpoint_facts(_BUNDLED / name / "model.safetensors")
+    other = f"the {name} of version {__version__} is a {architecture} with the fingerprint {fingerprint[:12]}"
+    if kind != architecture or (stated != fingerprint and document["version"] == __version__):
+        return Check("model", False, f"stated is {said}; {other}")
+    if stated != fingerprint:
+        return Check("model", None, f"{said}, of version {document['version']}: not compared, as {other}")
+    return Check("model", True, f"{said}: that of the bundled one; that it posed this problem is not proved")
 
 
 def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any]) -> tuple[bool, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from time2decide.core.validation import expect, validate_positive
 _WHOLE = 1e-6  # of a share, that counts as rounding
 _LEAST_PRICE, _LARGEST_PRICE = 1e-6, 1e12
 _LARGEST_VALUE = 1e18
+TRADED = 5e-5  # weight from which a change is called a trade
+TABLE_PRICES = "the table's last prices"  # what orders are `at` unless told
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Orders:
     cost : of trading
     cash : after trading and its cost
     weights : that are held then, relative to the value before
+    previous, target : weights before, and those that were asked for
+    at : where the prices come from, in words
     """
 
     shares: np.ndarray
@@ -31,14 +37,37 @@ class Orders:
     cost: float
     cash: float
     weights: np.ndarray
+    previous: np.ndarray
+    target: np.ndarray
+    at: str = TABLE_PRICES
 
     @property
     def money(self) -> np.ndarray:
         return np.asarray(self.shares * np.nan_to_num(self.prices))
 
+    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
+        """Everything by asset for JSON; null for no price. `unpriced` are trades that get no order for want of one."""
+        none, large = np.isnan(self.prices), np.abs(self.target - self.previous) > TRADED
+        return {
+            "shares": dict(zip(names, map(float, self.shares), strict=True)),
+            "money": dict(zip(names, map(float, self.money), strict=True)),
+            "price": {name: None if none[i] else float(self.prices[i]) for i, name in enumerate(names)},
+            "unpriced": [name for i, name in enumerate(names) if none[i] and large[i]],
+            "value": self.value,
+            "cost": self.cost,
+            "cash": self.cash,
+            "largest_difference": float(np.abs(self.weights - self.target).max()),
+            "at": self.at,
+        }
+
 
 def whole_shares(
-    previous: np.ndarray, weights: np.ndarray, prices: np.ndarray, value: float, cost_bps: float = 0.0
+    previous: np.ndarray,
+    weights: np.ndarray,
+    prices: np.ndarray,
+    value: float,
+    cost_bps: float = 0.0,
+    at: str = TABLE_PRICES,
 ) -> Orders:
     """Orders that bring a portfolio of this value from `previous` towards `weights`, both (m,).
 
@@ -69,4 +98,5 @@ def whole_shares(
             break
         shares[i] -= min(shares[i], np.ceil(missing / (prices[i] * (1 + rate))))
     cost = float(rate * (np.abs(shares) * prices).sum())
-    return Orders(shares + 0.0, stated, value, cost, cash(), previous + shares * prices / value)
+    held = previous + shares * prices / value
+    return Orders(shares + 0.0, stated, value, cost, cash(), held, previous, weights, at)

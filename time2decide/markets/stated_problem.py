@@ -107,6 +107,17 @@ class StatedProblem:
             self.mean @ weights - self.risk_aversion * risk - self.cost * np.abs(weights - self.start).sum() + cash
         )
 
+    def gain(self, weights: np.ndarray) -> dict[str, float]:
+        """Utility per period above that of not trading, and its parts: return (that of cash too), risk and cost."""
+        trade, middle = weights - self.start, weights + self.start
+        middle = middle if self.benchmark is None else middle - 2 * self.benchmark
+        parts = {
+            "return": float(self.mean @ trade - self.constraints.cash_return * trade.sum()),
+            "risk": float(-self.risk_aversion * (trade @ self.covariance @ middle)),
+            "cost": float(-self.cost * np.abs(trade).sum()),
+        }
+        return {"utility": sum(parts.values()), **parts}
+
     @cached_property
     def convexity(self) -> float:
         """What a negative eigenvalue −ε of Σ can add to a utility: λ ε (2γ)², as portfolios are at most 2γ apart."""
@@ -192,6 +203,7 @@ class StatedProblem:
         gap = self.gap(weights, prices)
         stated = {"turnover": prices.turnover, "exposure": prices.exposure, "limits": limits}
         found = {"gap": gap, "relative_gap": gap / self.scale, "utility": self.utility(weights), "prices": stated}
+        found["gain"] = self.gain(weights)
         return {"constraints": rows, "optimality": found}
 
     def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:

@@ -352,9 +352,13 @@ def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
     return pd.Series({asset: float(number) for asset, number in rows[1:]}, name=rows[0][1], dtype=float)
 
 
-def last_prices(source: str | Path) -> pd.DataFrame:
-    """The last known price of every asset of a table of prices, and whether it is of the last row (`current`)."""
-    table = _validate_table(*_read(source), math.inf, "keep")
+def last_prices(source: str | Path | pd.DataFrame, rows: int | None = None) -> pd.DataFrame:
+    """The last known price of every asset of a table of prices, and whether it is of the last row (`current`).
+
+    Of its first `rows` rows, if given.
+    """
+    frame, name = (source, "prices") if isinstance(source, pd.DataFrame) else _read(source)
+    table = _validate_table(frame, name, math.inf, "keep").iloc[:rows]
     return pd.DataFrame({"price": table.ffill().iloc[-1], "current": table.iloc[-1].notna()})
 
 

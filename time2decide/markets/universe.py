@@ -112,6 +112,25 @@ class Availability:
         return {kind: [names[int(i)] for i in np.flatnonzero(mask)] for kind, mask in kinds.items()}
 
 
+def gap_summary(returns: np.ndarray) -> str:
+    """The gaps of returns (time, m) in one line: how many assets miss returns, and of which kind; a late one that is
+    halted counts twice."""
+    seen, can = np.isfinite(returns), Availability.of(returns)
+    holes = int((~seen.all(axis=0)).sum())
+    if not holes:
+        return "Gaps: none, every asset has a return on every row."
+    first, last = seen.argmax(axis=0), len(seen) - 1 - seen[::-1].argmax(axis=0)
+    young, broken = int(can.young.sum()), (last - first + 1 > seen.sum(axis=0)) & seen.any(axis=0)
+    kinds = {
+        "listed late" + (f" ({young} too young to be bought)" if young else ""): (first > 0) | can.young,
+        "halted": can.halted,
+        "delisted and dropped": can.delisted,
+        "with returns missing in between": broken,
+    }
+    counts = ", ".join(f"{int(mask.sum())} {kind}" for kind, mask in kinds.items() if mask.any())
+    return f"Gaps: {holes} of {len(first)} assets miss returns: {counts}."
+
+
 def enough_universe_assets(can: Availability) -> None:
     """Raise unless a decision has a choice."""
     expect((can.known & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")

@@ -13,7 +13,10 @@ from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
 from time2decide.markets.portfolio import solve_portfolio
-from time2decide.policy.decision_record import numbers_by_asset, problem_of_decision
+from time2decide.markets.stated_problem import StatedProblem
+from time2decide.markets.tables import usual_periods
+from time2decide.markets.universe import gap_summary
+from time2decide.policy.decision_record import numbers_by_asset
 from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
@@ -117,6 +120,8 @@ def describe_decision(
     facts["input"] |= {"model": network.name}
     if isinstance(decision, MarketDecision):
         facts |= _market(decision, names, with_explanation)
+        if decision.origin.gaps == "keep":
+            facts["gap_summary"] = gap_summary(table.to_numpy())
         if decision.availability is not None:
             facts["gaps"]["outside"] = decision.availability.outside(constraints, decision.start, names)
             facts["gap_notes"] = [
@@ -197,9 +202,14 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
 
 
 def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
-    """Prices, gap and cost of an exact portfolio, its limits and the constraints that are active."""
+    """Prices, gap, cost and gain of an exact portfolio, its limits and the constraints that are active."""
     solution, weights, constraints = decision.solution, decision.weights, decision.constraints
+    problem = problem_of_decision(decision)
     assert solution is not None
+    assert problem is not None
+    assert decision.origin is not None
+    periods = usual_periods(decision.origin.table.index)
+    gain = problem.gain(weights)
     active = {}
     if decision.benchmark is not None:
         for name, portfolio in (("active_risk", weights), ("active_risk_previous", decision.previous)):
@@ -208,7 +218,8 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     return {
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
-        "active": _active(decision),
+        "active": _active(problem, weights, decision.origin.assets),
+        "gain": {**gain, "a_year": periods * gain["utility"], "periods_a_year": periods},
         "exact": {
             "utility": float(solution.utility),
             "gap": float(solution.gap),
@@ -220,12 +231,9 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     }
 
 
-def _active(decision: Decision | MarketDecision) -> list[str]:
+def _active(problem: StatedProblem, weights: np.ndarray, assets: list[str]) -> list[str]:
     """Names of the constraints that bind; weights that the gaps fix apart."""
-    problem = problem_of_decision(decision)
-    assert problem is not None
-    assert decision.origin is not None
-    rows = problem.rows(decision.weights, decision.origin.assets)
+    rows = problem.rows(weights, assets)
     return [row.name for row in rows if row.low < row.high and row.slack <= _TOLERANCE * row.size]
 
 

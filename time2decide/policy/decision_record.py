@@ -12,8 +12,9 @@ import pandas as pd
 
 from time2decide import __version__
 from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
+from time2decide.markets.orders import Orders
 from time2decide.markets.stated_problem import Prices, StatedProblem
 from time2decide.policy.market_decision import MarketDecision
 
@@ -35,12 +36,16 @@ class DecisionOrigin:
         return [str(column) for column in self.table.columns]
 
 
-def save_decision(decision: Decision | MarketDecision, path: str | Path, **about: str) -> Path:
+def save_decision(
+    decision: Decision | MarketDecision, path: str | Path, orders: Orders | None = None, **about: str
+) -> Path:
     """Write a decision file; `about` is what else is known of the data: source, values."""
-    return write_decision(decision_document(decision, **about), path)
+    return write_decision(decision_document(decision, orders, **about), path)
 
 
-def decision_document(decision: Decision | MarketDecision, **about: str) -> dict[str, Any]:
+def decision_document(
+    decision: Decision | MarketDecision, orders: Orders | None = None, /, **about: str
+) -> dict[str, Any]:
     """Everything about a decision that it takes to check it, for JSON; the checksum apart."""
     origin = decision.origin
     if origin is None:
@@ -68,6 +73,10 @@ def decision_document(decision: Decision | MarketDecision, **about: str) -> dict
         "cost_bps": decision.cost_bps,
         **_market(decision, names),
     }
+    if orders is not None:
+        own = np.array_equal(orders.previous, previous) and np.array_equal(orders.target, weights)
+        expect(own, "orders", "those of this decision", "others")
+        document["orders"] = orders.to_json(names)
     problem = problem_of_decision(decision)
     if problem is None:
         return document | {"constraints": [], "problem": None}

@@ -17,6 +17,7 @@ import torch
 
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
 from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.universe import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
@@ -179,11 +180,14 @@ class MarketDecision:
         parts = {"prior": self.prior, "forecast": self.signal, "risk": risk}
         return {name: 1e4 * known * (part - shares @ part) for name, part in parts.items()}
 
-    def save(self, path: str | Path, **about: str) -> Path:
-        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
+    def save(self, path: str | Path, orders: Orders | None = None, **about: str) -> Path:
+        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check.
+
+        `orders` are those of `whole_shares` for this decision, if any; `about` is what is known of the data.
+        """
         from time2decide.policy.decision_record import save_decision
 
-        return save_decision(self, path, **about)
+        return save_decision(self, path, orders, **about)
 
 
 @dataclass

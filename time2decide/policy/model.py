@@ -22,6 +22,7 @@ from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, windo
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
+from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS, load_returns
 from time2decide.markets.validation import (
@@ -158,9 +159,12 @@ class Decision:
     cost_bps: float = 0.0
     origin: DecisionOrigin | None = field(default=None, repr=False)
 
-    def save(self, path: str | Path, **about: str) -> Path:
-        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check."""
-        return save_decision(self, path, **about)
+    def save(self, path: str | Path, orders: Orders | None = None, **about: str) -> Path:
+        """Write a decision file (.json), which `verify_decision` and `time2decide verify` check.
+
+        `orders` are those of `whole_shares` for this decision, if any; `about` is what is known of the data.
+        """
+        return save_decision(self, path, orders, **about)
 
     @property
     def start(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +19,14 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import checkpoint_checksum
-from time2decide.core.files import read_toml
+from time2decide.core.checkpoints import WEIGHTS, checkpoint_checksum
+from time2decide.core.files import read_toml, validate_not_read
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_market_state, save_market_state
-from time2decide.markets.constraints import Constraints, read_constraints
+from time2decide.markets.constraints import Constraints, files_of_constraints, read_constraints
 from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
@@ -113,13 +113,7 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     places = [place.resolve() for place in named.values()]
     same = [name for name, place in zip(named, places, strict=True) if places.count(place) > 1]
     expect(not same, path.name, "a file of its own for each", f"one for {' and '.join(same)}")
-    folder = named.get("decisions")
-    inside = [
-        name
-        for name, place in zip(named, places, strict=True)
-        if folder is not None and place.parent == folder.resolve() and place.suffix.lower() == ".json"
-    ]  # a decision file may take their name
-    expect(not inside, path.name, "only decision files among the .json of decisions", " and ".join(inside))
+    _match_folder(config, path.name, named)
     validate_turnover(config.turnover)
     validate_risk_aversion(config.risk_aversion)
     validate_cost(config.cost)
@@ -127,6 +121,34 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     validate_choice("gaps", config.gaps, GAPS)
     validate_choice("values", config.values or "returns", ("returns", "prices"))
     return config
+
+
+def _match_folder(config: PortfolioConfig, name: str, named: Mapping[str, Path]) -> None:
+    """Raise if the name of a decision file may be that of another file."""
+    folder = config.path("decisions")
+    inside = [
+        which
+        for which, place in named.items()
+        if folder is not None and place.resolve().parent == folder.resolve() and place.suffix.lower() == ".json"
+    ]
+    expect(not inside, name, "only decision files among the .json of decisions", " and ".join(inside))
+
+
+def _validate_outputs(config: PortfolioConfig, holdings: str | Path | None) -> None:
+    """Raise if journal, state or a decision file would replace a file that is read, by whatever name."""
+    model, rules = Path(_model(config)), config.path("constraints")
+    read = {
+        "holdings": config.path("holdings") if holdings is None else Path(holdings),
+        **{f"constraints {i}": one for i, one in enumerate([] if rules is None else files_of_constraints(rules))},
+        **{name: model / name for name in (WEIGHTS, "config.json")},
+        **{name: config.path(name) for name in ("table", "benchmark")},
+    }
+    found = {name: place for name, place in read.items() if place is not None}
+    for name in ("journal", "state"):
+        place = config.path(name)
+        assert place is not None
+        validate_not_read(name, place, found.values())
+    _match_folder(config, "decisions", found)
 
 
 @dataclass(frozen=True)
@@ -157,21 +179,17 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     journal_path, state_path = config.path("journal"), config.path("state")
     assert journal_path is not None
     assert state_path is not None
+    _validate_outputs(config, holdings)
     network = Time2Decide.from_pretrained(_model(config))
     if not isinstance(network.policy, MarketPolicy):
         raise InputError(f"model: expected a market policy, found {config.model}")
     table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
     given = _terms_of(config, table)
-    journal, messages = Journal(journal_path), []
+    journal = Journal(journal_path)
+    messages: list[str] = []
     with journal.locked():
-        repaired = journal.repair()
-        messages += [repaired] if repaired else []
-        entries = read_run_entries(journal)
-        state, seen = _carried_state(state_path, table, config.tolerance, messages.append)
-        if entries:  # rows that the state has not seen can be held against their fingerprint only
-            _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
-        _match_decisions(entries, table, config)
+        entries, state, seen = _carried(journal, state_path, table, config, messages.append)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
         decision, document, differs, stale = None, None, [], ""
@@ -192,6 +210,22 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     messages += [stale] if stale else []
     done = entries[-1], len(entries), decision, network, given["constraints"], tuple(messages)
     return Outcome(*done, tuple(differs), tuple(unwritten), stale)
+
+
+def _carried(
+    journal: Journal, state_path: Path, table: pd.DataFrame, config: PortfolioConfig, tell: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], MarketState, pd.DataFrame]:
+    """The entries of the journal, the state and the rows that it has read, if table, journal, state and files agree."""
+    entries = read_run_entries(journal)
+    state, seen = _carried_state(state_path, table, config.tolerance, tell)
+    if entries:  # rows that the state has not seen can be held against their fingerprint only
+        _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
+    _match_decisions(entries, table, config)
+    _match_state(entries, seen, state_path.name, config)
+    repaired = journal.repair()  # after the checks: what is refused stays as it is
+    if repaired:
+        tell(repaired)
+    return entries, state, seen
 
 
 def _rows(entries: list[dict[str, Any]]) -> int:
@@ -357,6 +391,14 @@ def _match_journal(entry: dict[str, Any], table: pd.DataFrame, exactly: bool) ->
     keys = ("last", "dates_sha256", "sha256") if exactly else ("last", "dates_sha256")
     same = all(found[key] == data[key] for key in keys)
     expect(same, "table", f"the rows up to {data['last']} that the journal has seen", "others")
+
+
+def _match_state(entries: list[dict[str, Any]], seen: pd.DataFrame, name: str, config: PortfolioConfig) -> None:
+    """Raise if the state has read rows after the last entry: entries are written first, so one is lost."""
+    lost = f"the entry of {seen.index[-1]}, which {name} has read" if len(seen) else ""
+    last = f"{entries[-1]['date']} as the last" if entries else "none"
+    found = f"{last} (lines were lost: restore the journal, or move {name} away to decide again without them)"
+    expect(len(seen) <= _rows(entries), config.journal, lost, found)
 
 
 def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config: PortfolioConfig) -> None:

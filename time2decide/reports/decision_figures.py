@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_DASHES = ("-", "--", ":", "-.", (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2)))  # of the lines, in turn
 _INK, _GREY, _BLUE, _RED = "#1f2933", "#7b8794", "#0072B2", "#D55E00"
 
 
@@ -24,14 +25,16 @@ def _backtest_figure(result: Backtest, turnover_l1: float) -> Figure:
     chosen = result.frame[(result.frame["turnover_l1"] == turnover_l1) & (result.frame["series"] == 0)]
     figure = Figure(figsize=(9, 8), layout="constrained")
     wealth, drawdown, traded = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1.5, 1.5))
-    for name, path in chosen.groupby("strategy", sort=False):
+    for i, (name, path) in enumerate(chosen.groupby("strategy", sort=False)):
         time, value = path["time"].to_numpy(), path["wealth"].to_numpy()
-        wealth.plot(time, value, label=str(name), linewidth=1.2)
-        drawdown.plot(time, value / np.maximum.accumulate(np.maximum(value, 1.0)) - 1, linewidth=1.0)
+        line: dict[str, Any] = {"linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.4 if i else 2.8}
+        line |= {"color": f"C{i % 10}", "alpha": 1.0 if i else 0.7}  # a wide line below shows thin dashes on it
+        wealth.plot(time, value, label=str(name), **line)
+        drawdown.plot(time, value / np.maximum.accumulate(np.maximum(value, 1.0)) - 1, **line)
         smooth = path["traded"].rolling(max(1, len(value) // 50), min_periods=1).mean()
-        traded.plot(time, smooth.to_numpy(), linewidth=1.0)
+        traded.plot(time, smooth.to_numpy(), **line)
     wealth.set_yscale("log")
-    wealth.legend(loc="upper left", fontsize="small", ncols=2)
+    wealth.legend(loc="upper left", fontsize="small", ncols=2, handlelength=3.5)
     labels = {wealth: "wealth after costs", drawdown: "drawdown", traded: "traded per step"}
     for axes, label in labels.items():
         axes.set_ylabel(label)

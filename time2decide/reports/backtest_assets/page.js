@@ -50,13 +50,40 @@ async function unpackPlotly() {
 }
 const draw = (id, traces, extra) => Plotly.react(at(id), traces, layout(extra), { responsive: true, displayModeBar: false });
 const chosen = () => D.names.filter((name) => state.shown.has(name));
-function lines(id, key, extra) {
-  const last = (name) => Number(name === D.own); // its own line lies on top of the others
-  const traces = chosen().sort((a, b) => last(a) - last(b)).map((name) => ({
-    x: D.time, y: D.paths[state.budget][name][key], name, mode: "lines", line: { width: name === D.own ? 2.6 : 1.3, color: D.colours[name] },
-  }));
-  draw(id, traces, extra);
+/* Lines that lie on each other are told apart: its own is a wide band below, the others are thin, dashed ones on top. */
+const DASHES = { solid: "", dash: "9 5", dot: "2.5 3", dashdot: "9 4 2.5 4", longdash: "18 4", pairs: "5 3 5 8" };
+function dashOf(name) {
+  const kinds = Object.keys(DASHES).slice(D.own ? 1 : 0), others = D.names.filter((one) => one !== D.own);
+  return name === D.own ? "solid" : kinds[others.indexOf(name) % kinds.length];
 }
+const strokeOf = (name) => (name === D.own ? 4 : 1.8) * (narrow() ? 0.75 : 1);
+const dashed = (name) => (name === D.own ? -1 : Number(dashOf(name) !== "solid"));
+function lines(id, key, extra = {}, labelled = false) {
+  const path = (name) => D.paths[state.budget][name][key];
+  const names = chosen().sort((a, b) => dashed(a) - dashed(b));
+  const traces = names.map((name) => ({
+    x: D.time, y: path(name), name, mode: "lines", opacity: name === D.own && !dark() ? 0.7 : 1,
+    line: { width: strokeOf(name), color: D.colours[name], dash: dashed(name) > 0 ? DASHES[dashOf(name)].replaceAll(" ", "px,") + "px" : "solid" },
+  }));
+  draw(id, traces, labelled && names.length && !narrow() ? { ...extra, ...endLabels(id, names, path, extra) } : extra);
+}
+/* Names at the right end of the lines, moved apart where they would cover each other. */
+function endLabels(id, names, path, extra) {
+  const log = extra.yaxis?.type === "log", scaled = (y) => (log ? Math.log10(y) : y), step = 15 / (at(id).clientHeight - 42);
+  const all = names.flatMap((name) => path(name).map(scaled)), least = Math.min(...all), most = Math.max(...all);
+  const room = 0.04 * (most - least || 1), range = [least - room, most + room];
+  const ends = names.map((name) => ({ name, y: (scaled(path(name).at(-1)) - range[0]) / (range[1] - range[0]) })).sort((a, b) => a.y - b.y);
+  ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + step); });
+  ends.reverse().forEach((end, i) => { end.y = Math.min(end.y, i ? ends[i - 1].y - step : 1); });
+  return {
+    yaxis: { ...extra.yaxis, range }, margin: { l: 44, r: 12 + 7 * Math.min(24, Math.max(...names.map((name) => name.length))), t: 8, b: 34 },
+    annotations: ends.map(({ name, y }) => ({
+      xref: "paper", yref: "paper", x: 1, y, xanchor: "left", yanchor: "middle", xshift: 4, showarrow: false,
+      text: plain(name.length > 24 ? name.slice(0, 23) + "…" : name), font: { color: D.colours[name], size: 12 },
+    })),
+  };
+}
+const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); // the chart library reads tags in texts
 function drawAreas() {
   const held = at("held").value, parts = D.areas[state.budget][held];
   const traces = parts.map(({ name, weights }, i) => ({
@@ -66,7 +93,21 @@ function drawAreas() {
   const legend = narrow() ? { orientation: "h", y: -0.15 } : {};
   draw("areas", traces, { yaxis: { range: [0, 1], tickformat: ".0%" }, hovermode: "closest", showlegend: true, legend });
 }
+/* Of one budget: a row per strategy, the best on top. */
+function drawOneComparison() {
+  const rows = D.summary.filter((row) => state.shown.has(row.strategy)).sort((a, b) => a.sharpe - b.sharpe);
+  at("compare").style.height = 60 + 34 * Math.max(rows.length, 2) + "px";
+  draw("compare", [{
+    mode: "markers", y: rows.map((row) => row.strategy), x: rows.map((row) => row.sharpe), marker: { size: 11, color: rows.map((row) => D.colours[row.strategy]) },
+    hovertemplate: "%{y}: %{x:.2f}<extra></extra>",
+    error_x: {
+      type: "data", symmetric: false, thickness: 1.6, width: 5, color: dark() ? "#9aa5b1" : "#5b6570",
+      array: rows.map((row) => row.sharpe_high - row.sharpe), arrayminus: rows.map((row) => row.sharpe - row.sharpe_low),
+    },
+  }], { hovermode: "closest", xaxis: { title: { text: "Sharpe ratio a year" }, zeroline: true }, yaxis: { type: "category", ticktext: rows.map((row) => plain(row.strategy)), tickvals: rows.map((row) => row.strategy) } });
+}
 function drawComparison() {
+  if (D.budgets.length === 1) return drawOneComparison();
   const traces = chosen().map((name) => {
     const rows = D.summary.filter((row) => row.strategy === name);
     return {
@@ -98,12 +139,12 @@ function drawFrontier() {
 }
 function drawAll() {
   if (!window.Plotly) return;
-  lines("wealth", "wealth", { yaxis: { type: "log" } });
+  lines("wealth", "wealth", { yaxis: { type: "log" } }, true);
   lines("drawdown", "drawdown", { yaxis: { ticksuffix: " %" } });
   lines("traded", "traded", { yaxis: { rangemode: "tozero" } });
   if (D.names.includes("oracle")) {
     at("regrets").hidden = false;
-    lines("regret", "regret", { yaxis: { ticksuffix: " %" } });
+    lines("regret", "regret", { yaxis: { ticksuffix: " %" } }, true);
   }
   drawAreas();
   drawComparison();
@@ -132,6 +173,7 @@ const COLUMNS = [
 ];
 function results() {
   const budget = D.budgets[state.budget], place = state.budget;
+  if (D.budgets.length === 1) at("compared").textContent = "After costs, with 95 % intervals.";
   at("results").textContent = "What it would have earned at turnover budget γ = " + budget;
   at("findings").replaceChildren(...D.findings[place].map((text) => make("li", typeset(text))));
   const rows = D.summary.filter((row) => row.turnover_l1 === budget).map((row) => {
@@ -197,8 +239,9 @@ function decisionTable() {
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
     (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED."));
-  at("gaps").hidden = !now.gap_notes?.length;
-  at("gaps").replaceChildren(...(now.gap_notes ?? []).map((text) => make("li", text)));
+  const gaps = [now.gap_summary, ...(now.gap_notes ?? [])].filter(Boolean);
+  at("gaps").hidden = !gaps.length;
+  at("gaps").replaceChildren(...gaps.map((text) => make("li", text)));
   const rows = trades.map((asset) => ({
     asset, size: Math.abs(now.change[asset]), change: now.change[asset], weight: now.weights[asset], forecast: now.forecast[asset],
     spread: now.uncertainty?.weights[asset],
@@ -261,8 +304,10 @@ function gainAt(turnover) {
 function frontierWords() {
   const now = D.decision, { points, stops_paying_at: stop } = now.frontier, last = points.at(-1);
   at("worth").hidden = false;
-  if (stop < 5e-5) {
-    at("stops").textContent = "No trade pays for its cost: the best turnover is 0.";
+  const least = points[0].turnover_l1;
+  if (stop - least < 5e-5) { // one point, which is no curve
+    at("stops").textContent = least < 5e-5 ? "No trade pays for its cost: the best turnover is 0." :
+      `The constraints ask for a turnover of ${percent(least)}. More than that does not pay.`;
     at("frontier").hidden = true;
     return;
   }
@@ -297,6 +342,16 @@ function chooseBudget(place) {
   results();
   drawAll();
 }
+function swatch(name) {
+  const draw = (tag, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    return node;
+  };
+  const box = draw("svg", { width: 30, height: 10, class: "swatch", "aria-hidden": "true" });
+  box.append(draw("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: D.colours[name], "stroke-width": strokeOf(name) + 0.4, "stroke-dasharray": DASHES[dashOf(name)] }));
+  return box;
+}
 function controls() {
   for (const group of document.querySelectorAll(".budgets")) {
     group.hidden = D.budgets.length < 2;
@@ -308,7 +363,7 @@ function controls() {
   }
   for (const name of D.names) {
     const button = make("button", null, { type: "button", "aria-pressed": state.shown.has(name) });
-    button.append(make("span", null, { class: "dot", style: "background:" + D.colours[name] }), name);
+    button.append(swatch(name), name);
     button.addEventListener("click", () => {
       if (!state.shown.delete(name)) state.shown.add(name);
       button.setAttribute("aria-pressed", state.shown.has(name));
