@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from time2decide import Time2Decide
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.provenance import array_digest, checkpoint_facts, file_digest, json_digest, text_digest
 from time2decide.policy.model import PRETRAINED
 

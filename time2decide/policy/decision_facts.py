@@ -16,7 +16,7 @@ from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
 from time2decide.markets.tables import usual_periods
 from time2decide.markets.universe import gap_summary
-from time2decide.policy.decision_record import numbers_by_asset
+from time2decide.policy.decision_record import numbers_by_asset, problem_of_decision
 from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
