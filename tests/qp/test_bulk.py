@@ -90,3 +90,14 @@ def test_a_multiplier_on_a_row_with_slack_is_a_gap():
         b, d = -x - row[0], row @ x + slack
         accepted = bulk._accept(np.eye(2), b, row, d, *none, x, np.ones(1), np.zeros(0), np.zeros(2), 1e-8)
         assert accepted == (slack == 0)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e9])
+@pytest.mark.parametrize("part", ["rows", "equations", "objective"])
+def test_units_of_rows_and_objective_do_not_matter(part, unit):
+    given = problems(7, m=8, p=2)
+    expected, _ = bulk.solve_bulk(given, 1e-10, 1)
+    names = {"rows": ("C", "d"), "equations": ("E", "f"), "objective": ("A", "b")}[part]
+    same, solved = bulk.solve_bulk(given._replace(**{name: unit * getattr(given, name) for name in names}), 1e-10, 1)
+    assert solved.all()
+    np.testing.assert_allclose(same.x, expected.x, atol=1e-10)
