@@ -225,7 +225,8 @@ def l1_problem(seed, penalty, radius):
     reach = G @ INSIDE
     return QP(
         M @ M.T, 2 * rng.normal(size=6), G[:3], reach[:3] + 0.1, E=G[3:], f=reach[3:],
-        lb=INSIDE - [0.05, 9, 1, 1, 9, 1], ub=INSIDE + 0.4, l1_penalty=penalty, l1_radius=radius,
+        lb=INSIDE - np.array([0.05, 9, 0, 1, 9, 1]), ub=INSIDE + np.array([0.4, 0.4, 0.4, 0.4, 0, 0.4]),
+        l1_penalty=penalty, l1_radius=radius,
     )  # fmt: skip
 
 

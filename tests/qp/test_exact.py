@@ -259,3 +259,21 @@ def test_large_sparse_singular_problems_around_a_known_answer(seed, monkeypatch)
     assert answer.objective == pytest.approx(x @ H @ x / 2 + b @ x, rel=1e-9)
     assert np.abs(E @ answer.x - E @ x).max() < 1e-8  # the tolerance asked for, of numbers of size one
     assert answer.x.min() >= 0
+
+
+@pytest.mark.parametrize("kind", ["infeasible", "unbounded"])
+def test_engines_that_answer_where_there_is_no_answer_are_not_believed(kind, monkeypatch):
+    """Both say that zero is the answer: the proof that there is none is looked for all the same."""
+    from time2decide.qp import engines
+
+    def zero(form, *_, **__):
+        return engines.Answer(np.zeros(len(form.g)), np.zeros(len(form.low)))
+
+    monkeypatch.setattr(engines, "by_daqp", zero)
+    monkeypatch.setattr(engines, "by_piqp", zero)
+    A, b = np.diag([1.0, 0.0]), np.array([1.0, -1.0])
+    rows = {"infeasible": ([[0.0, 1.0], [0.0, -1.0]], [-1.0, -1.0]), "unbounded": ([[0.0, -1.0]], [1.0])}[kind]
+    for batch in (1, 2):
+        answer = solve_exact(QP(np.stack([A] * batch), np.stack([b] * batch), *map(np.array, rows)))
+        assert answer.status.tolist() == [kind] * batch
+        assert np.isnan(answer.x).all()
