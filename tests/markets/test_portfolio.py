@@ -46,6 +46,22 @@ def test_compiled_and_numpy_forms_agree(monkeypatch):
         assert max(answers[0].gap, answers[1].gap) < 1e-12
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_decision_has_its_own_covariance(count):
+    """Or one for all: weights and utility are those of each decision alone."""
+    rng = np.random.default_rng(0)
+    mean, p = rng.normal(size=(3, 5)) * 1e-2, rng.dirichlet(np.ones(5), 3)
+    S = np.stack([random_covariance(rng, 5, "definite") for _ in range(count)])
+    rows = 3 if count == 1 else count
+    together = solve_portfolio(mean[:rows], S[0] if count == 1 else S, p[:rows], risk_aversion=2.0)
+    for i in range(rows):
+        alone = solve_portfolio(mean[i], S[min(i, count - 1)], p[i], risk_aversion=2.0)
+        np.testing.assert_allclose(together.weights[i], alone.weights, atol=1e-12)
+        s = alone.weights
+        assert together.utility[i] == pytest.approx(mean[i] @ s - 2 * s @ S[min(i, count - 1)] @ s, abs=1e-13)
+        assert together.gap[i] < 1e-12
+
+
 @pytest.mark.parametrize("cost", [0.0, 1e-4])
 def test_batches_broadcast_and_threads_do_not_matter(cost):
     rng = np.random.default_rng(0)

@@ -31,7 +31,10 @@ def _as_the_solver_runs_it():
         yield
 
 
-KINDS = ("definite", "factors", "duplicates", "no risk", "cash", "singular", "cash and singular", "bounds")
+KINDS = (
+    *("definite", "factors", "duplicates", "no risk", "little risk", "cash", "singular", "cash and singular", "bounds"),
+    "duplicates and bounds",
+)
 
 
 def decision(kind, seed, m=9):
@@ -49,12 +52,12 @@ def decision(kind, seed, m=9):
     if "cash" in kind:
         now = rng.choice([0.0, 0.1, 0.3])
         money = Cash(now, 0.0, 0.3, rng.normal() / 4)
-    if kind in ("bounds", "cash and singular"):
+    if "bounds" in kind or kind == "cash and singular":
         lower, upper = -rng.uniform(0, 0.1, m), p + rng.uniform(0, 0.2, m)
     if kind == "factors":
         Q = Curvature(np.zeros((0, 0)), B, D, 1.0)
     else:
-        Q = Curvature(S, np.zeros((0, 0)), np.zeros(0), 0.0 if kind == "no risk" else 1.0)
+        Q = Curvature(S, np.zeros((0, 0)), np.zeros(0), {"no risk": 0.0, "little risk": 1e-5}.get(kind, 1.0))
     cost = rng.uniform(0, 0.05, m) if seed % 2 else np.zeros(m)
     box = TradeLimits(lower - p, upper - p, cost, rng.uniform(0.2, 2.0))
     return Q, q - turnover_path.curvature_product(Q, p), box, money
