@@ -188,6 +188,20 @@ def test_the_equations_of_an_active_set_hold(active, binding, cash_at):
         assert s.sum() == pytest.approx(one.exposure, abs=1e-12)
 
 
+def test_the_reach_of_a_limit_is_that_of_the_corners():
+    rng = np.random.default_rng(0)
+    A, lower, upper = rng.normal(size=(3, 4)), rng.uniform(-2, 0, 4), rng.uniform(0.5, 2, 4)
+    A[1, 2] = 0.0
+    corners = np.array(np.meshgrid(*zip(lower, upper, strict=True))).reshape(4, -1)
+    least, most = general._reach(A, lower, upper)
+    np.testing.assert_allclose(least, (A @ corners).min(axis=1), atol=1e-14)
+    np.testing.assert_allclose(most, (A @ corners).max(axis=1), atol=1e-14)
+    upper[2] = np.inf  # of which the second limit sees nothing
+    least, most = general._reach(np.abs(A), lower, upper)
+    np.testing.assert_array_equal(np.isfinite(most), [False, True, False])
+    assert np.isfinite(least).all()
+
+
 def test_singular_equations_are_solved_near_the_guess():
     matrix, right = np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([2.0, 2.0])
     np.testing.assert_allclose(general._solve_kkt(matrix, right, np.array([3.0, 0.0])), [2.5, -0.5], atol=1e-14)
