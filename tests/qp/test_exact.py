@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from time2decide import QP, random_qp, solve, solve_qp
+from time2decide import QP, InputError, random_qp, solve, solve_qp
 from time2decide.qp import PAPER_SIZES, reference_problems
 from time2decide.qp.certificate import Arrays
 from time2decide.qp.engines import lift
@@ -132,6 +132,12 @@ def test_problems_in_autograd_and_one_by_one():
     assert len(list(random_qp(3, 2, seed=0))) == 3
     with pytest.raises(IndexError, match="problem 3 of a batch of 3"):
         random_qp(3, 2, seed=0)[3]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5])
+def test_a_number_of_threads_is_one(workers):
+    with pytest.raises(InputError, match="workers"):
+        solve_exact(random_qp(2, 3, seed=0), workers=workers)
 
 
 def test_threads_give_the_same_rows():

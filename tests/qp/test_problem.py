@@ -177,3 +177,18 @@ def test_the_least_symmetric_matrix_is_named():
     A[1, 0, 1], A[2, 0, 1] = 1e3, 0.5
     with pytest.raises(InputError, match=r"found max \|A - A\^T\| = 0.5 in problem 2"):
         QP(A, np.zeros(2))
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("n", [2, 60])
+def test_an_eigenvalue_may_be_negative_by_rounding_alone(n, unit):
+    """Beside the size of A, and more so the more entries its rows are summed from."""
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(n, n)))[0]
+
+    def matrix(least):
+        A = basis @ np.diag(np.append(np.ones(n - 1), least)) @ basis.T
+        return unit * (A + A.T) / 2
+
+    QP(matrix(-1e-10 * n), np.ones(n))
+    with pytest.raises(InputError, match="A: expected positive semidefinite"):
+        QP(matrix(-1e-7 * n), np.ones(n))
