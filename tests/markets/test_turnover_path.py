@@ -436,3 +436,15 @@ def test_a_tie_is_no_exchange():
     given = np.ones((1, 1)), np.ones(1), np.zeros(1, int), np.ones(1), 1, d, box, 1, 1, 9.0, np.inf, np.inf
     assert turnover_path.exchange(*given) == (0.0, -2, False)
     np.testing.assert_array_equal(d, [0.2, 0.0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_twin_that_was_tied_trades_when_the_other_is_done(form):
+    """Two assets that are one to the objective: the first is bought up to its bound, and then the second."""
+    S = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) / 10
+    box = TradeLimits(np.array([0.0, 0.0, -1.0]), np.array([0.2, 0.2, 0.0]), np.zeros(3), 2.0)
+    Q, g0 = Curvature(S, np.zeros((0, 0)), np.zeros(0), 1.0), np.array([1.0, 1.0, 0.0])
+    d, state, _, _, count, _, _ = FORMS[form].follow(Q, g0, box, Cash(0.0, 0.0, 0.0, 0.0), 0.0, 100, 9)
+    assert count > 0
+    np.testing.assert_allclose(d, [0.2, 0.2, -0.4], atol=1e-14)
+    np.testing.assert_array_equal(state[:2], [AT_UPPER, AT_UPPER])
