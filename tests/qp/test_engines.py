@@ -275,6 +275,10 @@ def test_zeros_and_the_ball_are_polished_to_rounding(seed, penalty, radius):
     np.testing.assert_allclose(found.rows, rough.rows, atol=1e-3)
     np.testing.assert_array_equal(found.x[0] == 0, np.abs(rough.x[0]) < 1e-6)
     assert (found.x == 0).any()
+    if radius is None:  # a bound at zero pulls with no more than the ℓ1 term leaves
+        force = p.A[0] @ found.x[0] + p.b[0] + p.C[0].T @ found.rows[0] + p.E[0].T @ found.equal[0]
+        zero = found.x[0] == 0
+        np.testing.assert_array_less(np.abs(found.box[0][zero]), np.maximum(np.abs(force[zero]) - penalty, 0) + 1e-12)
 
 
 def test_sparse_means_many_entries_of_which_few_are_used():
