@@ -189,6 +189,7 @@ def test_an_eigenvalue_may_be_negative_by_rounding_alone(n, unit):
         A = basis @ np.diag(np.append(np.ones(n - 1), least)) @ basis.T
         return unit * (A + A.T) / 2
 
-    QP(matrix(-1e-10 * n), np.ones(n))
-    with pytest.raises(InputError, match="A: expected positive semidefinite"):
-        QP(matrix(-1e-7 * n), np.ones(n))
+    for form in (np.asarray, torch.from_numpy, lambda A: np.stack([np.eye(n), A])):
+        QP(form(matrix(-1e-10 * n)), np.ones(n))
+        with pytest.raises(InputError, match="A: expected positive semidefinite"):
+            QP(form(matrix(-1e-7 * n)), np.ones(n))
