@@ -1,4 +1,4 @@
-"""Bundled checkpoints answer as they did at commit 0727069, to rounding where torch and the processor are the same.
+"""Bundled checkpoints answer as they did at commit 0727069, to the rounding of float32.
 
 ``golden.npz`` holds their answers to 20 tables, which are drawn here from a seed, to 40 problems and to one window.
 """
@@ -14,8 +14,7 @@ from time2decide.bench.timing import one_thread
 from time2decide.forecasting import TimePFN
 
 GOLDEN = np.load(Path(__file__).parent / "golden.npz")
-HERE = [torch.__version__, np.__version__, torch.backends.cpu.get_cpu_capability()]
-ROUNDING = 1e-9 if GOLDEN["made_with"].tolist() == HERE else 1e-5  # of the exact solver; of float32 elsewhere
+ROUNDING = 1e-5  # processors that torch reports alike differ in the last bits of float32
 
 
 def cases():
@@ -44,7 +43,7 @@ def test_learned_solver():
     with one_thread():
         answer = solve(random_qp(40, 7, 5, seed=3), "neural")
     for part in ("x", "dual"):
-        np.testing.assert_allclose(getattr(answer, part), GOLDEN[f"neural/{part}"], rtol=0, atol=100 * ROUNDING)
+        np.testing.assert_allclose(getattr(answer, part), GOLDEN[f"neural/{part}"], rtol=0, atol=ROUNDING)
 
 
 def test_backbone():
@@ -52,4 +51,4 @@ def test_backbone():
     window = torch.randn(3, model.config.window, 4, generator=torch.Generator().manual_seed(0))
     with one_thread(), torch.no_grad():
         forecast = model(window).numpy()
-    np.testing.assert_allclose(forecast, GOLDEN["timepfn"], rtol=0, atol=100 * ROUNDING)
+    np.testing.assert_allclose(forecast, GOLDEN["timepfn"], rtol=0, atol=ROUNDING)

@@ -28,6 +28,12 @@ fault("markets/estimators", "window: int = 505, least: int = LEAST_OBSERVATIONS)
 assert estimators.RollingQIS().window == 505
 assert estimators.EWMA().half_life == 63
 fault("markets/turnover_path", "g -= h * (da + dnu)")
+try:
+    fault("markets/estimators", "place = np.ix_(assets, assets) → place = np.ix_(assets, assets)")
+except LookupError as refused:
+    assert "no fault" in str(refused)
+else:
+    raise AssertionError("the same text was taken for a fault")
 g = np.zeros(2)
 turnover_path._advance(np.zeros(2), g, np.ones(1), np.ones(2), 0.0, np.array([0]), 1, 0.5)
 np.testing.assert_array_equal(g, -0.5)

@@ -44,7 +44,7 @@ def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
     """One task of each, with the paper's sizes of model and batch; series, steps and decisions cut to a few."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper_models, "paper_backbone", lambda _: full())
-    monkeypatch.setattr(forecast_errors, "backbone_of", lambda _: full())
+    monkeypatch.setattr(forecast_errors, "paper_backbone", lambda _: full())
     few = {"series": 1, "validation": 1, "validation_windows": 1, "epochs": 1, "windows": 2, "length": 256}
     monkeypatch.setitem(PAPER_MODEL_PRESETS, "paper", replace(PAPER_MODEL_PRESETS["paper"], **few))
     task = get_experiment(name).tasks("paper")[-1]

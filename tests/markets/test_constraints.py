@@ -149,3 +149,14 @@ def test_a_series_goes_by_asset():
     solved = solve_portfolio(mean, S, np.full(4, 0.25), risk_aversion=0.1, constraints=one)
     assert solved.weights[0] <= 0.1 + 1e-12
     assert solved.weights[:2].sum() <= 0.3 + 1e-12
+
+
+def test_numbers_with_names_are_put_into_the_order_of_the_columns():
+    upper = pd.Series([0.1, 0.2, 0.3], ["a", "b", "c"])
+    limit = Limit("group", pd.Series([1.0, 2.0, 3.0], ["b", "c", "a"]), 0.0, 1.0)
+    found = Constraints(lower=np.array([0.01, 0.02, 0.03]), upper=upper, limits=(limit,)).aligned(["c", "a", "b"])
+    np.testing.assert_array_equal(found.upper, [0.3, 0.1, 0.2])
+    np.testing.assert_array_equal(found.limits[0].coefficients, [2.0, 3.0, 1.0])
+    np.testing.assert_array_equal(found.lower, [0.01, 0.02, 0.03])  # without names: as they stand
+    with pytest.raises(InputError, match="upper"):
+        Constraints(upper=upper).aligned(["a", "b", "d"])

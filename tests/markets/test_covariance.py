@@ -3,7 +3,7 @@ import pytest
 from sklearn.covariance import LedoitWolf
 
 from time2decide.core.validation import InputError
-from time2decide.markets.covariance import covariance_by, empirical_covariance
+from time2decide.markets.covariance import covariance_by, empirical_covariance, rolling_covariances
 
 
 def test_windows_of_any_batch_are_those_of_numpy():
@@ -14,6 +14,14 @@ def test_windows_of_any_batch_are_those_of_numpy():
         np.testing.assert_allclose(found[place], np.cov(windows[place].T), atol=1e-14)
         expected = LedoitWolf().fit(windows[place]).covariance_
         np.testing.assert_allclose(covariance_by(LedoitWolf())(windows)[place], expected, atol=1e-14)
+
+
+def test_rolling_windows_end_with_every_row():
+    returns = np.random.default_rng(1).normal(size=(2, 9, 3))
+    found = rolling_covariances(returns, 4)
+    assert found.shape == (2, 6, 3, 3)
+    for series, first in np.ndindex(2, 6):
+        np.testing.assert_allclose(found[series, first], np.cov(returns[series, first : first + 4].T), atol=1e-14)
 
 
 class OnlyFit:

@@ -203,6 +203,26 @@ def test_the_mixture_goes_with_the_expert_that_fits():
     assert estimator.weights()[0] > 0.9
 
 
+def test_a_pair_never_seen_together_has_the_mean_correlation_of_the_others():
+    returns = market(steps=400, m=4)
+    returns[:200, 0], returns[200:, 1] = np.nan, np.nan
+    found = EWMA(1000.0).update(returns).covariance()
+    volatility = np.sqrt(found.diagonal())
+    correlation = found / np.outer(volatility, volatility)
+    others = correlation[np.triu_indices(4, 1)][1:]  # all but that of the first two
+    assert correlation[0, 1] == pytest.approx(others.mean(), rel=1e-12)
+    assert 0.2 < correlation[0, 1] < 0.8
+
+
+def test_fast_experts_are_of_use_with_more_assets_than_steps():
+    """Half-lives of a few days know ten steps, and forty assets need a matrix that can be inverted all the same."""
+    estimate = CombinedIEWMA(((3, 4), (4, 5))).update(market(steps=120, m=40)).covariance()
+    values = np.linalg.eigvalsh(estimate)
+    truth = np.cov(market(steps=4000, m=40), rowvar=False)
+    assert values[0] > 0.05 * np.linalg.eigvalsh(truth)[0]
+    assert values[-1] < 20 * np.linalg.eigvalsh(truth)[-1]
+
+
 def test_bad_input():
     with pytest.raises(InputError, match="half_life"):
         EWMA(-1)

@@ -231,3 +231,16 @@ def test_with_linear_limits_the_frontier_is_a_grid_of_decisions():
     np.testing.assert_allclose(frontier.risk, risk, atol=1e-15)
     assert frontier.price[-1] <= 1e-15  # it ends where trading stops to pay
     assert (frontier.price[:-1] > 1e-15).all()
+
+
+def test_a_grid_starts_where_the_constraints_let_it(monkeypatch):
+    """Much must be sold: the first portfolio is the one that they force, and it is certified."""
+    monkeypatch.setattr(frontier_file, "_GRID", 5)
+    mean, model, _ = example(7, 8)
+    p, rest = np.eye(8)[0], 1 - np.eye(8)[0]
+    for low in (0.25, 0.95):
+        options = {"risk_aversion": 5.0, "constraints": Constraints(limits=(Limit("rest", rest, low, 1.0),))}
+        frontier = turnover_frontier(mean, model, p, **options)
+        assert frontier.turnover[0] == pytest.approx(2 * low, abs=1e-11)
+        assert frontier.gap.max() < 1e-12
+        assert (frontier.weights @ rest >= low - 1e-13).all()

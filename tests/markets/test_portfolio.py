@@ -46,6 +46,40 @@ def test_compiled_and_numpy_forms_agree(monkeypatch):
         assert max(answers[0].gap, answers[1].gap) < 1e-12
 
 
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+def test_covariances_are_checked_beside_their_size(unit):
+    rest = {"mean": np.zeros(2), "previous": np.full(2, 0.5), "risk_aversion": 1.0}
+    assert solve_portfolio(covariance=unit * np.ones((2, 2)), **rest).gap < 1e-12
+    with pytest.raises(InputError, match="covariance: expected positive semidefinite"):
+        solve_portfolio(covariance=unit * np.diag([1.0, -1e-3]), **rest)
+    with pytest.raises(InputError, match="covariance: expected symmetric"):
+        solve_portfolio(covariance=unit * np.array([[1.0, 1e-3], [0.0, 1.0]]), **rest)
+
+
+def test_without_a_budget_a_portfolio_may_be_sold_once():
+    """‖s − p‖₁ ≤ 2: any change of long-only weights, and no more where weights may be short."""
+    short = Constraints(-5.0, 5.0)
+    found = solve_portfolio([1.0, 0.0, -1.0], np.zeros((3, 3)), np.full(3, 1 / 3), risk_aversion=0.0, constraints=short)
+    assert found.turnover == pytest.approx(2.0, abs=1e-12)
+    np.testing.assert_allclose(found.weights, [4 / 3, 1 / 3, -2 / 3], atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_decision_has_its_own_covariance(count):
+    """Or one for all: weights and utility are those of each decision alone."""
+    rng = np.random.default_rng(0)
+    mean, p = rng.normal(size=(3, 5)) * 1e-2, rng.dirichlet(np.ones(5), 3)
+    S = np.stack([random_portfolio_covariance(rng, 5, "definite") for _ in range(count)])
+    rows = 3 if count == 1 else count
+    together = solve_portfolio(mean[:rows], S[0] if count == 1 else S, p[:rows], risk_aversion=2.0)
+    for i in range(rows):
+        alone = solve_portfolio(mean[i], S[min(i, count - 1)], p[i], risk_aversion=2.0)
+        np.testing.assert_allclose(together.weights[i], alone.weights, atol=1e-12)
+        s = alone.weights
+        assert together.utility[i] == pytest.approx(mean[i] @ s - 2 * s @ S[min(i, count - 1)] @ s, abs=1e-13)
+        assert together.gap[i] < 1e-12
+
+
 @pytest.mark.parametrize("cost", [0.0, 1e-4])
 def test_batches_broadcast_and_threads_do_not_matter(cost):
     rng = np.random.default_rng(0)

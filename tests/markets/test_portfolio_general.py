@@ -72,6 +72,25 @@ def test_an_active_set_is_found_from_nearby(noise):
     assert recovered >= (30 if noise < 1e-6 else 20), recovered
 
 
+def test_a_point_near_the_answer_shows_its_active_set(monkeypatch):
+    """Nothing contradicts itself, so that one round of equations is enough, at whichever end limits and cash are."""
+    monkeypatch.setattr(general, "_ROUNDS", 1)
+    ends = set()
+    for seed in range(30):
+        one, rng = row(seed), np.random.default_rng(seed)
+        if seed % 2:
+            one = one._replace(A=-one.A, low=-one.high, high=-one.low)
+        best = general.solve_general_row(one)
+        found = general._polish(one, best.s + 1e-9 * rng.normal(size=7), best.theta, best.nu, best.eta, 1e-7)
+        assert found.gap < 1e-12
+        np.testing.assert_allclose(found.s, best.s, atol=1e-12)
+        z = one.exposure - best.s.sum()
+        ends |= {("limit", sign) for sign in np.sign(best.eta)}
+        ends.add(("cash", z > 1e-9, z < one.cash[1] - 1e-9) if one.cash[1] else "none")
+    assert ends >= {("limit", 1.0), ("limit", -1.0), ("limit", 0.0), "none"}
+    assert len(ends) > 5
+
+
 def test_what_contradicts_itself_changes():
     """Each class, limit, budget and cash bound that the prices or the weights contradict, one at a time."""
     one = row(3)._replace(
@@ -141,6 +160,48 @@ def test_feasible_means_every_constraint():
         assert general._feasible(one._replace(**change), s, 1e-8)
 
 
+@pytest.mark.parametrize("cash_at", [0.0, None])
+@pytest.mark.parametrize("binding", [True, False])
+@pytest.mark.parametrize("active", [(1, 0), (-1, 0), (0, 1), (0, 0)])
+def test_the_equations_of_an_active_set_hold(active, binding, cash_at):
+    """Limits, net exposure and budget where they are active, a price for each, and none for the others."""
+    one, active = row(3), np.array(active)
+    one = one._replace(lower=one.p / 2)
+    state = np.array([BOUGHT, SOLD, AT_UPPER, AT_LOWER, BOUGHT, SOLD, UNTOUCHED])
+    s, theta, nu, eta = general._equations(
+        one, state, binding, active, cash_at, general._Answer(one.p, 0.0, 0.0, np.zeros(2), np.inf)
+    )
+    np.testing.assert_array_equal(s[[2, 3, 6]], [one.upper[2], one.lower[3], one.p[6]])
+    ends = np.where(active > 0, one.high, one.low)
+    np.testing.assert_allclose((one.A @ s)[active != 0], ends[active != 0], atol=1e-12)
+    sides, T = np.sign(state), np.abs(state) == 1
+    forces = one.q - one.Q @ s - nu - one.A.T @ eta - sides * (one.cost + theta)
+    np.testing.assert_allclose(forces[T], 0, atol=1e-12)
+    assert not eta[active == 0].any()
+    if binding:  # of sold and bought amounts as the classes have them
+        assert sides @ (s - one.p) == pytest.approx(one.budget, abs=1e-12)
+    else:
+        assert theta == 0
+    if cash_at is None:
+        assert nu == one.cash[2]
+    else:
+        assert s.sum() == pytest.approx(one.exposure, abs=1e-12)
+
+
+def test_the_reach_of_a_limit_is_that_of_the_corners():
+    rng = np.random.default_rng(0)
+    A, lower, upper = rng.normal(size=(3, 4)), rng.uniform(-2, 0, 4), rng.uniform(0.5, 2, 4)
+    A[1, 2] = 0.0
+    corners = np.array(np.meshgrid(*zip(lower, upper, strict=True))).reshape(4, -1)
+    least, most = general._reach(A, lower, upper)
+    np.testing.assert_allclose(least, (A @ corners).min(axis=1), atol=1e-14)
+    np.testing.assert_allclose(most, (A @ corners).max(axis=1), atol=1e-14)
+    upper[2] = np.inf  # of which the second limit sees nothing
+    least, most = general._reach(np.abs(A), lower, upper)
+    np.testing.assert_array_equal(np.isfinite(most), [False, True, False])
+    assert np.isfinite(least).all()
+
+
 def test_singular_equations_are_solved_near_the_guess():
     matrix, right = np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([2.0, 2.0])
     np.testing.assert_allclose(general._solve_kkt(matrix, right, np.array([3.0, 0.0])), [2.5, -0.5], atol=1e-14)
@@ -151,6 +212,17 @@ def test_limits_that_no_portfolio_meets_are_a_contradiction():
     one = row(1)
     with pytest.raises(InputError, match="found a contradiction"):
         general.solve_general_row(one._replace(low=np.array([2.0, -np.inf]), high=np.array([3.0, np.inf])))
+
+
+def test_a_contradiction_that_the_solver_does_not_see_is_one_all_the_same(monkeypatch):
+    one = row(1)
+    good = general._clarabel(one)
+    nothing = one._replace(low=np.array([2.0, -np.inf]), high=np.array([3.0, np.inf]))
+    monkeypatch.setattr(general, "_clarabel", lambda row: (one.p, *good[1:]))
+    with pytest.raises(InputError, match="found a contradiction"):
+        general.solve_general_row(nothing)
+    monkeypatch.setattr(general, "_clarabel", lambda row: (good[0] + np.full(7, 1e-5), *good[1:]))  # off, but polished
+    assert general.solve_general_row(one).gap < 1e-12
 
 
 @pytest.mark.parametrize("turnover_l1", [1e3, 1e6, 1e9])

@@ -214,6 +214,20 @@ def test_one_decision_from_its_data(form):
         single(form=form, S=lambda S: S - 2 * np.diag(S.diagonal()))
 
 
+@pytest.mark.parametrize("off", [-5e-13, 0.0, 5e-13])
+@pytest.mark.parametrize("end", [0.0, 0.3])
+def test_cash_that_misses_a_bound_by_rounding_is_at_it(end, off):
+    Q, g0, box, _ = decision("definite", 1)
+    p = np.full(9, (1 - end - off) / 9)
+    for rate in (-9.0, 0.0, 9.0):  # it leaves the bound, or stays there
+        money = np.array([0.0, 0.3, rate])
+        given = g0, p, np.zeros(9), np.ones(9), box.cost, 0.5, money, 1.0, np.zeros(9, int), False
+        s, _, _, gap, count = turnover_decision._solve_one(Q, *given)
+        assert count >= 0
+        assert gap <= 1e-12
+        assert -1e-12 <= 1 - s.sum() <= 0.3 + 1e-12
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_matrices_are_finite_symmetric_and_semidefinite(form):
     check = FORMS[form].validate_turnover_matrices
@@ -225,8 +239,8 @@ def test_matrices_are_finite_symmetric_and_semidefinite(form):
     bad = good.copy()
     bad[3, 1, 1] = np.inf
     assert not check(bad)
-    for least in (-1e-9, -1e-3):  # relative to the largest entry
-        matrix = np.diag([1.0, 1.0, least])[None]
+    for least, unit in ((-1e-9, 1.0), (-1e-3, 1.0), (-1e-9, 1e-20), (-1e-3, 1e-20), (-1e-9, 1e20), (-1e-3, 1e20)):
+        matrix = unit * np.diag([1.0, 1.0, least])[None]  # relative to the largest entry
         if least < -1e-6:
             with pytest.raises(np.linalg.LinAlgError):
                 check(matrix)
@@ -271,3 +285,55 @@ def test_a_decision_has_the_certificate_that_it_names(form, kind):
             np.ones(1), classes, True, warm, report,
         )  # fmt: skip
         np.testing.assert_allclose(warm, weights, atol=1e-10 if kind in ("definite", "bounds", "factors") else 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["definite", "factors", "cash", "bounds"])
+def test_the_adjoint_is_the_slope_of_a_decision(form, kind):
+    """Means, current weights and the budget move at once: a weighted sum of the weights follows."""
+    compared, binds = 0, set()
+    for seed in range(12):
+        Q, g0, box, cash = decision(kind, seed)
+        rng = np.random.default_rng(seed)
+        p = rng.dirichlet(np.ones(9)) * (1 - cash.now)
+        q, money = g0 + curvature_product(Q, p), np.array([cash.low, cash.high, cash.rate])
+        bounds = p + box.low, p + box.high
+
+        def decide(step, way, Q=Q, q=q, p=p, bounds=bounds, box=box, money=money):
+            state = np.zeros(9, np.int64)
+            moved = q + step * way[0], p + step * way[1], *bounds, box.cost, box.budget + step * way[2]
+            s, theta, _, _, count = turnover_decision._solve_one(Q, *moved, money, 1.0, state, False)
+            assert count >= 0
+            return s, theta, state
+
+        v, inside = rng.normal(size=9), (box.low < -1e-3) & (box.high > 1e-3)
+        shift = np.where(inside, rng.normal(size=9), 0.0)
+        shift[inside] -= shift[inside].mean()  # what is held stays, and within the bounds
+        way = rng.normal(size=9), shift, rng.normal()
+        s, theta, state = decide(0.0, way)
+        (ahead, _, after), (behind, _, before) = decide(1e-7, way), decide(-1e-7, way)
+        if (after != state).any() or (before != state).any():
+            continue
+        z, y, prices, previous = 1 - s.sum(), np.full((1, 9), 9.0), np.full((1, 2), 9.0), np.full((1, 9), 9.0)
+        free = np.array([cash.low + 1e-12 < z < cash.high - 1e-12])
+        FORMS[form].adjoint_turnover_rows(
+            Q.S[None], Q.B[None], Q.D[None], np.zeros(1, np.int64), np.array([Q.factor]), state[None],
+            np.array([theta > 0]), free, v[None], y, prices, previous,
+        )  # fmt: skip
+        slope = y[0] @ way[0] + previous[0] @ way[1] + prices[0, 1] * way[2]
+        assert slope == pytest.approx(v @ (ahead - behind) / 2e-7, rel=1e-4, abs=1e-5)
+        compared, binds = compared + 1, binds | {theta > 0}
+    assert compared >= 6
+    assert True in binds
+
+
+def test_a_decision_without_trades_follows_the_current_weights():
+    y, prices, previous = np.full((1, 3), 9.0), np.full((1, 2), 9.0), np.full((1, 3), 9.0)
+    state, v = np.array([[UNTOUCHED, AT_UPPER, AT_LOWER]]), np.array([[1.0, 2.0, 3.0]])
+    none = np.zeros((1, 0, 0)), np.zeros((1, 0)), np.zeros(1, np.int64), np.ones(1)
+    turnover_decision.adjoint_turnover_rows(
+        np.eye(3)[None], *none, state, np.array([True]), np.array([False]), v, y, prices, previous
+    )
+    np.testing.assert_array_equal(previous, [[1.0, 0, 0]])
+    assert not y.any()
+    assert not prices.any()

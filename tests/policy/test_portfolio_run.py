@@ -143,7 +143,7 @@ def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(portfolio_run, "save_state", killed)
+        patch.setattr(portfolio_run, "save_market_state", killed)
         with pytest.raises(KeyboardInterrupt):
             live(ROWS + 1)
     assert live(ROWS + 1).decision is None  # the journal has it

@@ -90,3 +90,41 @@ def test_a_multiplier_on_a_row_with_slack_is_a_gap():
         b, d = -x - row[0], row @ x + slack
         accepted = bulk._accept(np.eye(2), b, row, d, *none, x, np.ones(1), np.zeros(0), np.zeros(2), 1e-8)
         assert accepted == (slack == 0)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e9])
+@pytest.mark.parametrize("part", ["rows", "equations", "objective"])
+def test_units_of_rows_and_objective_do_not_matter(part, unit):
+    given = problems(7, m=8, p=2)
+    expected, _ = bulk.solve_bulk(given, 1e-10, 1)
+    names = {"rows": ("C", "d"), "equations": ("E", "f"), "objective": ("A", "b")}[part]
+    same, solved = bulk.solve_bulk(given._replace(**{name: unit * getattr(given, name) for name in names}), 1e-10, 1)
+    assert solved.all()
+    np.testing.assert_allclose(same.x, expected.x, atol=1e-10)
+
+
+def test_an_equation_that_does_not_hold_is_not_accepted():
+    """All forces cancel, and nothing else is off."""
+    x, row = np.array([1.0, -2.0]), np.array([[1.0, 1.0]])
+    for off in (0.0, 1e-6, -1e-6):
+        given = np.eye(2), -x, np.zeros((0, 2)), np.zeros(0), row, row @ x + off, np.full(2, -9.0), np.full(2, 9.0)
+        assert bulk._accept(*given, x, np.zeros(0), np.zeros(1), np.zeros(2), 1e-8) == (off == 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_correction_leads_to_the_answer_of_the_active_set(seed):
+    """From a point and multipliers that are far off: the equations of the active set are linear."""
+    A, b, C, d, E, f, lb, ub = (array[0] for array in problems(seed, batch=1)[:8])
+    n, m, p = 6, 5, 2
+    J, L, R = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n + 1))
+    x, y, r, z = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1), np.zeros(n)
+    size, dv, normal = np.zeros(n), np.zeros(n), np.zeros(n)
+    active, used = np.zeros(n + 1, np.int64), np.zeros(p + m + 2 * n, np.bool_)
+    q = bulk._solve(A, b, C, d, E, f, lb, ub, True, J, L, R, x, size, y, r, z, dv, normal, active, used)
+    assert q > p
+    rng, answer, pulls = np.random.default_rng(seed), x.copy(), y[:q].copy()
+    x += rng.normal(size=n)
+    y[:q] += rng.normal(size=q)
+    bulk._correct(A, b, C, d, E, f, lb, ub, J, R, x, y, r, z, dv, normal, active, q)
+    np.testing.assert_allclose(x, answer, atol=1e-11)
+    np.testing.assert_allclose(y[:q], pulls, atol=1e-10)

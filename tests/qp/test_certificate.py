@@ -7,7 +7,16 @@ import torch
 from time2decide import QP, project_portfolio, random_qp, solve, solve_qp
 from time2decide.attention.methods import has_definite_curvature
 from time2decide.bench import hard
-from time2decide.qp.certificate import Arrays, Form, Point, is_optimal, proves_infeasible, proves_unbounded
+from time2decide.qp.certificate import (
+    Arrays,
+    Form,
+    Point,
+    distinct_entries,
+    is_optimal,
+    is_surely_optimal,
+    proves_infeasible,
+    proves_unbounded,
+)
 from time2decide.qp.engines import EngineAnswer
 from time2decide.qp.exact import solve_exact
 
@@ -274,3 +283,19 @@ def test_the_quick_test_refuses_answers_that_hang_by_rounding():
     assert solve(QP(A, np.array([1.0, -1.0]), np.ones((1, 2)), np.array([1e3]))).status == "unbounded"
     free = QP(np.ones((2, 2)), np.array([1.0, -1.0]), lb=np.full(2, -np.inf), ub=np.array([1.0, np.inf]))
     assert solve(free).status == "unbounded"
+
+
+def test_the_quick_test_leaves_forces_that_drown_to_the_rule():
+    """f = ½(x₁ − x₂)² + gᵀx at its upper bounds: beside the curvature of large x, a small g may be rounding."""
+    H, x = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.full(2, 1e3)
+    for g, sure in ((-1.0, True), (-1e-10, False)):
+        form = Form(H, np.full(2, g), np.zeros((0, 2)), np.full(2, -np.inf), x)
+        assert is_surely_optimal(form, x, np.full(2, -g), 1e-12) == sure
+    still = Form(H, np.zeros(2), np.zeros((0, 2)), np.full(2, -np.inf), x)
+    assert is_surely_optimal(still, x, np.zeros(2), 1e-12)  # nothing pulls
+
+
+def test_what_a_batch_shares_is_read_once():
+    own = np.arange(6.0).reshape(3, 2)
+    assert distinct_entries(own) is own
+    assert distinct_entries(np.broadcast_to(own[0], (3, 2))).tolist() == [[0.0, 1.0]]

@@ -212,3 +212,162 @@ def test_rows_of_one_entry_are_met_exactly():
     zero = one._replace(high=np.array([9, 9, 0.0, 0.9]))
     found = engines._at_bounds(zero, np.array([1e-17, 0.9]), np.array([0.0, 0, 0.1, 0.2]), True)
     np.testing.assert_array_equal(found.x, [0.0, 0.9])
+
+
+L1 = [(2.0, None), (0.0, 0.5), (0.5, 0.5), (2.0, 50.0)]  # penalty and radius
+INSIDE = np.array([0.2, 0, 0, -0.1, 0, 0.05])
+
+
+def l1_problem(seed, penalty, radius):
+    """Rows, equations and bounds around a small point, with ℓ1 terms; a batch of one."""
+    rng = np.random.default_rng(seed)
+    M, G = rng.normal(size=(6, 7)), rng.normal(size=(4, 6))
+    reach = G @ INSIDE
+    return QP(
+        M @ M.T, 2 * rng.normal(size=6), G[:3], reach[:3] + 0.1, E=G[3:], f=reach[3:],
+        lb=INSIDE - np.array([0.05, 9, 0, 1, 9, 1]), ub=INSIDE + np.array([0.4, 0.4, 0.4, 0.4, 0, 0.4]),
+        l1_penalty=penalty, l1_radius=radius,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("penalty", "radius"), [*L1, (0.0, None)])
+def test_a_lifted_problem_is_the_same_problem(penalty, radius):
+    """At (x, |x|) it has the objective of x, and its constraints hold where those of x do; |x| is the best t."""
+    p = Arrays.of(l1_problem(0, penalty, radius))
+    lifted, rng, seen = engines.lift_l1(p, 0), np.random.default_rng(1), set()
+    for scale in np.linspace(0.001, 0.5, 60):
+        x = INSIDE + scale * rng.normal(size=6)
+        x += np.linalg.pinv(p.E[0]) @ (p.f[0] - p.E[0] @ x)
+        v = x if len(lifted.g) == 6 else np.append(x, np.abs(x))
+        size = np.abs(x).sum()
+        value, expected = v @ lifted.H @ v / 2 + lifted.g @ v, x @ p.A[0] @ x / 2 + p.b[0] @ x + penalty * size
+        assert value == pytest.approx(expected, rel=1e-12)
+        ways = np.append(v, lifted.G @ v)
+        holds = (ways <= lifted.high + 1e-12).all() and (ways >= lifted.low - 1e-12).all()
+        within = (x >= p.lb[0]).all() and (x <= p.ub[0]).all() and (p.C[0] @ x <= p.d[0]).all()
+        assert holds == (within and size <= p.radius[0])
+        seen.add(holds)
+        if len(v) > 6:
+            less = np.append(np.zeros(6), np.where(np.arange(6) == rng.integers(6), -1e-3, 0.0))
+            assert (lifted.G @ (v + less) > lifted.high[12:] + 1e-12).any()
+    assert seen == {True, False}
+    answer = engines.by_piqp(lifted)
+    point = engines.unlift_l1(p, answer.x, answer.y)
+    assert [part.shape for part in point] == [(1, 6), (1, 3), (1, 1), (1, 6)]
+    np.testing.assert_allclose(answer.x[6:], np.abs(point.x[0]) if len(answer.x) > 6 else [], atol=1e-7)
+
+
+@pytest.mark.parametrize(("penalty", "radius"), L1)
+@pytest.mark.parametrize("seed", range(4))
+def test_zeros_and_the_ball_are_polished_to_rounding(seed, penalty, radius):
+    """Zeros of ℓ1 terms become exact, and the ball is met; what bounds and ℓ1 terms pull at is told apart."""
+    p = Arrays.of(l1_problem(seed, penalty, radius))
+    lifted = engines.lift_l1(p, 0)
+    entries = engines.entries_of(lifted.H, lifted.G)
+    units = engines.units_of(lifted, entries, engines.equilibration(entries, len(lifted.low)))
+    interior = units.back(engines.by_piqp(engines.scaled_form(lifted, units)))
+    rough = engines.unlift_l1(p, interior.x, interior.y)
+    found = engines.polish_active(p, engines.polish_active(p, rough, units), units)
+    rule = OptimalityRule(p)
+    assert rule.residual(rough)[0] > 1e-13
+    assert rule.residual(found)[0] < 1e-13
+    np.testing.assert_allclose(found.x, rough.x, atol=1e-5)
+    np.testing.assert_allclose(found.rows, rough.rows, atol=1e-3)
+    np.testing.assert_array_equal(found.x[0] == 0, np.abs(rough.x[0]) < 1e-6)
+    assert (found.x == 0).any()
+    if radius is None:  # a bound at zero pulls with no more than the ℓ1 term leaves
+        force = p.A[0] @ found.x[0] + p.b[0] + p.C[0].T @ found.rows[0] + p.E[0].T @ found.equal[0]
+        zero = found.x[0] == 0
+        np.testing.assert_array_less(np.abs(found.box[0][zero]), np.maximum(np.abs(force[zero]) - penalty, 0) + 1e-12)
+
+
+def test_sparse_means_many_entries_of_which_few_are_used():
+    def shape(n, rows, H, G):
+        return Form(H * np.ones((n, n)) + np.eye(n), np.zeros(n), G * np.ones((rows, n)), np.zeros(0), np.zeros(0))
+
+    assert engines.is_sparse(shape(150, 50, 0, 0))
+    assert not engines.is_sparse(shape(150, 50, 1, 0))
+    assert not engines.is_sparse(shape(150, 50, 0, 1))
+    assert not engines.is_sparse(shape(20, 10, 0, 0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_chain_is_one_part(seed):
+    """In whatever order its links are written."""
+    rng = np.random.default_rng(seed)
+    order, links = rng.permutation(40), np.zeros((39, 40))
+    for i, row in enumerate(rng.permutation(39)):
+        links[row, order[i : i + 2]] = 1.0
+    assert (engines.connected_parts(40, engines.entries_of(links)) == 0).all()
+    cut = np.delete(links, np.flatnonzero(links[:, order[20]])[0], axis=0)
+    assert len(np.unique(engines.connected_parts(40, engines.entries_of(cut)))) == 2
+
+
+def test_rounding_of_a_point_is_below_its_floor():
+    """Variables that are off by as much as they are inexact move no residual by more, and some by as much."""
+    one = form(5)
+    p = arrays(one)
+    rng, rule = np.random.default_rng(0), OptimalityRule(p)
+    x, unit = rng.normal(size=6), rng.uniform(0.5, 2, 6)
+    floor = engines.rounding_floor(rule, Point(x[None], *(np.zeros((1, k)) for k in (2, 2, 6))), unit, np.zeros(6, int))
+    inexact, forces = engines.inexactness(np.abs(p.A[0]), np.abs(p.b[0]), x, unit, np.zeros(6, int))
+    for part, matrix, extra in ((floor.rows, p.C, 0.0), (floor.equal, p.E, 0.0), (floor.gradient, p.A, forces)):
+        corners = np.array(np.meshgrid(*[[-1, 1]] * 6)).reshape(6, -1) * inexact[:, None]
+        np.testing.assert_allclose((matrix[0] @ corners).max(axis=1) + extra, part[0], rtol=1e-12)
+
+
+def kkt_matrix(n, rows, seed, dependent=False):
+    """A band with rows of two entries below it."""
+    rng = np.random.default_rng(seed)
+    K = np.zeros((n + rows, n + rows))
+    K[:n, :n] = np.diag(rng.uniform(1, 2, n)) + np.diag(np.full(n - 1, 0.3), 1) + np.diag(np.full(n - 1, 0.3), -1)
+    for i in range(rows):
+        K[n + i, [2 * i, 2 * i + 1]] = K[[2 * i, 2 * i + 1], n + i] = 1.0, rng.uniform(-1, 1)
+    if dependent:
+        K[-1], K[:, -1] = K[-2], K[:, -2]
+    return K
+
+
+@pytest.mark.parametrize(
+    ("n", "rows", "dependent", "shifted"), [(12, 5, False, False), (12, 5, True, True), (240, 100, False, True)]
+)
+def test_a_factorisation_says_if_it_is_one_of_a_shifted_matrix(n, rows, dependent, shifted):
+    K, right = kkt_matrix(n, rows, 0, dependent), np.random.default_rng(1).normal(size=n + rows)
+    right = K @ right
+    apply, told = engines._factorised(K, n)
+    assert told == shifted
+    left = np.abs(K @ apply(right) - right).max()
+    assert left < (1e-5 if shifted else 1e-13)
+    assert left > 1e-12 or not shifted
+
+
+@pytest.mark.parametrize(("n", "rows"), [(12, 5), (240, 100)])
+def test_systems_of_an_active_set_are_solved_to_rounding(n, rows):
+    """Dense and sparse, some variables known: what is known stays, and so do multipliers of rows that say nothing."""
+    K, rng = kkt_matrix(n, rows, 0), np.random.default_rng(2)
+    A, G = K[:n, :n], np.vstack([K[n:, :n], np.zeros(n)])
+    fixed, value = np.zeros(n, bool), rng.normal(size=n)
+    fixed[[2, 3, 8]] = True
+    G[-1, [2, 3]] = 1.0, 2.0  # of known variables only
+    b, values = rng.normal(size=n), np.append(rng.normal(size=rows), 7.0)
+    active = engines._Active(fixed, value, np.zeros(0, bool), np.zeros(n), False)
+    guess = rng.normal(size=n), np.append(np.zeros(rows), 0.5)
+    values[1] = G[1] @ np.where(fixed, value, 0.0)  # the row of both known variables
+    x, y = engines._equality_solve(A, b, G, values, active, guess)
+    np.testing.assert_array_equal(x[fixed], value[fixed])
+    assert y[-1] == 0.5
+    np.testing.assert_allclose(G[:-1] @ x, values[:-1], atol=1e-12)
+    np.testing.assert_allclose((A @ x + b + G[:-1].T @ y[:-1])[~fixed], 0, atol=1e-12)
+    everything = active._replace(fixed=np.ones(n, bool))
+    x, y = engines._equality_solve(A, b, G, values, everything, guess)
+    np.testing.assert_array_equal(x, value)
+    np.testing.assert_array_equal(y, guess[1])
+
+
+def test_what_an_engine_returned_stays_as_it_was():
+    x = np.array([0.3, 0.6])
+    found = engines._put_on_rows(x, np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([0.5, 1.0]))
+    np.testing.assert_array_equal(found, [0.25, 0.6])
+    np.testing.assert_array_equal(x, [0.3, 0.6])
+    same = engines._put_on_rows(x, np.array([[1.0, 1.0]]), np.array([1.0]))
+    np.testing.assert_array_equal(same, x)

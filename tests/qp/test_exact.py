@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from time2decide import QP, random_qp, solve, solve_qp
+from time2decide import QP, InputError, random_qp, solve, solve_qp
 from time2decide.qp import PAPER_SIZES, reference_problems
 from time2decide.qp.certificate import Arrays
 from time2decide.qp.engines import lift_l1
@@ -134,6 +134,12 @@ def test_problems_in_autograd_and_one_by_one():
         random_qp(3, 2, seed=0)[3]
 
 
+@pytest.mark.parametrize("workers", [0, -1, 1.5])
+def test_a_number_of_threads_is_one(workers):
+    with pytest.raises(InputError, match="workers"):
+        solve_exact(random_qp(2, 3, seed=0), workers=workers)
+
+
 def test_threads_give_the_same_rows():
     qp = random_qp(400, 5, 3, seed=2)
     one, two = (solve_exact(qp, workers=count) for count in (1, 2))
@@ -259,3 +265,21 @@ def test_large_sparse_singular_problems_around_a_known_answer(seed, monkeypatch)
     assert answer.objective == pytest.approx(x @ H @ x / 2 + b @ x, rel=1e-9)
     assert np.abs(E @ answer.x - E @ x).max() < 1e-8  # the tolerance asked for, of numbers of size one
     assert answer.x.min() >= 0
+
+
+@pytest.mark.parametrize("kind", ["infeasible", "unbounded"])
+def test_engines_that_answer_where_there_is_no_answer_are_not_believed(kind, monkeypatch):
+    """Both say that zero is the answer: the proof that there is none is looked for all the same."""
+    from time2decide.qp import engines
+
+    def zero(form, *_, **__):
+        return engines.EngineAnswer(np.zeros(len(form.g)), np.zeros(len(form.low)))
+
+    monkeypatch.setattr(engines, "by_daqp", zero)
+    monkeypatch.setattr(engines, "by_piqp", zero)
+    A, b = np.diag([1.0, 0.0]), np.array([1.0, -1.0])
+    rows = {"infeasible": ([[0.0, 1.0], [0.0, -1.0]], [-1.0, -1.0]), "unbounded": ([[0.0, -1.0]], [1.0])}[kind]
+    for batch in (1, 2):
+        answer = solve_exact(QP(np.stack([A] * batch), np.stack([b] * batch), *map(np.array, rows)))
+        assert answer.status.tolist() == [kind] * batch
+        assert np.isnan(answer.x).all()

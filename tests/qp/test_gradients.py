@@ -32,25 +32,63 @@ LEVEL = torch.tensor([0.5, 0.4, 0.2], dtype=D)
 LOW, HIGH = torch.full((3, 5), -0.3, dtype=D), torch.full((3, 5), 0.25, dtype=D)
 
 
-@pytest.mark.parametrize(
-    ("make", "values"),
-    [
-        (lambda r, b: QP(r @ r.mT, b, check=False), (L, B)),
-        (lambda r, b, c, d: QP(r @ r.mT, b, c, d, check=False), (L, B, C, DD)),
-        (lambda r, b, e, f: QP(r @ r.mT, b, E=e, f=f, check=False), (L, B, E, F)),
-        (lambda r, b, low, high: QP(r @ r.mT, b, lb=low, ub=high, check=False), (L, B, LOW, HIGH)),
-        (
-            lambda r, b, c, d, e, f, low, high: QP(r @ r.mT, b, c, d, E=e, f=f, lb=low, ub=high, check=False),
-            (L, B, C, DD, E, F, LOW, HIGH),
-        ),
-        (lambda r, b, level: QP(r @ r.mT, b, l1_penalty=level, check=False), (L, B, LEVEL)),
-        (lambda r, b, radius: QP(r @ r.mT, b, l1_radius=radius, check=False), (L, B, LEVEL)),
-        (lambda r, b, c, d, level: QP(r @ r.mT, b, c, d, l1_penalty=level, check=False), (L, B, C, 0.1 * DD, LEVEL)),
-    ],
-    ids=["U", "LC", "equations", "bounds", "all", "R", "C", "LC+R"],
-)
+CLASSES = {
+    "U": (lambda r, b: QP(r @ r.mT, b, check=False), (L, B)),
+    "LC": (lambda r, b, c, d: QP(r @ r.mT, b, c, d, check=False), (L, B, C, DD)),
+    "equations": (lambda r, b, e, f: QP(r @ r.mT, b, E=e, f=f, check=False), (L, B, E, F)),
+    "bounds": (lambda r, b, low, high: QP(r @ r.mT, b, lb=low, ub=high, check=False), (L, B, LOW, HIGH)),
+    "all": (
+        lambda r, b, c, d, e, f, low, high: QP(r @ r.mT, b, c, d, E=e, f=f, lb=low, ub=high, check=False),
+        (L, B, C, DD, E, F, LOW, HIGH),
+    ),
+    "R": (lambda r, b, level: QP(r @ r.mT, b, l1_penalty=level, check=False), (L, B, LEVEL)),
+    "C": (lambda r, b, radius: QP(r @ r.mT, b, l1_radius=radius, check=False), (L, B, LEVEL)),
+    "LC+R": (
+        lambda r, b, c, d, level: QP(r @ r.mT, b, c, d, l1_penalty=level, check=False),
+        (L, B, C, 0.1 * DD, LEVEL),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "values"), CLASSES.values(), ids=list(CLASSES))
 def test_gradients_of_every_class(make, values):
     assert checked(make, *values)
+
+
+MORE = CLASSES | {
+    "one in the ball": (lambda r, b, radius: QP(r @ r.mT, b, l1_radius=radius, check=False), (L, B, 0.1 * LEVEL)),
+    "C+R": (
+        lambda r, b, radius, level: QP(r @ r.mT, b, l1_radius=radius, l1_penalty=level, check=False),
+        (L, B, LEVEL, 0.2 * LEVEL),
+    ),
+    "all+C": (
+        lambda r, b, c, d, e, f, low, radius: QP(r @ r.mT, b, c, d, E=e, f=f, lb=low, l1_radius=radius, check=False),
+        (L, B, C, DD, E[:, :1], F[:, :1], LOW, LEVEL),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "values"), MORE.values(), ids=list(MORE))
+def test_a_gradient_is_the_slope_along_every_way(make, values):
+    """Of a random sum of the answer and its multipliers, where all data move at once."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = [v.clone().requires_grad_() for v in values]
+    found = outputs(make(*inputs))
+    weights = [torch.randn(v.shape, dtype=D, generator=generator) for v in found]
+
+    def loss(parts):
+        return sum((part * weight).sum() for part, weight in zip(parts, weights, strict=True))
+
+    loss(found).backward()
+    for _ in range(3):
+        way = [torch.randn(v.shape, dtype=D, generator=generator) for v in values]
+        with torch.no_grad():
+            ahead, behind = (
+                loss(outputs(make(*(v + step * w for v, w in zip(values, way, strict=True))))).item()
+                for step in (1e-6, -1e-6)
+            )
+        slope = sum((v.grad * w).sum().item() for v, w in zip(inputs, way, strict=True))
+        assert slope == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-5)
 
 
 def test_polished_predictions_have_the_same_gradients():
@@ -103,6 +141,36 @@ def test_degenerate_answers_are_told():
     x = solve(QP(torch.eye(1, dtype=D), torch.zeros(1, dtype=D), torch.ones(1, 1, dtype=D), d)).x
     with pytest.warns(DegenerateWarning, match="problem 0 has no derivative"):
         x.sum().backward()
+
+
+@pytest.mark.parametrize("term", ["l1_penalty", "l1_radius"])
+def test_zeros_that_hang_by_nothing_are_told(term):
+    """A force on a zero that is just that of the ℓ1 term: a little more and the zero is none."""
+    for share, warns in ((1.0, True), (0.9, False)):
+        b = torch.tensor([-3.0, -share], dtype=D, requires_grad=True)
+        answer = solve(QP(torch.eye(2, dtype=D), b, **{term: 1.0 if term == "l1_penalty" else 2.0}))
+        torch.testing.assert_close(answer.x.detach(), torch.tensor([2.0, 0.0], dtype=D))
+        if warns:
+            with pytest.warns(DegenerateWarning):
+                answer.x.sum().backward()
+        else:
+            answer.x.sum().backward()
+            expected = [-1.0, 0.0] if term == "l1_penalty" else [0.0, 0.0]
+            torch.testing.assert_close(b.grad, torch.tensor(expected, dtype=D))
+
+
+@pytest.mark.parametrize("side", ["lb", "ub"])
+def test_bounds_that_hang_by_nothing_are_told(side):
+    sign = 1.0 if side == "ub" else -1.0
+    for force, warns in ((1e-10, True), (0.1, False)):
+        bound = torch.tensor([sign], dtype=D, requires_grad=True)
+        answer = solve(QP(torch.eye(1, dtype=D), torch.tensor([-sign * (1 + force)], dtype=D), **{side: bound}))
+        if warns:
+            with pytest.warns(DegenerateWarning):
+                answer.x.sum().backward()
+        else:
+            answer.x.sum().backward()
+            torch.testing.assert_close(bound.grad, torch.ones(1, dtype=D))
 
 
 def test_problems_without_an_answer_do_not_disturb_the_others():

@@ -148,3 +148,48 @@ def test_rows_of_huge_numbers_have_the_same_answer():
     found = solve(QP(A, b, np.full((1, 2), 1e150), np.array([0.8e150])))
     assert found.status == "optimal"
     np.testing.assert_allclose(found.x, [0.2, 0.6], atol=1e-9)
+
+
+@pytest.mark.parametrize("given", ["all", "no ub", "no lb", "no equations"])
+def test_the_rows_of_a_problem_have_its_multipliers(given):
+    """Equations and bounds written as rows: the same answer, and `split_dual` gives back what they pull with."""
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(8, 4, 6))
+    parts = {"E": np.ones((1, 4)), "f": [0.2], "lb": -0.3, "ub": 0.3}
+    for name in {"all": (), "no ub": ("ub",), "no lb": ("lb",), "no equations": ("E", "f")}[given]:
+        del parts[name]
+    qp = QP(G @ G.transpose(0, 2, 1), 3 * rng.normal(size=(8, 4)), rng.normal(size=(2, 4)), [0.4, 0.4], **parts)
+    answer, rows = solve(qp), solve(qp.as_inequalities())
+    assert set(answer.status) == set(rows.status) == {"optimal"}
+    np.testing.assert_allclose(rows.x, answer.x, atol=1e-10)
+    dual, equal, box = (part.numpy() for part in qp.split_dual(torch.as_tensor(rows.dual)))
+    np.testing.assert_allclose(dual, answer.dual, atol=1e-8)
+    np.testing.assert_allclose(box, answer.dual_box, atol=1e-8)
+    if "E" in parts:
+        np.testing.assert_allclose(equal, answer.dual_eq, atol=1e-8)
+    assert (box > 0).any() == ("ub" in parts)
+    assert (box < 0).any() == ("lb" in parts)
+
+
+def test_the_least_symmetric_matrix_is_named():
+    """Beside its own size: one that is off by 1e-3 of 1e6 is nearer to symmetric than one that is off by half."""
+    A = np.stack([np.eye(2), 1e6 * np.eye(2), np.eye(2)])
+    A[1, 0, 1], A[2, 0, 1] = 1e3, 0.5
+    with pytest.raises(InputError, match=r"found max \|A - A\^T\| = 0.5 in problem 2"):
+        QP(A, np.zeros(2))
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("n", [2, 60])
+def test_an_eigenvalue_may_be_negative_by_rounding_alone(n, unit):
+    """Beside the size of A, and more so the more entries its rows are summed from."""
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(n, n)))[0]
+
+    def matrix(least):
+        A = basis @ np.diag(np.append(np.ones(n - 1), least)) @ basis.T
+        return unit * (A + A.T) / 2
+
+    for form in (np.asarray, torch.from_numpy, lambda A: np.stack([np.eye(n), A])):
+        QP(form(matrix(-1e-10 * n)), np.ones(n))
+        with pytest.raises(InputError, match="A: expected positive semidefinite"):
+            QP(form(matrix(-1e-7 * n)), np.ones(n))

@@ -75,3 +75,8 @@ def test_where_frozen_weights_leave_no_portfolio_nothing_is_traded():
         solve_observation(observation(constraints=nobody), MEAN, SIGMA)
     with pytest.raises(InputError, match="mean"):
         solve_observation(observation(), MEAN * np.nan, SIGMA)
+
+
+def test_bad_data_are_named_as_the_solver_names_them():
+    with pytest.raises(InputError, match="mean"):
+        solve_observation(observation(), MEAN[..., :3], SIGMA)

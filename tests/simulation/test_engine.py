@@ -9,7 +9,7 @@ from time2decide.backtesting.registry import make_strategy
 from time2decide.core.validation import InputError
 from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
 from time2decide.qp.projections import project_portfolio
-from time2decide.simulation.engine import Observation, rollout
+from time2decide.simulation.engine import Observation, _project, rollout
 
 GAMMAS = (0.5, 2.0)
 SHORT = LMCConfig(channels=6, length=130)
@@ -228,3 +228,21 @@ def test_a_strategy_is_told_the_current_weights_and_the_cost():
 def test_bad_conventions(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         rollout(np.random.default_rng(0).normal(0, 0.01, (100, 3)), Uniform(), 1.0, **bad)
+
+
+def test_progress_is_told_before_every_decision(returns):
+    told = []
+    rollout(returns, Uniform(), GAMMAS, progress=lambda step, steps: told.append((step, steps)))
+    assert told == [(step, 130 - 96) for step in range(130 - 96)]
+
+
+def test_an_answer_that_is_feasible_to_rounding_stays_as_it_is():
+    """Bit by bit: a projection would change the last digits of weights that need none."""
+    held = np.full((1, 2, 4), 0.25)
+    raw = np.array([[[0.3, 0.2, 0.3, 0.2 - 5e-13], [0.0, 0.5, 0.25, 0.25 + 5e-13]]])
+    np.testing.assert_array_equal(_project(raw, held, np.array([0.2, 0.5])), raw)
+    for off in (raw + 1e-9, raw - np.array([0.1, -0.1, 0, 0]), held + np.array([0.2, 0.1, -0.1, -0.2])):
+        found = _project(off, held, np.array([0.2, 0.5]))
+        assert found.min() >= 0
+        np.testing.assert_allclose(found.sum(-1), 1, atol=1e-14)
+        assert (np.abs(found - held).sum(-1) <= np.array([0.2, 0.5]) + 1e-14).all()

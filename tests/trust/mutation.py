@@ -218,6 +218,8 @@ def functions_in_memory() -> Functions:
 
 def plant(mutant: Mutant, functions: Functions) -> None:
     """Compile the file with the fault, and exchange what differs in the modules of this process."""
+    if ast.dump(mutant.now) == ast.dump(mutant.node):
+        raise LookupError(f"{mutant.place}: no fault, the same arguments in another order")
     module = sys.modules[f"time2decide.{mutant.file.replace('/', '.')}"]
     path = str(module.__file__)
     before = {_place(code): code for code in _codes(compile(mutant.tree, path, "exec"))}
