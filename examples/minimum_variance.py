@@ -42,5 +42,5 @@ figure, axis = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
 for name, path in paths.items():
     axis.plot(path.returns_df.rolling(126).std() * 252**0.5, label=name)
 axis.set(ylabel="volatility a year, last 126 days")
-figure.autofmt_xdate()
+axis.tick_params(axis="x", rotation=30)
 axis.legend(frameon=False)

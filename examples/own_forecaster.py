@@ -36,5 +36,5 @@ figure, axis = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
 for name, path in result.frame.groupby("strategy", sort=False):
     axis.plot(path["time"], path["wealth"], label=name)
 axis.set(ylabel="wealth after costs")
-figure.autofmt_xdate()
+axis.tick_params(axis="x", rotation=30)
 axis.legend(frameon=False)

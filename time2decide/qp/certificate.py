@@ -229,6 +229,7 @@ class Form(NamedTuple):
 Rounding = Callable[[], tuple[np.ndarray, np.ndarray]]
 
 
+@np.errstate(invalid="ignore")  # numpy 2.0 warns of products of finite numbers; NaN is refused below
 def is_surely_optimal(form: Form, x: np.ndarray, y: np.ndarray, tol: float, rounding: Rounding | None = None) -> bool:
     """A sufficient condition for the rule above in few steps, for one problem without ℓ1 terms.
 
