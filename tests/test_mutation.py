@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -38,6 +39,12 @@ g = np.zeros(2)
 turnover_path._advance(np.zeros(2), g, np.ones(1), np.ones(2), 0.0, np.array([0]), 1, 0.5)
 np.testing.assert_array_equal(g, -0.5)
 """
+
+
+def test_every_explained_fault_is_one_of_todays_code():
+    explained = tomllib.loads(mutation.EXPLAINED.read_text(encoding="utf-8"))
+    possible = {one.key for file in mutation.FILES for one in mutation.mutants(file)}
+    assert sorted(set(explained) - possible) == []
 
 
 def test_a_fault_is_planted_where_it_says():
