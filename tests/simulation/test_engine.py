@@ -8,6 +8,8 @@ from time2decide.backtesting.baselines import SoftForecast, Uniform
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.validation import InputError
 from time2decide.markets import LMCConfig, oracle_path, synthetic_returns
+from time2decide.markets.constraints import LONG_ONLY
+from time2decide.markets.portfolio import nearest_portfolio
 from time2decide.qp.projections import project_portfolio
 from time2decide.simulation.engine import Observation, _project, rollout
 
@@ -246,3 +248,15 @@ def test_an_answer_that_is_feasible_to_rounding_stays_as_it_is():
         assert found.min() >= 0
         np.testing.assert_allclose(found.sum(-1), 1, atol=1e-14)
         assert (np.abs(found - held).sum(-1) <= np.array([0.2, 0.5]) + 1e-14).all()
+
+
+def test_weights_that_cannot_change_stay_and_the_others_are_the_nearest():
+    rng = np.random.default_rng(5)
+    raw, held = rng.normal(0.2, 0.3, (4, 2, 5)), rng.dirichlet(np.ones(5), (4, 2))
+    budgets, frozen = np.array([0.2, 0.9]), np.array([True, False, False, True, False])
+    found = _project(raw, held, budgets, None, frozen)
+    np.testing.assert_array_equal(found[..., frozen], held[..., frozen])
+    for i, k in np.ndindex(4, 2):
+        rules = LONG_ONLY.fix(held[i, k], frozen)
+        expected = nearest_portfolio(raw[i, k, None], held[i, k, None], budgets[k, None], rules)
+        np.testing.assert_allclose(found[i, k], expected[0], atol=1e-9)
