@@ -10,6 +10,7 @@ Both weigh the cost of a trade against what it buys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -117,17 +118,43 @@ class AveragedOracle:
     wants_hindsight: bool = True
 
     def decide(self, observation: Observation) -> np.ndarray:
-        anchor = observation.oracle_history()[:, :, -1]  # (series, budgets, m)
         change = np.diff(observation.returns, axis=1)
         chosen = np.linspace(0, change.shape[1] - 1, min(self.scenarios, change.shape[1])).round().astype(int)
         change = change[:, chosen] - change[:, chosen].mean(axis=1, keepdims=True)  # (series, scenarios, m)
         spread = _per_budget(self.spread, observation)[..., None]  # (budgets or 1, 1, 1)
         scenario = self.forecaster(observation.returns)[:, None, None] + spread * change[:, None]
-        risk = 2 * observation.risk_aversion * (anchor @ observation.covariance)
-        gradient = scenario - risk[:, :, None]  # (series, budgets, scenarios, m)
-        start = np.broadcast_to(anchor[:, :, None], gradient.shape)
-        half = np.broadcast_to(observation.turnover_l1[:, None] / 2, gradient.shape[:-1]).clip(max=1.0)
-        return np.asarray(greedy_allocations(gradient, start, half).mean(axis=2))
+        return _average_step(observation, scenario)
+
+
+@dataclass(frozen=True)
+class SampledOracle:
+    """The same under a predictive law of the next returns: scenarios are draws of it, and nothing is tuned.
+
+    `law` gives the forecast and its standard error, (series, m) each; the draws are normal and the same at every step.
+    """
+
+    law: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    scenarios: int = 64
+    seed: int = 0
+    name: str = "sampled-oracle"
+    wants_hindsight: bool = True
+
+    def decide(self, observation: Observation) -> np.ndarray:
+        mean, error = self.law(observation.returns)
+        half = np.random.default_rng(self.seed).standard_normal((self.scenarios // 2, mean.shape[-1]))
+        draws = np.concatenate([half, -half])  # their mean is the forecast
+        scenario = mean[:, None] + error[:, None] * draws  # (series, scenarios, m)
+        return _average_step(observation, scenario[:, None])
+
+
+def _average_step(observation: Observation, scenario: np.ndarray) -> np.ndarray:
+    """The oracle's greedy step from s*_{t−1}, averaged over scenarios (series, budgets or 1, scenarios, m) of r_t."""
+    anchor = observation.oracle_history()[:, :, -1]  # (series, budgets, m)
+    risk = 2 * observation.risk_aversion * (anchor @ observation.covariance)
+    gradient = scenario - risk[:, :, None]  # (series, budgets, scenarios, m)
+    start = np.broadcast_to(anchor[:, :, None], gradient.shape)
+    half = np.broadcast_to(observation.turnover_l1[:, None] / 2, gradient.shape[:-1]).clip(max=1.0)
+    return np.asarray(greedy_allocations(gradient, start, half).mean(axis=2))
 
 
 def oracle_rollout(oracle: np.ndarray, turnover_l1: np.ndarray, window: int, risk_aversion: float) -> Rollout:

@@ -19,6 +19,7 @@ from time2decide.backtesting.baselines import (
     AveragedOracle,
     LagOneOracle,
     PredictThenOptimise,
+    SampledOracle,
     SoftForecast,
     Uniform,
     backbone_pto,
@@ -47,7 +48,13 @@ SPREADS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3)
 _LABELS = {name: label for label, name in LABELS["portfolio-clean"].items()}
 OURS, HINDSIGHT, UTILITY = "time2decide-own", "time2decide", "time2decide-utility"
 REPAIRED, REPAIRED_SFT, PTO_TIMEPFN = "paper-repaired", "paper-repaired-sft", "pto-timepfn"
-_STRONGER = ("lag1-oracle", "soft-persistence", "pto-network-shrunk", "averaged-oracle-network")
+_STRONGER = (
+    "lag1-oracle",
+    "soft-persistence",
+    "pto-network-shrunk",
+    "averaged-oracle-network",
+    "sampled-oracle-network",
+)
 _BASELINES = {
     OURS: ("uniform", "pretrained", "sft-own", "pto-network"),
     HINDSIGHT: ("uniform", "pretrained", "sft", "pto-network", *_STRONGER),
@@ -76,7 +83,8 @@ _NOTE = (
     "same network without covariance inputs. All of these are our network, not the paper's architecture: its kernel "
     "bank is drawn from the same prior that generates the evaluation data. pto-network: exact optimum for the same "
     "network's forecasts; -shrunk: with ρ tuned on validation series for MSE, -shrunk-regret: for regret; "
-    "averaged-oracle-network: the oracle's step, averaged over scenarios around them. pretrained: the TimePFN "
+    "averaged-oracle-network: the oracle's step, averaged over scenarios around them (tuned); sampled-oracle-network: "
+    "over draws of the network's own predictive law (nothing tuned). pretrained: the TimePFN "
     "backbone forecasts the allocations, as in the paper. paper-repaired: the paper's architecture on that backbone "
     "with a read-out in common units, trained on its own histories, one model for all γ and all markets, on its own "
     "history; paper-repaired-sft: trained the same without covariance tokens; pto-timepfn, soft-timepfn: exact "
@@ -190,6 +198,7 @@ MAKERS: dict[str, _Maker] = {
     "averaged-oracle-network": _Maker(
         lambda p, look, v: AveragedOracle(NetworkForecast(p, look), v), "decide", SPREADS
     ),
+    "sampled-oracle-network": _Maker(lambda p, look, _: SampledOracle(NetworkForecast(p, look).law), "decide"),
     "sft-own": _Maker(_network("own"), "decide-blind"),
     "sft": _Maker(_network("hindsight"), "decide-blind"),
     OURS: _Maker(_network("own"), "decide"),

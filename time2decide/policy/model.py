@@ -108,14 +108,19 @@ class NetworkForecast:
     policy: Policy
     features_of: Callable[[np.ndarray], WindowFeatures] = window_features
 
-    @torch.no_grad()
     def __call__(self, returns: np.ndarray) -> np.ndarray:
+        return self.law(returns)[0]
+
+    @torch.no_grad()
+    def law(self, returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The forecast and its standard error, (series, m) each."""
         n, _, m = returns.shape
         flat = torch.full((n, m, HISTORY), 1.0 / m)
         inputs = PolicyInput(
             self.features_of(returns), flat, torch.ones(n), torch.ones(n), torch.full((n,), RISK_AVERSION)
         )
-        return self.policy.expect(inputs)[0].double().numpy()
+        forecast, error = self.policy.expect(inputs)
+        return forecast.double().numpy(), error.double().numpy()
 
 
 def default_policy_history(policy: Policy, notes: Mapping[str, Any]) -> str:
