@@ -1,6 +1,7 @@
 """`decide`, `backtest` and fine-tuning as a user meets them."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -384,7 +385,12 @@ def test_the_gain_of_the_trade_is_said(rule, run, folder):
     assert gain["utility"] == pytest.approx(gain["return"] + gain["risk"] + gain["cost"])
     assert gain["cost"] == pytest.approx(-facts["exact"]["cost"] / facts["days"])
     assert gain["a_year"] == pytest.approx(252 * gain["utility"])
-    assert f"Expected gain over no trade: {1e4 * gain['utility']:+.2f} bp a day" in text
+    said = re.search(
+        r"no trade: (\S+) bp a day, .* \(return (\S+), risk (\S+), cost (\S+) bp a day\)", " ".join(text.split())
+    )
+    utility, *parts = map(float, said.groups())
+    assert utility == pytest.approx(1e4 * gain["utility"], abs=0.006)
+    assert utility == pytest.approx(sum(parts), abs=2 * 10.0 ** -len(said[1].partition(".")[2]))  # as printed
     assert f"{1e4 * gain['a_year']:+.0f} bp a year" in text or f"{1e4 * gain['a_year']:+.1f} bp a year" in text
     assert ("The current weights do not meet the constraints" in text) == (gain["utility"] < 0)
     if rule == "none":
@@ -517,6 +523,8 @@ def test_a_value_that_is_not_that_of_the_shares_is_refused_unless_the_rest_may_b
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert "value: expected 30,000.00, the shares at their prices" in refused.stderr
     assert json.loads(run(*given, "30200", cwd=folder).stdout)["orders"]["value"] == 30000
+    told = run(*(word for word in given if word != "--json"), "30200", cwd=folder).stdout
+    assert "200.00 of --value is in no share and stays out" in " ".join(told.split())
     facts = json.loads(run(*given, "33000", "--constraints", "cash.toml", cwd=folder).stdout)
     assert facts["orders"]["value"] == 33000
     assert sum(facts["previous"].values()) == pytest.approx(30 / 33)

@@ -10,7 +10,8 @@ import pytest
 
 from time2decide.cli import app as app_module
 
-INTERRUPTED = "time2decide: interrupted; what is stored is kept, start the same command again to resume\n"
+INTERRUPTED = "time2decide: interrupted; no file is half-written\n"
+RESUMABLE = "time2decide: interrupted; what is stored is kept, start the same command again to resume\n"
 LIST = [sys.executable, "-m", "time2decide.cli", "backtest", "--strategies", "list"]
 
 
@@ -27,8 +28,9 @@ def test_a_signal_ends_any_command_in_one_line(run, tmp_path, monkeypatch, numbe
 
     for command in (interrupted, turned_into_an_error):
         monkeypatch.setattr(app_module, "run_command", command)
-        done = run("decide", cwd=tmp_path)
-        assert (done.returncode, done.stdout, done.stderr) == (code, "", INTERRUPTED)
+        for name, told in (("decide", INTERRUPTED), ("reproduce", RESUMABLE)):
+            done = run(name, cwd=tmp_path)
+            assert (done.returncode, done.stdout, done.stderr) == (code, "", told)
 
 
 def test_an_interrupt_that_python_cannot_pass_on_ends_the_command_too(tmp_path):

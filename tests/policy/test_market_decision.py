@@ -1,5 +1,7 @@
 """Decisions of the market policy: certified, within their limits, silent where nothing is to be predicted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -75,7 +77,7 @@ def test_dear_trades_are_not_made_and_nothing_predictable_means_no_forecasts(mod
     assert made.turnover == 0
     assert made.verdict.probability < 0.05
     about = (
-        "risk and the prior on means (a Sharpe ratio of 0.3 a year for equal weights), not about forecasts: the best"
+        "risk and the prior on means (a Sharpe ratio of 0.3 a year for equal weights), not about forecasts: the most"
     )
     assert f"Nothing to predict here that pays its cost of 4999 bp, so this is about {about}" in made.verdict.text
     assert np.abs(made.weights - made.without_forecasts).sum() < 0.02
@@ -86,13 +88,15 @@ def test_the_verdict_names_the_forecast_that_pays():
     strong = ForecastRecord(3, "own past", 0.8, 5.0, 16.0, 4.0, 0.9, 0.4)
     verdict = Verdict((weak, strong), 10.0)
     assert verdict.best is strong
-    assert "the next 3 days earned 16.0 bp per unit traded so far (95 %: 8.2 to 23.8)" in verdict.text
+    assert "(the next 3 days) earned 16.0 bp per unit traded so far (95 %: 8.2 to 23.8)" in verdict.text
+    pooled = Verdict((weak, replace(strong, days=1, reads="all assets")), 10.0)
+    assert "Forecasts (the next day, from all assets) earned 16.0 bp" in pooled.text
     assert verdict.text.endswith("trading costs 10 bp: followed at 40%.")
     led = Verdict((weak, strong), 10.0, 0.3, prior_leads=True)
     assert (
         "followed at 40%; the prior on means (a Sharpe ratio of 0.3 a year for equal weights) weighs more." in led.text
     )
-    assert "so this is about risk only: the best" in Verdict((weak,), 10.0).text
+    assert "so this is about risk only: the most reliable forecast" in Verdict((weak,), 10.0).text
 
 
 def test_the_strategy_carries_its_state_and_equals_decisions_from_scratch(model, returns):

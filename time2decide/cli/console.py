@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from time2decide.core.validation import expect
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; inferred by default.")]
 Returns = Annotated[bool, typer.Option("--returns", help="The file holds returns; inferred by default.")]
+_LINES_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
 
 
 def console(width: int = 140) -> Any:
@@ -56,11 +58,28 @@ def constraint_sources(path: Path | None) -> list[Path]:
     return [] if path is None else files_of_constraints(path)
 
 
+def _progress_lines(strategies: int) -> Callable[[str, int, int], None]:
+    began = last = time.monotonic()
+    done: dict[str, int] = {}
+
+    def show(name: str, step: int, steps: int) -> None:
+        nonlocal last
+        done[name] = step + 1
+        now = time.monotonic()
+        if now - last >= _LINES_EVERY:
+            share = sum(done.values()) / (strategies * steps)
+            left = (now - began) * (1 - share) / share
+            print(f"{name}: {share:.0%} of all steps, about {left:.0f} s left", file=sys.stderr, flush=True)
+            last = now
+
+    return show
+
+
 @contextmanager
-def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar with the time left on standard error, if that is a terminal."""
+def step_progress(strategies: int) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with the time left on standard error; a line every half minute if that is no terminal."""
     if not sys.stderr.isatty():
-        yield None
+        yield _progress_lines(strategies)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -128,6 +128,7 @@ def decide(
         from time2decide.markets.constraints import read_constraints
 
         limits = read_constraints(constraints, names)
+    stated = value
     if current is not None and current.name == "shares":
         current, value = _weights_of_shares(current, quotes, value, limits)
     from time2decide.policy.decision_facts import describe_decision
@@ -152,6 +153,8 @@ def decide(
     if quotes is not None and value is not None:
         orders = _orders(decision, quotes, value, price_file)
         facts["orders"] = orders.to_json(names)
+        if stated is not None and value != stated:
+            facts["input"]["value_left_out"] = stated - value
     _write(decision, facts, orders, out, figure)
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
@@ -329,20 +332,22 @@ def _gain_line(facts: dict[str, Any]) -> list[str]:
     if "gain" not in facts or not _trades(facts):
         return []
     gain, days = facts["gain"], facts.get("days", 1.0)
-    period = _PERIODS.get(gain["periods_a_year"], "period")
-    parts = ", ".join(f"{part} {_bp(gain[part])}" for part in ("return", "risk", "cost"))
+    period, risk = _PERIODS.get(gain["periods_a_year"], "period"), facts["risk_aversion"]
+    sizes = [1e4 * abs(gain[part]) for part in ("return", "risk", "cost", "utility")]
+    digits = max(_digits(size) for size in sizes if size > 0) if any(sizes) else 0  # alike, so that the parts add up
+    parts = ", ".join(f"{part} {_bp(gain[part], digits)}" for part in ("return", "risk", "cost"))
     spread = f", its cost spread over {days:.0f} {period}s" if days >= _SPREAD else ""
     forced = ". The current weights do not meet the constraints" if gain["utility"] < -_LOSS else ""
     return [
-        f"Expected gain over no trade: {_bp(gain['utility'])} bp a {period}, {_bp(gain['a_year'])} bp a year at that "
-        f"rate, net of costs ({parts} bp a {period}): utility at λ = {facts['risk_aversion']:g}{spread}{forced}."
+        f"Expected gain over no trade: {_bp(gain['utility'], digits)} bp a {period}, {_bp(gain['a_year'])} bp a year "
+        f"at that rate, net of costs ({parts} bp a {period}): utility at λ = {risk:g}{spread}{forced}."
     ]
 
 
-def _bp(share: float) -> str:
+def _bp(share: float, digits: int | None = None) -> str:
     """A share in basis points with its sign; more digits of a small one."""
     points = 1e4 * share
-    return f"{points:+z.{_digits(abs(points))}f}"
+    return f"{points:+z.{_digits(abs(points)) if digits is None else digits}f}"
 
 
 def _digits(points: float) -> int:
@@ -514,4 +519,9 @@ def _assumption_line(facts: dict[str, Any]) -> list[str]:
     assumed = [] if source["previous_given"] else ["equal current weights (--previous)"]
     if source["values_guessed"]:
         assumed.append(f"the file holds {source['values']} (--prices or --returns settles it)")
+    if "value_left_out" in source:
+        assumed.append(
+            f"{source['value_left_out']:,.2f} of --value is in no share and stays out: weights are of the shares alone "
+            "(cash takes part where --constraints allow cash)"
+        )
     return [f"Assumed: {'; '.join(assumed)}."] if assumed else []

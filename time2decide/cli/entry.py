@@ -95,9 +95,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _interrupted(stopped: list[int]) -> int:
-    print(
-        "time2decide: interrupted; what is stored is kept, start the same command again to resume",
-        file=sys.stderr,
-        flush=True,
-    )
+    resumable = sys.argv[1:2] in (["reproduce"], ["run"], ["train"])
+    kept = "what is stored is kept, start the same command again to resume" if resumable else "no file is half-written"
+    print(f"time2decide: interrupted; {kept}", file=sys.stderr, flush=True)
     return 128 + (stopped[0] if stopped else signal.SIGINT)

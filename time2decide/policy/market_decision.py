@@ -59,6 +59,12 @@ class ForecastRecord:
     follow: float
 
     @property
+    def label(self) -> str:
+        """What it forecasts and from what, in words."""
+        days = "the next day" if self.days == 1 else f"the next {self.days} days"
+        return days + {"all assets": ", from all assets", "kernel bank": ", from the kernel bank"}.get(self.reads, "")
+
+    @property
     def interval_bps(self) -> tuple[float, float]:
         """95 % interval of `worth_bps`."""
         half = _NORMAL * self.worth_error_bps
@@ -96,15 +102,14 @@ class Verdict:
         """One sentence for a person."""
         best = self.best
         low, high = best.interval_bps
-        days = "the next day" if best.days == 1 else f"the next {best.days} days"
         worth = f"{best.worth_bps:.1f} bp per unit traded so far (95 %: {low:.1f} to {high:.1f})"
         if self.probability < _FOLLOWED:
             pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk"
             about = f" and the {self._prior}, not about forecasts" if self.prior_sharpe else " only"
-            return f"{pays}{about}: the best forecast, of {days}, earned {worth}."
+            return f"{pays}{about}: the most reliable forecast ({best.label}) earned {worth}."
         against = f"trading costs {self.cost_bps:g} bp"
         beside = f"; the {self._prior} weighs more" if self.prior_leads else ""
-        return f"Forecasts of {days} earned {worth}, {against}: followed at {best.follow:.0%}{beside}."
+        return f"Forecasts ({best.label}) earned {worth}, {against}: followed at {best.follow:.0%}{beside}."
 
     @property
     def _prior(self) -> str:
