@@ -230,6 +230,7 @@ BOUNDS, HELD = "asset,lower,upper\nA,0,0.5\n", "asset,weight\nA,0.5\nB,0.5\nC,0\
         (["train", "fine-tune", "data.csv", "--start", "m", "--out", "m"], "--out", {"m/model.safetensors": "x"}),
         (["train", "fine-tune", "data.csv", "--out", "m"], "--out", {"m/config.json": "data.csv"}),
         (["solve", "p.npz", "--out", "p.npz"], "out", {"p.npz": "x"}),
+        (["decide", "data.csv", "--model", "m", "--out", "m/config.json"], "out", {"m/config.json": "x"}),
     ],
 )  # fmt: skip
 def test_no_command_replaces_what_it_reads(run, tmp_path, arguments, name, files):

@@ -377,6 +377,7 @@ def test_prices_of_another_day_are_seen_and_damaged_orders_are_one_failed_check(
     assert "not those of the table's last row" in failed[0].text
     for damage in (
         document["orders"] | {"note": "paid"},
+        document["orders"] | {"shares": document["orders"]["shares"] | {"EVIL": 1e6}},
         {},
         None,
         [],

@@ -456,3 +456,9 @@ def test_fixed_assets_under_limits_are_solved_to_rounding():
     found = solve_general_row(_Row(np.eye(15), q, p, lower, upper, *terms))
     assert found.gap <= 1e-14
     np.testing.assert_allclose(found.s[fixed], p[fixed], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("benchmark", [1.0, [1.0], [0.5, 0.5]])
+def test_a_benchmark_has_a_weight_for_each_asset(benchmark):
+    with pytest.raises(InputError, match="benchmark: expected 3 assets as in mean"):
+        solve_portfolio(np.zeros(3), np.eye(3), np.full(3, 1 / 3), risk_aversion=5.0, benchmark=benchmark)

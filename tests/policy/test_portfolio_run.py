@@ -54,6 +54,27 @@ def test_one_decision_per_date_and_a_second_run_changes_nothing(live):
     assert second.entry["after"] == first.entry["checksum"]
 
 
+def test_bars_of_half_a_day_have_one_decision_each_also_at_midnight(live, days):
+    bars = days.set_axis(pd.date_range("2023-01-01", periods=len(days), freq="12h", name="date"))
+    first = live(ROWS + 1, table=bars)  # the last bar is at midnight
+    assert first.entry["date"].endswith("T00:00:00")
+    again = live(ROWS + 1, table=bars)
+    assert (again.number, again.decision, again.entry) == (1, None, first.entry)
+    kept = {name: (live.folder / name).read_bytes() for name in ("journal.jsonl", "state.safetensors")}
+    live(ROWS + 3, table=bars)
+    for name, content in kept.items():  # restored from a copy that is older than the decision files
+        (live.folder / name).write_bytes(content)
+    with pytest.raises(InputError, match="its line was lost"):
+        live(ROWS + 3, table=bars)
+
+
+@pytest.mark.parametrize("key", ["state", "journal", "decisions", "constraints"])
+def test_a_name_that_no_file_can_have_is_refused(live, key):
+    (live.folder / "portfolio.toml").write_text(f'table = "returns.csv"\n{key} = "\\u0000"\n')
+    with pytest.raises(InputError, match=f"portfolio.toml: {key}: expected text"):
+        read_portfolio(live.folder / "portfolio.toml")
+
+
 def test_files_verify_and_the_journal_replays_bit_by_bit(live, days):
     for rows in range(ROWS, ROWS + 6):
         live(rows, 'constraints = "limits.toml"\n')

@@ -103,7 +103,9 @@ def decide(
     Example: time2decide decide prices.csv --turnover 0.5 --previous held.csv --value 1e6 --out decision.json
     """
     validate_source(file)
-    _validate_outputs((file, previous, *constraint_sources(constraints), benchmark, price_file), out, figure)
+    network_files = [Path(model) / name for name in ("model.safetensors", "config.json")]
+    read = (file, previous, *constraint_sources(constraints), benchmark, price_file, *network_files)
+    _validate_outputs(read, out, figure)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
     if cost is not None:

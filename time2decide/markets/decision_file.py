@@ -356,6 +356,8 @@ def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | 
     found = whole_shares(previous, weights, quoted, value, cost_bps, at).to_json(assets)
     expect(set(stated) == set(found), "orders", ", ".join(found), f"{len(stated)} others")
     for key, right in found.items():
+        named = not isinstance(right, dict) or (isinstance(stated[key], dict) and list(stated[key]) == assets)
+        expect(named, "orders", f"the {key} of each asset", "others")
         pairs = [(stated[key], right)] if not isinstance(right, dict) else [(stated[key][a], right[a]) for a in assets]
         tolerance = 0.0 if key in ("shares", "price", "value") else FEASIBLE * (1 if key[:7] == "largest" else value)
         wrong = next((pair for pair in pairs if not _same(*pair, tolerance)), None)

@@ -101,6 +101,7 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
         expect(key in known, path.name, f"keys among {', '.join(known)}", key)
         number = known[key] == "float"
         right = isinstance(value, (int, float)) and not isinstance(value, bool) if number else isinstance(value, str)
+        right = right and (number or "\0" not in value)  # which no file name can hold
         expect(right, f"{path.name}: {key}", "a number" if number else "text", describe_value(value))
     expect("table" in content, path.name, "the key table", "none")
     config = PortfolioConfig(**content, folder=path.parent)
@@ -193,7 +194,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
         decision, document, differs, stale = None, None, [], ""
-        if entries and entries[-1]["date"] == label_texts(table.index[-1:])[0]:
+        if entries and entries[-1]["date"] == label_texts(table.index)[-1]:
             differs = _differences(entries[-1], given, network, holdings, table)
         else:
             previous, source = _current_weights(config, holdings, entries, table, given["constraints"])
@@ -368,7 +369,7 @@ def _match_past(seen: pd.DataFrame, table: pd.DataFrame, tolerance: float) -> No
     other = sorted(set(seen.columns) ^ set(names))
     expect(same, "table", "the assets of the days before", f"others: {', '.join(other[:5]) or 'another order'}")
     expect(len(table) >= len(seen), "table", f"at least the {len(seen)} rows seen before", len(table))
-    dates = label_texts(table.index[: len(seen)])
+    dates = label_texts(table.index)[: len(seen)]
     wrong = next((i for i, (a, b) in enumerate(zip(dates, seen.index, strict=True)) if a != b), None)
     if wrong is not None:
         raise InputError(f"table: expected row {wrong + 1} of {seen.index[wrong]} as seen before, found {dates[wrong]}")
@@ -407,7 +408,7 @@ def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config:
     if folder is None or not os.path.isdir(folder):
         return
     there = {path.name for path in folder.iterdir()}
-    lost = [name for date in label_texts(table.index[_rows(entries) :]) if (name := _file_name(date)) in there]
+    lost = [name for date in label_texts(table.index)[_rows(entries) :] if (name := _file_name(date)) in there]
     found = "none (its line was lost: restore it, or move the file away to decide again)"
     expect(not lost, config.journal, f"the entry of the decision file {lost[0] if lost else ''}", found)
 
