@@ -403,7 +403,8 @@ def build_portfolio_problem(
     c = _not_negative("cost", cost)
     c = c[None] if c.ndim == 0 else c
     b = None if benchmark is None else finite_numbers("benchmark", benchmark)
-    expect(b is None or b.shape[-1:] == (m,), "benchmark", f"{m} assets as in mean", f"shape {np.shape(b)}")
+    if b is not None:
+        expect(b.shape[-1:] == (m,), "benchmark", f"{m} assets as in mean", f"shape {b.shape}")
     vectors = {"mean": mu, "previous": p, "cost": c} | ({} if b is None else {"benchmark": b})
     shapes = {name: array.shape[:-1] for name, array in vectors.items()}
     shapes |= {"risk_aversion": risk.shape, "turnover_l1": gamma.shape, "covariance": covariance_lead}
