@@ -1,6 +1,7 @@
 """A portfolio day by day: one decision per date, nothing lost by a kill, no changed past, live equals simulated."""
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import torch
 
 from time2decide.backtesting.journal_replay import replay_journal
 from time2decide.core.journal import Journal
+from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError
 from time2decide.markets.decision_file import verify_decision
 from time2decide.markets.tables import load_returns
@@ -66,6 +68,23 @@ def test_bars_of_half_a_day_have_one_decision_each_also_at_midnight(live, days):
         (live.folder / name).write_bytes(content)
     with pytest.raises(InputError, match="its line was lost"):
         live(ROWS + 3, table=bars)
+
+
+def test_a_pipe_in_place_of_the_state_is_not_waited_for(live):
+    os.mkfifo(live.folder / "state.safetensors")
+    done = live(ROWS)
+    assert any("no regular file" in text for text in done.messages)
+
+
+def test_a_number_that_no_float_can_hold_is_refused(live):
+    live(ROWS)
+    path = live.folder / "journal.jsonl"
+    entry = json.loads(path.read_text())
+    entry["terms"]["turnover_l1"] = 10**400
+    content = {key: value for key, value in entry.items() if key != "checksum"}
+    path.write_text(json.dumps(content | {"checksum": json_digest(content, 64)}) + "\n")
+    with pytest.raises(InputError, match="turnover_l1: expected a number"):
+        live(ROWS + 1)
 
 
 @pytest.mark.parametrize("key", ["state", "journal", "decisions", "constraints"])

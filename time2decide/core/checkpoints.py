@@ -169,6 +169,8 @@ def load_tensors(
 
     Its checksum must be right where it has one; older files have none, which `need_checksum` refuses.
     """
+    special = Path(path).exists() and not Path(path).is_file()  # a pipe would be waited for, in C
+    expect(not special, "path", "a safetensors file", f"{path}, which is no regular file")
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             header = file.metadata() or {}

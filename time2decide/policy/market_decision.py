@@ -330,7 +330,7 @@ def decide_market(
     holes, m = bool(np.isnan(returns).any()), returns.shape[1]
     can = Availability.of(returns)
     known = can.known if holes else np.ones(m, dtype=bool)
-    given = known / known.sum() if previous is None else previous
+    given = known / max(known.sum(), 1) if previous is None else previous
     terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
     if not holes:
         return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)

@@ -267,6 +267,7 @@ def read_run_entries(journal: Journal) -> list[dict[str, Any]]:
             for key in path.split("."):
                 value = value.get(key, _ABSENT) if isinstance(value, dict) else _ABSENT
             fits = _is_weights(value) if kind is _WEIGHTS else isinstance(value, kind) and not isinstance(value, bool)
+            fits = fits and (not isinstance(value, int) or abs(value) <= sys.float_info.max)  # others overflow later
             expect(fits, f"{place}, {path}", _KINDS[kind], describe_value(value))
         date, data = entry["date"], entry["data"]
         dated = date == data["last"] and re.fullmatch(r"[\w:.+-]+", date)  # which names a decision file, too
