@@ -1,7 +1,7 @@
 """Pretraining: deterministic, resumable to the bit, its corruptions as said, its schedule torch's."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -47,6 +47,8 @@ def test_averaged_weights_are_kept_where_the_recipe_says_so(tmp_path):
     moved = [(one.norm.bias - start.norm.bias).abs().max() for one in (mean, last)]
     assert 0 < moved[0] < moved[1]
     assert PRESETS["medium"].averaging is not None
+    made = json.loads((TimePFN.BUNDLED["medium"] / "config.json").read_text())["notes"]["recipe"]
+    assert made == json.loads(json.dumps(asdict(PRESETS["medium"])))
     assert 0.8e6 < sum(weight.numel() for weight in TimePFN(PRESETS["medium"].model).parameters()) < 1.5e6
 
 
@@ -104,10 +106,11 @@ def test_the_command_trains_and_says_where(tmp_path):
     assert isinstance(wrong.exception, InputError)
 
 
-def test_the_bundled_checkpoint_forecasts():
-    """Below persistence and the mean of the window, one step ahead, on noisy series it has not seen."""
-    model = TimePFN.from_pretrained()
-    assert model.config == PRESETS["cpu"].model
+@pytest.mark.parametrize(("name", "preset"), [("small", "cpu"), ("medium", "medium")])
+def test_bundled_checkpoints_forecast(name, preset):
+    """Below persistence and the mean of the window, one step ahead, on noisy series they have not seen."""
+    model = TimePFN.from_pretrained(name)
+    assert model.config == PRESETS[preset].model
     series = np.stack([lmc_series(LMCConfig(), 12345, number) for number in range(4)])
     returns = 0.01 * series + 0.0065 * np.random.default_rng(0).standard_normal(series.shape)
     drawn = np.concatenate([returns[:, s : s + 97] for s in range(0, 900, 30)])

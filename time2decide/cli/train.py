@@ -55,7 +55,7 @@ def qp(
 @app.command()
 def forecast(
     preset: Annotated[
-        str, typer.Option(help="smoke: seconds. cpu: the small checkpoint, 40 min. medium: 2 h. paper: GPUs.")
+        str, typer.Option(help="smoke: seconds. cpu: the small checkpoint, 40 min. medium: the larger one, 1 h. paper: GPUs.")
     ] = "cpu",
     out: Out = Path("runs/forecast"),
     steps: Steps = None,

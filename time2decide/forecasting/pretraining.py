@@ -72,7 +72,7 @@ PRESETS = {
         steps=6_000, lr=2e-3, channels=16, positions=32, pool=256, fresh_every=6, model=SMALL, **_MIXED
     ),
     "medium": PretrainingConfig(
-        steps=6_000,
+        steps=10_000,
         lr=1e-3,
         pct_start=0.1,
         averaging=0.998,

@@ -23,7 +23,7 @@ from time2decide.core.checkpoints import PretrainedModel
 from time2decide.core.validation import expect, validate_fields
 
 #: Bundled checkpoints.
-PRETRAINED = {"small": Path(__file__).parent / "pretrained" / "small"}
+PRETRAINED = {name: Path(__file__).parent / "pretrained" / name for name in ("small", "medium")}
 
 
 @dataclass(frozen=True)
