@@ -233,8 +233,9 @@ Rounding = Callable[[], tuple[np.ndarray, np.ndarray]]
 def is_surely_optimal(form: Form, x: np.ndarray, y: np.ndarray, tol: float, rounding: Rounding | None = None) -> bool:
     """A sufficient condition for the rule above in few steps, for one problem without ℓ1 terms.
 
-    Residuals are compared with |Hx| + |g| first and with all terms only where that fails. A point at which Hx + g is
-    the rounding of Hx is refused: |H||x| is at most hᵀ|x|·h for a semidefinite H with diagonal h². `rounding` gives how
+    Residuals and the gap are compared with |Hx| + |g| first and with all terms only where that fails, as where Hx is
+    small because large terms cancel: then its rounding depends on the order of the sum. A point at which Hx + g is the
+    rounding of Hx is refused: |H||x| is at most hᵀ|x|·h for a semidefinite H with diagonal h². `rounding` gives how
     inexact the variables and the forces on them are, both (k,), and is asked where a row or a component needs it.
     """
     k = len(x)
@@ -245,7 +246,9 @@ def is_surely_optimal(form: Form, x: np.ndarray, y: np.ndarray, tol: float, roun
     active = y.nonzero()[0]
     pull = y[active]
     slack = np.abs(value[active] - np.where(pull > 0, form.high[active], form.low[active]))
-    if not size @ left + np.abs(pull) @ slack <= tol * (size @ force):
+    if not size @ left + np.abs(pull) @ slack <= tol * (size @ force) and not _gap_is_rounding(
+        form, size, left, active, slack
+    ):
         return False
     root = np.sqrt(np.abs(form.H.diagonal()))
     drowned = force <= (1e-12 * (root @ size)) * root
@@ -259,6 +262,14 @@ def is_surely_optimal(form: Form, x: np.ndarray, y: np.ndarray, tol: float, roun
     return _rows_hold(form, size, over[out], out, tol, rounding) and _forces_cancel(
         form, size, y, left[off], off, tol, rounding
     )
+
+
+def _gap_is_rounding(form: Form, size: np.ndarray, left: np.ndarray, active: np.ndarray, slack: np.ndarray) -> bool:
+    """Whether the duality gap is that of rounding alone: then the rule does not ask for a smaller one."""
+    rounding = _EPS * (100 + len(size))
+    reach = np.concatenate([size, np.abs(form.G) @ size])[active]
+    terms = np.abs(form.H) @ size + np.abs(form.g)
+    return bool((left <= rounding * terms).all() and (slack <= rounding * reach).all())
 
 
 def _rows_hold(
