@@ -1,4 +1,7 @@
+import os
+import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -462,3 +465,28 @@ def test_fixed_assets_under_limits_are_solved_to_rounding():
 def test_a_benchmark_has_a_weight_for_each_asset(benchmark):
     with pytest.raises(InputError, match="benchmark: expected 3 assets as in mean"):
         solve_portfolio(np.zeros(3), np.eye(3), np.full(3, 1 / 3), risk_aversion=5.0, benchmark=benchmark)
+
+
+@pytest.mark.parametrize(("done", "compiled", "name"), [
+    (0, True, "turnover_decision"), (20_000, False, "turnover_decision"), (20_000, True, "turnover_kernels"),
+    (1_000_000, False, "turnover_kernels"),
+])  # fmt: skip
+def test_code_is_compiled_for_much_work_only_and_loaded_for_some(monkeypatch, done, compiled, name):
+    monkeypatch.delitem(sys.modules, portfolio_file._KERNELS, raising=False)
+    monkeypatch.setattr(portfolio_file, "_done", done)
+    monkeypatch.setattr(portfolio_file, "_compiled_before", lambda: compiled)
+    monkeypatch.setattr(portfolio_file, "import_module", lambda module: SimpleNamespace(__name__=module))
+    assert portfolio_file.turnover_engine(1, 1).__name__ == f"time2decide.markets.{name}"
+
+
+def test_compiled_code_counts_if_it_is_whole_and_newer_than_its_sources(monkeypatch, tmp_path):
+    look = portfolio_file._compiled_before.__wrapped__
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert not look()
+    (tmp_path / "a").mkdir()
+    for name in portfolio_file._ENTRIES:
+        assert not look()
+        (tmp_path / "a" / f"turnover_decision.{name}_0badcafe-12.py311.nbi").touch()
+    assert look()
+    os.utime(tmp_path / "a" / f"turnover_decision.{portfolio_file._ENTRIES[0]}_0badcafe-12.py311.nbi", (1, 1))
+    assert not look()
