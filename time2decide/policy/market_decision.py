@@ -196,6 +196,36 @@ class MarketDecision:
 
 
 @dataclass
+class _Place:
+    """A place in the rows that strategies have read: the policy's answers there, by λ and cost, and the next places."""
+
+    answers: dict[tuple[float, float], MarketOutput] = field(default_factory=dict)
+    after: dict[bytes, _Place] = field(default_factory=dict)
+
+
+@dataclass
+class SharedAnswers:
+    """Answers of one policy for strategies that read the same rows: only the first one asks the policy.
+
+    Places are told apart by every byte that was read: the first window, then row by row.
+    """
+
+    most_bytes: int = 2**28  # of covariances; what comes after is not kept
+    _first: _Place = field(default_factory=_Place, repr=False)
+    _bytes: int = 0
+
+    def place(self, last: _Place | None, rows: np.ndarray) -> _Place:
+        """Where rows (series, time, m) lead from the last place; None is before the first row."""
+        return (last or self._first).after.setdefault(rows.tobytes(), _Place())
+
+    def keep(self, place: _Place, terms: tuple[float, float], answer: MarketOutput) -> None:
+        """Remember an answer, while there is room."""
+        self._bytes += answer.covariance.nbytes
+        if self._bytes <= self.most_bytes:
+            place.answers[terms] = answer
+
+
+@dataclass
 class MarketStrategy:
     """The market policy as a strategy; its state is carried forward while each observation continues the last."""
 
@@ -204,17 +234,19 @@ class MarketStrategy:
     follow: bool = True  # forecasts; without them decisions are about risk and the prior on means alone
     constraints: Constraints | None = None  # its own; those of the observation unless given
     wants_hindsight: bool = False
+    shared: SharedAnswers | None = field(default=None, repr=False, compare=False)  # with others of the same policy
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _states: list[MarketState] = field(default_factory=list, repr=False, compare=False)
+    _unread: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)  # rows not yet in the states
+    _place: _Place | None = field(default=None, repr=False, compare=False)
     _solution: PortfolioSolution | None = field(default=None, repr=False, compare=False)
 
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
         going_on = continues_observation(self._last, observation.returns)
-        tokens = self._read(observation, going_on)
         self._last = observation.returns
         cost = observation.cost_bps / 1e4
-        answer = pose_market_problem(self.policy, tokens, observation.risk_aversion, cost)
+        answer = self._answer(observation, going_on, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
         sigma = answer.covariance[:, None].double().numpy()
         sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
@@ -230,13 +262,29 @@ class MarketStrategy:
         )
         return weights
 
-    def _read(self, observation: Observation, going_on: bool) -> list[MarketTokens]:
-        """Carry the state of every series forward by a row, or begin anew."""
-        if going_on:
-            for state, series in zip(self._states, observation.returns, strict=True):
-                state.update(series[-1])
-        else:
-            self._states = [MarketState(series.shape[1]).extend(series) for series in observation.returns]
+    def _answer(self, observation: Observation, going_on: bool, cost: float) -> MarketOutput:
+        """The problem that the policy poses after the last row; from the others of the same policy if they have it."""
+        rows = np.array(observation.returns[:, -1:] if going_on else observation.returns)  # (series, time, m)
+        if not going_on:
+            self._states, self._unread = [MarketState(rows.shape[-1]) for _ in rows], []
+        self._unread.append(rows)
+        terms = observation.risk_aversion, cost
+        if self.shared is not None:
+            self._place = self.shared.place(self._place if going_on else None, rows)
+            if terms in self._place.answers:
+                return self._place.answers[terms]
+        answer = pose_market_problem(self.policy, self._read(observation), *terms)
+        if self.shared is not None and self._place is not None:
+            self.shared.keep(self._place, terms, answer)
+        return answer
+
+    def _read(self, observation: Observation) -> list[MarketTokens]:
+        """The tokens after the last row of an observation: what the states have not read yet goes into them."""
+        unread = np.concatenate(self._unread, axis=1)
+        assert unread.shape[-1] == observation.returns.shape[-1]
+        for state, series in zip(self._states, unread, strict=True):
+            state.extend(series)
+        self._unread = []
         return [state.tokens() for state in self._states]
 
 
