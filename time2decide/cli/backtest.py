@@ -17,6 +17,7 @@ from time2decide.cli.console import (
     console,
     constraint_sources,
     step_progress,
+    use_one_thread,
     validate_source,
     values_flag,
 )
@@ -97,14 +98,12 @@ def backtest(
     if journal is not None:
         _replay(source, journal, values_flag(prices, returns), as_json)
         return
-    import torch
-
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
     from time2decide.markets.constraints import read_constraints
     from time2decide.markets.tables import load_market, read_weights, usual_periods
 
-    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    use_one_thread()
     budgets = _budgets(turnover)
     _check_outputs((source, *constraint_sources(constraints), benchmark), budgets, out, report)
     reference = None if benchmark is None else read_weights(benchmark)
@@ -118,7 +117,7 @@ def backtest(
     periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
     terms |= {"benchmark": reference, "window": window, "periods_per_year": periods, "gaps": gaps}
-    with step_progress(sum(name != "oracle" for name in names)) as progress:
+    with step_progress([name for name in names if name != "oracle"]) as progress:
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
     files = _write(result, summary, out)
@@ -153,12 +152,10 @@ def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> No
     from time2decide.core.files import validate_input_file
 
     validate_input_file(journal)
-    import torch
-
     from time2decide.backtesting.journal_replay import replay_journal
     from time2decide.markets.tables import load_market
 
-    torch.set_num_threads(1)
+    use_one_thread()
     found = replay_journal(journal, load_market(source, values, gaps="keep")[0])
     if as_json:
         facts = {"decisions": len(found.dates), "equal": found.equal, "other_model": found.other_model}

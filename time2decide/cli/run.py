@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from time2decide.cli.console import AsJson, console
+from time2decide.cli.console import AsJson, console, use_one_thread
 from time2decide.core.files import validate_input_file
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ def run(
     Example: time2decide run portfolio.toml
     """
     validate_input_file(portfolio)
-    import torch
-
-    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    use_one_thread()
     from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
 
     config = read_portfolio(portfolio)
