@@ -123,6 +123,7 @@ def backtest(
     files = _write(result, summary, out)
     data_kind = f"{values}, {periods:g} a year"
     applied = "" if constraints is None or limits is None else _applied(constraints.name, limits, table.shape[1])
+    applied = " ".join(filter(None, (applied, *_gap_lines(table, gaps))))
     if report is not None:
         decision = latest_decision(result, table, limits, reference)
         files.append(write_backtest_report(result, summary, report, source, data_kind, decision, applied))
@@ -145,6 +146,20 @@ def _applied(name: str, limits: Constraints, assets: int) -> str:
     parts += [f"cash from {limits.cash[0]:.0%} to {limits.cash[1]:.0%}"] if any(limits.cash) else []
     met = "Strategies that do not optimise are projected onto them; the oracle is not bound by them."
     return f"Constraints of {name}: {', '.join(parts)}. {met}"
+
+
+def _gap_lines(table: pd.DataFrame, gaps: str) -> list[str]:
+    """What is missing from the rows that are used, and which assets are not there at all."""
+    from time2decide.markets.universe import gap_summary
+    from time2decide.policy.decision_facts import listed_names
+
+    if gaps != "keep":
+        return []
+    absent = [str(name) for name in table.columns[table.isna().all()]]
+    return [
+        gap_summary(table.to_numpy()),
+        *([f"Without any return in these rows, so never held: {listed_names(absent)}."] if absent else []),
+    ]
 
 
 def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> None:

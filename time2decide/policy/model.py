@@ -25,6 +25,7 @@ from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, 
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS, load_returns
+from time2decide.markets.universe import with_untradable_weights
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_current_weights,
@@ -299,6 +300,7 @@ class Time2Decide:
         table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
         array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
+        previous_weights = with_untradable_weights(previous_weights, names, array)
         if constraints is None:
             previous = validate_weights(previous_weights, array.shape[1], names)
         else:
