@@ -253,6 +253,40 @@ def solve_portfolio(
     return PortfolioSolution(weights, theta, nu, np.maximum(gap, 0.0), classes, lambda: problem, eta)
 
 
+def solve_without_small_trades(
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    previous: np.ndarray,
+    min_trade: float,
+    constraints: Constraints | None = None,
+    **terms: Any,
+) -> tuple[PortfolioSolution, Constraints | None]:
+    """One decision in which no trade is smaller than `min_trade`, and the constraints that it is exact for.
+
+    Assets whose optimal trade is smaller are fixed at their current weights and the others solved again, until no trade
+    is smaller. A weight outside its bounds is traded whatever the size; where the constraints cannot be met with these
+    assets fixed, the solution before stands. `terms` are those of `solve_portfolio`.
+    """
+    solution = solve_portfolio(mean, covariance, previous, constraints=constraints, **terms)
+    if not min_trade:
+        return solution, constraints
+    now, base = solution.problem.previous[0], constraints or LONG_ONLY
+    lower, upper = base.bounds(len(now))
+    fixed, within = np.zeros(len(now), dtype=bool), (now >= lower) & (now <= upper)
+    while True:
+        trade = np.abs(solution.weights - now)
+        small = ~fixed & within & (trade > 0) & (trade < min_trade * (1 - _LEAST_ROUNDING))
+        if not small.any():
+            return solution, constraints
+        fixed |= small
+        rules = replace(base, lower=np.where(fixed, now, lower), upper=np.where(fixed, now, upper))
+        try:
+            solution = solve_portfolio(mean, covariance, now, constraints=rules, **terms)
+        except InputError:
+            return solution, constraints
+        constraints = rules
+
+
 def _solve_single(
     mean: Any, covariance: Any, previous: Any, risk_aversion: Any, turnover_l1: Any, cost: Any
 ) -> PortfolioSolution | None:

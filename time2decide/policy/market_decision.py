@@ -18,7 +18,7 @@ import torch
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.orders import Orders
-from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio, solve_without_small_trades
 from time2decide.markets.universe import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.engine import Observation, continues_observation, solve_observation
@@ -127,7 +127,9 @@ class MarketDecision:
     covariance : (m, m)
     days : over which the cost of a trade is spread
     start : weights that the turnover budget is measured from: `previous`, after delisted assets are sold
-    constraints : those that were solved under; assets that cannot be traded are fixed in them
+    constraints : those that were solved under; assets that cannot be traded, or whose trade is too small, are fixed
+        in them
+    min_trade : smallest trade; 0 for any
     benchmark : weights that risk is measured from, if any
     availability : what can be done with each asset, if the table has gaps; numbers of unknown assets are 0 then
     """
@@ -149,6 +151,7 @@ class MarketDecision:
     constraints: Constraints = field(repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
+    min_trade: float = 0.0
     origin: DecisionOrigin | None = field(default=None, repr=False)
 
     @property
@@ -160,6 +163,13 @@ class MarketDecision:
     def forced(self) -> float:
         """Turnover that delisted assets force, outside the budget."""
         return float(np.abs(self.start - self.previous).sum())
+
+    @property
+    def untraded(self) -> np.ndarray:
+        """Assets that could be traded and keep their weight because their trade is too small, (m,) bool."""
+        lower, upper = self.constraints.bounds(len(self.weights))
+        halted = False if self.availability is None else self.availability.fixed
+        return np.asarray((lower == upper) & (lower == self.start) & ~halted & (self.min_trade > 0))
 
     @property
     def forecast(self) -> np.ndarray:
@@ -307,6 +317,7 @@ def market_decision(
     known: np.ndarray | None = None,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
+    min_trade: float = 0.0,
 ) -> MarketDecision:
     """The decision after the last row of a state, from validated arguments.
 
@@ -319,8 +330,9 @@ def market_decision(
     sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
     days = float(answer.days[0])
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
-    terms |= {"constraints": constraints, "benchmark": benchmark}
-    solution = solve_portfolio(mean, sigma, previous, **terms)
+    terms["benchmark"] = benchmark
+    solution, constraints = solve_without_small_trades(mean, sigma, previous, min_trade, constraints, **terms)
+    terms["constraints"] = constraints
     return MarketDecision(
         weights=solution.weights,
         previous=previous,
@@ -338,6 +350,7 @@ def market_decision(
         start=solution.problem.previous[0],
         constraints=constraints or LONG_ONLY,
         benchmark=benchmark,
+        min_trade=min_trade,
     )
 
 
@@ -370,6 +383,7 @@ def decide_market(
     cost_bps: float = COST_BPS,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
+    min_trade: float = 0.0,
 ) -> MarketDecision:
     """The decision for a table (time, m) that `state` has read; with gaps by the rules of `Availability`.
 
@@ -380,6 +394,7 @@ def decide_market(
     known = can.known if holes else np.ones(m, dtype=bool)
     given = known / max(known.sum(), 1) if previous is None else previous
     terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
+    terms["min_trade"] = min_trade
     if not holes:
         return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
     enough_universe_assets(can)
@@ -412,6 +427,7 @@ def _over_all(
 
     covariance = np.zeros((m, m))
     covariance[np.ix_(known, known)] = made.covariance
+    lower, upper = map(whole, made.constraints.bounds(int(known.sum())), rules.bounds(m))  # small trades are fixed
     return replace(
         made,
         weights=whole(made.weights, start),
@@ -419,7 +435,7 @@ def _over_all(
         start=whole(made.start, start),
         without_forecasts=whole(made.without_forecasts, start),
         covariance=covariance,
-        constraints=rules,
+        constraints=replace(rules, lower=lower, upper=upper),
         benchmark=reference,
         availability=can,
         mean=whole(made.mean),
