@@ -439,18 +439,18 @@ def backtest_findings(
 def _rank(rows: list[dict[str, Any]], own: str) -> str:
     place = next(i for i, row in enumerate(rows) if row["strategy"] == own)
     row, best = rows[place], rows[0]
-    text = f"{own}: net Sharpe ratio {row['sharpe']:.2f} (95 %: {row['sharpe_low']:.2f} to "
-    text += f"{row['sharpe_high']:.2f}), rank {place + 1} of {len(rows)}"
+    text = f"{own}: net Sharpe ratio {row['sharpe']:z.2f} (95 %: {row['sharpe_low']:z.2f} to "
+    text += f"{row['sharpe_high']:z.2f}), rank {place + 1} of {len(rows)}"
     text += f", volatility {row['annual_volatility']:.1%} a year, turnover {row['traded']:.2%} a step"
-    return text + ("." if place == 0 else f"; {best['strategy']} is first with {best['sharpe']:.2f}.")
+    return text + ("." if place == 0 else f"; {best['strategy']} is first with {best['sharpe']:z.2f}.")
 
 
 def _differences(rows: pd.DataFrame, periods: float) -> list[str]:
     """The differences from the baselines that everybody knows, in figures."""
     sentences = []
     for row in rows[rows["strategy"].isin(_NAMED)].to_dict(orient="records"):
-        utility = [f"{periods * row[f'net_utility{end}']:+.1%}" for end in ("", "_low", "_high")]
-        sharpe = [f"{row[f'sharpe{end}']:+.2f}" for end in ("", "_low", "_high")]
+        utility = [f"{periods * row[f'net_utility{end}']:+z.1%}" for end in ("", "_low", "_high")]
+        sharpe = [f"{row[f'sharpe{end}']:+z.2f}" for end in ("", "_low", "_high")]
         sentences.append(
             f"Against {row['strategy']}: Sharpe {sharpe[0]} [{sharpe[1]}, {sharpe[2]}], "
             f"utility {utility[0]} a year [{utility[1]}, {utility[2]}]."
@@ -472,7 +472,7 @@ def _beyond(rows: pd.DataFrame, key: str, own: str, measure: str) -> str:
 def _best(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "Only the oracle was run."
-    text = f"The highest net Sharpe ratio is {rows[0]['sharpe']:.2f}, of {rows[0]['strategy']}"
+    text = f"The highest net Sharpe ratio is {rows[0]['sharpe']:z.2f}, of {rows[0]['strategy']}"
     if "sharpe_excess" not in rows[0]:
         return f"{text}."
     better = [row["strategy"] for row in rows if row["sharpe_excess_low"] > 0]

@@ -342,5 +342,6 @@ def _cells(row: dict[str, Any], periods: float) -> dict[str, str]:
 
 
 def _interval(row: dict[str, Any], key: str, form: str) -> str:
+    form = form.replace(".", "z.")  # no minus before a rounded 0
     low, high = format(row[f"{key}_low"], form), format(row[f"{key}_high"], form)
     return f"{row[key]:{form}} [dim][{low}, {high}][/]"
