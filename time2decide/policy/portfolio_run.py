@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,23 +29,21 @@ from time2decide.forecasting.state_files import load_market_state, save_market_s
 from time2decide.markets.constraints import Constraints, files_of_constraints, read_constraints
 from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
 from time2decide.markets.oracle import WINDOW
-from time2decide.markets.orders import Orders, quoted_orders, read_quotes, weights_of_shares, whole_shares
+from time2decide.markets.orders import Orders, whole_shares
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
-from time2decide.markets.tables import GAPS, load_market, read_by_asset, read_weights
-from time2decide.markets.universe import with_untradable_weights
+from time2decide.markets.tables import GAPS, load_market, read_weights
 from time2decide.markets.validation import (
     validate_any_weights,
-    validate_current_weights,
     validate_returns,
     validate_risk_aversion,
     validate_turnover,
-    validate_weights,
 )
 from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.simulation.engine import drifted_weights, validate_cost
+from time2decide.policy.run_holdings import Holdings, current_holdings, entry_rows, read_holdings, stale_holdings
+from time2decide.simulation.engine import validate_cost
 
 SCHEMA = "time2decide/journal/1"
 _ABSENT = ...  # in place of a field that an entry has not
@@ -64,10 +62,7 @@ _KINDS: dict[Any, str] = {
     dict | None: "an object or null", list | None: "a list or null",
 }  # fmt: skip
 _EQUAL = 1e-9  # largest difference of a weight that is called none
-_SAME_SHARES = 1e-6  # largest difference of weights of the same shares: prices are rounded
-_SHOWN = 5  # assets that a message names
 _MOST_MADE_AGAIN = 10  # decision files of the last dates that are looked for
-DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
 
 
 @dataclass(frozen=True)
@@ -183,30 +178,6 @@ class Outcome:
     orders: Orders | None = None
 
 
-@dataclass(frozen=True)
-class _Holdings:
-    """Current weights before a decision: None for equal ones.
-
-    source : where they come from
-    in_shares : whether a file says them in shares
-    value, quotes : of the portfolio and its assets, if orders are wanted
-    absent : assets that the file leaves out
-    """
-
-    weights: np.ndarray | None
-    source: str
-    in_shares: bool = False
-    value: float | None = None
-    quotes: pd.DataFrame | None = None
-    absent: tuple[str, ...] = ()
-
-    def orders(self, decision: MarketDecision, config: PortfolioConfig) -> Orders | None:
-        """The orders of a decision from these holdings."""
-        if self.quotes is None or self.value is None:
-            return None
-        return quoted_orders(decision, self.quotes, self.value, config.path("price_file"))
-
-
 def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -> Outcome:
     """Read the table, go on from the state, decide for its last date unless the journal has that, and store both.
 
@@ -230,17 +201,18 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         state.extend(new.to_numpy())
         decision, document, orders, differs, stale = None, None, None, [], ""
         if entries and entries[-1]["date"] == label_texts(table.index)[-1]:
-            held = None if holdings is None else _held(config, Path(holdings), table, values, given["constraints"])
+            told = None if holdings is None else Path(holdings)
+            held = None if told is None else read_holdings(config, told, table, values, given["constraints"])
             differs = _differences(entries[-1], given, network, held, table)
         else:
-            held = _holdings(config, holdings, entries, table, values, given["constraints"])
-            stale = _stale_holdings(held, entries, table)
-            messages += [f"{held.source} leaves out {_listed(held.absent)}: weight 0"] if held.absent else []
+            held = current_holdings(config, holdings, entries, table, values, given["constraints"])
+            stale = stale_holdings(held, entries, table)
+            messages += held.left_out
             decision = _decide(network, state, table, held.weights, given, config.gaps)
             orders = held.orders(decision, config)
             document = decision_document(decision, orders, **_about(config))
             encode_decision(document)  # what cannot be written is refused before the journal has a line of it
-            rows = len(table) - _rows(entries)
+            rows = len(table) - entry_rows(entries)
             entries.append(journal.append(_entry(decision, network, held.source, rows, given, orders)))
         unwritten = _save_state(state_path, state, seen, new, messages.append)
         unwritten += _write_missing(entries, document, network, table, config, messages.append)
@@ -258,7 +230,7 @@ def _carried(
     entries = read_run_entries(journal)
     state, seen = _carried_state(state_path, table, config.tolerance, tell)
     if entries:  # rows that the state has not seen can be held against their fingerprint only
-        _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
+        _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < entry_rows(entries))
     _match_decisions(entries, table, config)
     _match_state(entries, seen, state_path.name, config)
     repaired = journal.repair()  # after the checks: what is refused stays as it is
@@ -267,13 +239,8 @@ def _carried(
     return entries, state, seen
 
 
-def _rows(entries: list[dict[str, Any]]) -> int:
-    """Rows of the table at the last decision."""
-    return int(entries[-1]["data"]["rows"]) if entries else 0
-
-
 def _differences(
-    entry: dict[str, Any], terms: dict[str, Any], network: Time2Decide, held: _Holdings | None, table: pd.DataFrame
+    entry: dict[str, Any], terms: dict[str, Any], network: Time2Decide, held: Holdings | None, table: pd.DataFrame
 ) -> list[str]:
     """What is asked for now otherwise than the entry was made with."""
     names = [str(column) for column in table.columns]
@@ -369,13 +336,6 @@ def decide_run(
     return decide_market(policy, state, returns, previous, *numbers, **others)
 
 
-def drift_run_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
-    """What rows of returns (time, m) make of weights (m,); a price without a return stands still."""
-    for row in np.nan_to_num(returns):
-        weights = drifted_weights(weights, row)
-    return weights
-
-
 def _decide(
     network: Time2Decide,
     state: MarketState,
@@ -441,7 +401,7 @@ def _match_state(entries: list[dict[str, Any]], seen: pd.DataFrame, name: str, c
     lost = f"the entry of {seen.index[-1]}, which {name} has read" if len(seen) else ""
     last = f"{entries[-1]['date']} as the last" if entries else "none"
     found = f"{last} (lines were lost: restore the journal, or move {name} away to decide again without them)"
-    expect(len(seen) <= _rows(entries), config.journal, lost, found)
+    expect(len(seen) <= entry_rows(entries), config.journal, lost, found)
 
 
 def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config: PortfolioConfig) -> None:
@@ -450,7 +410,7 @@ def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config:
     if folder is None or not os.path.isdir(folder):
         return
     there = {path.name for path in folder.iterdir()}
-    lost = [name for date in label_texts(table.index)[_rows(entries) :] if (name := _file_name(date)) in there]
+    lost = [name for date in label_texts(table.index)[entry_rows(entries) :] if (name := _file_name(date)) in there]
     found = "none (its line was lost: restore it, or move the file away to decide again)"
     expect(not lost, config.journal, f"the entry of the decision file {lost[0] if lost else ''}", found)
 
@@ -472,74 +432,6 @@ def _save_state(
         tell(f"{path.name} could not be written ({error.strerror or error}); the next run reads the table again")
         return [path.name]
     return []
-
-
-def _holdings(
-    config: PortfolioConfig,
-    holdings: str | Path | None,
-    entries: list[dict[str, Any]],
-    table: pd.DataFrame,
-    values: str,
-    constraints: Constraints | None,
-) -> _Holdings:
-    """Current weights by a file, or the last target after drift, or none for equal weights."""
-    path, names = config.path("holdings") if holdings is None else Path(holdings), [str(c) for c in table.columns]
-    if path is not None:
-        return _held(config, path, table, values, constraints)
-    value = config.value or None
-    quotes = None if value is None else _quotes(config, table, values)
-    if not entries:
-        return _Holdings(None, EQUAL, value=value, quotes=quotes)
-    target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
-    drifted = drift_run_weights(target, table.to_numpy()[_rows(entries) :])
-    return _Holdings(drifted, DRIFTED, value=value, quotes=quotes)
-
-
-def _quotes(config: PortfolioConfig, table: pd.DataFrame, values: str) -> pd.DataFrame:
-    """The prices of the assets."""
-    return read_quotes(config.folder / config.table, values, config.path("price_file"), table)
-
-
-def _held(
-    config: PortfolioConfig, path: Path, table: pd.DataFrame, values: str, constraints: Constraints | None
-) -> _Holdings:
-    """The current weights of a file in weights or shares."""
-    numbers, names = read_by_asset(path, "weight", "shares"), [str(column) for column in table.columns]
-    absent, in_shares = tuple(name for name in names if name not in numbers.index), numbers.name == "shares"
-    value = config.value or None
-    quotes = _quotes(config, table, values) if in_shares or value is not None else None
-    if in_shares:
-        numbers, value = weights_of_shares(numbers, quotes, value, constraints)
-    numbers = with_untradable_weights(numbers, names, table.to_numpy())
-    if constraints is None:
-        weights = validate_weights(numbers, len(names), names)
-    else:
-        weights = validate_current_weights("holdings", numbers, len(names), names, constraints)
-    return _Holdings(weights, f"{FILE} {path.name}", in_shares, value, quotes, absent)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def _stale_holdings(held: _Holdings, entries: list[dict[str, Any]], table: pd.DataFrame) -> str:
-    """A warning if a file says the weights that the last decision started from, though that decision traded.
-
-    Shares that are unchanged have weights that drifted.
-    """
-    previous, source = held.weights, held.source
-    if previous is None or not source.startswith(FILE) or not entries:
-        return ""
-    last, names = entries[-1], [str(column) for column in table.columns]
-    before, target = (np.array([last[key][name] for name in names], dtype=float) for key in ("previous", "weights"))
-    traded = np.abs(target - before).max() > _EQUAL
-    if held.in_shares:
-        before = drift_run_weights(before, table.to_numpy()[_rows(entries) :])
-    if np.abs(previous - before).max() > (_SAME_SHARES if held.in_shares else _EQUAL) or not traded:
-        return ""
-    unchanged = f"WARNING: {source.removeprefix(FILE).strip()} is unchanged since the decision of {last['date']}"
-    return f"{unchanged}, as if none of its trades had been made: update it, or the same trades are ordered twice"
 
 
 def _entry(
