@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from time2decide.backtesting import walk_forward
 from time2decide.backtesting.walk_forward import (
     backtest,
     backtest_findings,
@@ -13,6 +14,7 @@ from time2decide.backtesting.walk_forward import (
     paired_strategy_differences,
     with_intervals,
 )
+from time2decide.cli.backtest import _interval
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +80,13 @@ def test_findings_claim_no_more_than_the_intervals(result):
     assert any("In net Sharpe ratio no difference" in line for line in said)
     assert any("time2decide is above uniform beyond the 95 % interval" in line for line in said)
     assert any("Sharpe +0.10 [-0.20, +0.40]" in line for line in said)
+
+
+def test_a_figure_that_rounds_to_0_has_no_minus_in_words_or_table():
+    ends = {f"{key}{end}": -1e-7 for key in ("sharpe", "net_utility") for end in ("", "_low", "_high")}
+    rows = pd.DataFrame([{"strategy": "uniform", **ends}])
+    (text,) = walk_forward._differences(rows, 1.0)
+    assert text == "Against uniform: Sharpe +0.00 [+0.00, +0.00], utility +0.0% a year [+0.0%, +0.0%]."
+    row = {"strategy": "market", "traded": 0.0, "annual_volatility": 0.1, **ends}
+    assert "net Sharpe ratio 0.00 (95 %: 0.00 to 0.00)" in walk_forward._rank([row], "market")
+    assert _interval(row, "sharpe", "+.2f") == "+0.00 [dim][+0.00, +0.00][/]"

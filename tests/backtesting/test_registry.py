@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from time2decide.backtesting.registry import PAPER_MODELS, REGISTRY
+from time2decide.backtesting.registry import PAPER_MODELS, REGISTRY, make_strategies
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.markets import LMCConfig, synthetic_returns
 
@@ -20,6 +20,15 @@ def returns():
 def test_a_strategy_on_its_own_history_gets_no_hindsight():
     wants = {name: REGISTRY[name].make().wants_hindsight for name in REGISTRY if name.startswith("time2decide")}
     assert wants == {"time2decide": True, "time2decide-own": False, "time2decide-utility": False}
+
+
+def test_the_two_market_strategies_share_their_answers_and_no_others_do():
+    market, _, risk = make_strategies(["market", "uniform", "market-risk"])
+    assert market.shared is not None
+    assert market.shared is risk.shared
+    own = REGISTRY["market"].make()
+    assert make_strategies([own, "market-risk"])[0].shared is None
+    assert make_strategies(["market"])[0].shared is None
 
 
 @pytest.mark.parametrize("step", [96, 117])  # first decision and, of those that refit every 21 steps, second fit

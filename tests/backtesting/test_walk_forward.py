@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from threadpoolctl import threadpool_info
 from typer.testing import CliRunner
 
 from time2decide.backtesting.baselines import SoftForecast
@@ -287,3 +288,18 @@ def test_a_folder_with_a_network_for_utility_is_the_bundled_strategy(table, tmp_
     np.testing.assert_array_equal(named, own)
     free = backtest(table, ["time2decide-utility"], 2.0).rollouts[0].allocations
     np.testing.assert_array_equal(named[:, 1:], free)  # a budget above 2 means the same as 2
+
+
+def test_the_linear_algebra_has_one_thread_while_strategies_run(table):
+    class Asks:
+        name, wants_hindsight, threads = "asks", False, set()
+
+        def decide(self, observation):
+            libraries = [one for one in threadpool_info() if one["user_api"] == "blas"]
+            self.threads |= {one["num_threads"] for one in libraries}
+            return np.full(4, 0.25)
+
+    before = threadpool_info()
+    backtest(table, [Asks()], 1.0)
+    assert Asks.threads == {1}
+    assert threadpool_info() == before

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from time2decide import Time2Decide, load_returns
+from time2decide.cli.decide import _limit_lines
 from time2decide.core.validation import InputError
 from time2decide.markets import Constraints, read_constraints
 from time2decide.markets.portfolio import solve_portfolio
@@ -243,7 +244,11 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     assert gains == sorted(gains)
     shown = run(*asked, "--cost", "10", "--frontier", cwd=folder).stdout
     assert "does not pay" in shown
-    assert f"optimal (gap {facts['exact']['gap']:.0e})" in shown
+    assert facts["exact"]["utility_gap"] < 1e-10
+    assert "optimal: no allowed portfolio has as much as 0.000001 bp a period more utility" in shown
+    value = facts["limits"]["group x"]
+    binds = ", binding" if "group x" in facts["active"] else ""
+    assert f"  group x: {value:.2%} (at most 40.00%{binds})\n" in shown
     assert f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}" in shown
     assert facts["active"]
     assert "binding: " in shown
@@ -552,3 +557,72 @@ def test_verify_names_what_it_passes_without_proof(run, folder):
     done = run("verify", "d.json", "returns.csv", cwd=folder)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == "Passed without a proof of: optimal."
+
+
+def test_limits_are_shown_with_their_ends_those_that_bind_first():
+    names = [*(f"group {i}" for i in range(7)), "exposure beta"]
+    facts = {"limits": dict.fromkeys(names, 0.25) | {"exposure beta": 1.05}, "active": ["exposure beta", "turnover"]}
+    facts["limit_ends"] = {name: [None, 0.3] for name in names} | {"exposure beta": [0.8, 1.05], "group 0": [0.1, 0.3]}
+    lines = _limit_lines(facts)
+    assert lines[0] == "  exposure beta: 1.05 (at least 0.8, at most 1.05, binding)"
+    assert lines[1:3] == ["  group 0: 25.00% (at least 10.00%, at most 30.00%)", "  group 1: 25.00% (at most 30.00%)"]
+    assert lines[-1] == "  and 2 more limits (--json has all)"
+    assert len(lines) == 7
+
+
+def test_a_delisted_asset_may_be_left_out_of_the_current_weights_as_of_shares(run, folder):
+    prices = 100 * np.exp(np.random.default_rng(3).normal(0, 0.01, (120, 4)).cumsum(axis=0))
+    table = pd.DataFrame(prices, pd.bdate_range("2023-01-02", periods=120, name="date"), list("ABCD"))
+    table.iloc[80:, 3] = np.nan
+    table.to_csv(folder / "prices.csv")
+    last = table.iloc[-1]
+    (folder / "shares.csv").write_text("asset,shares\nA,10\nB,20\nC,30\n")
+    money = {"A": 10 * last["A"], "B": 20 * last["B"], "C": 30 * last["C"]}
+    lines = "".join(f"{name},{float(one / sum(money.values()))!r}\n" for name, one in money.items())
+    (folder / "weights.csv").write_text("asset,weight\n" + lines)
+    asked = ("decide", "prices.csv", "--gaps", "keep", "--turnover", "0.3", "--previous")
+    found = {}
+    for name in ("shares.csv", "weights.csv"):
+        shown = run(*asked, name, cwd=folder)
+        assert shown.returncode == 0, shown.stderr
+        assert "Assumed: weight 0 of D, which --previous leaves out" in " ".join(shown.stdout.split())
+        found[name] = json.loads(run(*asked, name, "--json", cwd=folder).stdout)["weights"]
+    assert found["shares.csv"] == pytest.approx(found["weights.csv"], abs=1e-9)
+    (folder / "weights.csv").write_text("asset,weight\nA,0.5\nB,0.5\n")
+    refused = run(*asked, "weights.csv", cwd=folder)
+    assert refused.returncode == 2
+    assert "without ['C']" in refused.stderr
+
+
+def test_an_asset_delisted_before_the_rows_that_are_used(run, folder):
+    table = pd.read_csv(folder / "returns.csv", index_col=0)
+    table.iloc[: len(table) - 110, 3] = table.iloc[: len(table) - 110, 3]
+    table.iloc[5:, 3] = np.nan
+    table.to_csv(folder / "gone.csv")
+    terms = ("--gaps", "keep")
+    rest = ("--last", "110", "--strategies", "uniform,inverse-volatility", "--out", "tested")
+    shown = run("backtest", "gone.csv", *rest, *terms, cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    name = str(table.columns[3])
+    assert f"Without any return in these rows, so never held: {name}." in " ".join(shown.stdout.split())
+    assert run("backtest", "gone.csv", *rest, cwd=folder).returncode == 2
+    table.iloc[5:].to_csv(folder / "cut.csv")
+    decided = run("decide", "cut.csv", *terms, cwd=folder)
+    assert decided.returncode == 0, decided.stderr
+    assert f"so not held from now on: {name}." in decided.stdout
+
+
+def test_small_trades_are_not_made_and_the_file_verifies(run, folder):
+    asked = ("decide", "returns.csv", "--turnover", "0.6", "--previous", "held.csv", "--cost-bps", "1")
+    free = json.loads(run(*asked, "--json", cwd=folder).stdout)
+    trades = sorted(abs(trade) for trade in free["change"].values() if abs(trade) > 1e-9)
+    least = repr((trades[0] + trades[1]) / 2)
+    shown = run(*asked, "--min-trade", least, "--out", "decision.json", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    assert f"Trades smaller than {float(least):.2%} are not made" in shown.stdout
+    document = json.loads((folder / "decision.json").read_text())
+    assert min(abs(trade) for trade in document["trades"].values() if trade) >= float(least) * (1 - 1e-6)
+    assert document["min_trade"]["fixed"]
+    assert run("verify", "decision.json", "returns.csv", cwd=folder).returncode == 0
+    wrong = run(*asked, "--min-trade", "2", cwd=folder)
+    assert (wrong.returncode, "min_trade" in wrong.stderr) == (2, True)

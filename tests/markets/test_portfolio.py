@@ -1,4 +1,7 @@
+import os
+import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +22,7 @@ from time2decide.markets import (
     solve_portfolio,
 )
 from time2decide.markets import portfolio as portfolio_file
+from time2decide.markets.portfolio import solve_without_small_trades
 
 
 def random_problem(seed, most=30):
@@ -462,3 +466,63 @@ def test_fixed_assets_under_limits_are_solved_to_rounding():
 def test_a_benchmark_has_a_weight_for_each_asset(benchmark):
     with pytest.raises(InputError, match="benchmark: expected 3 assets as in mean"):
         solve_portfolio(np.zeros(3), np.eye(3), np.full(3, 1 / 3), risk_aversion=5.0, benchmark=benchmark)
+
+
+@pytest.mark.parametrize(("done", "compiled", "name"), [
+    (0, True, "turnover_decision"), (20_000, False, "turnover_decision"), (20_000, True, "turnover_kernels"),
+    (1_000_000, False, "turnover_kernels"),
+])  # fmt: skip
+def test_code_is_compiled_for_much_work_only_and_loaded_for_some(monkeypatch, done, compiled, name):
+    monkeypatch.delitem(sys.modules, portfolio_file._KERNELS, raising=False)
+    monkeypatch.setattr(portfolio_file, "_done", done)
+    monkeypatch.setattr(portfolio_file, "_compiled_before", lambda: compiled)
+    monkeypatch.setattr(portfolio_file, "import_module", lambda module: SimpleNamespace(__name__=module))
+    assert portfolio_file.turnover_engine(1, 1).__name__ == f"time2decide.markets.{name}"
+
+
+def test_compiled_code_counts_if_it_is_whole_and_newer_than_its_sources(monkeypatch, tmp_path):
+    look = portfolio_file._compiled_before.__wrapped__
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert not look()
+    (tmp_path / "a").mkdir()
+    for name in portfolio_file._ENTRIES:
+        assert not look()
+        (tmp_path / "a" / f"turnover_decision.{name}_0badcafe-12.py311.nbi").touch()
+    assert look()
+    os.utime(tmp_path / "a" / f"turnover_decision.{portfolio_file._ENTRIES[0]}_0badcafe-12.py311.nbi", (1, 1))
+    assert not look()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_trade_is_small_and_the_rest_is_the_optimum_with_these_weights_fixed(seed):
+    rng = np.random.default_rng(seed)
+    m = 12
+    mean, previous = 3e-4 * rng.normal(size=m), rng.dirichlet(np.ones(m))
+    factors = rng.normal(size=(40, m)) * 0.01
+    terms = {"risk_aversion": 5.0, "turnover_l1": 0.5, "cost": 1e-5}
+    rules = None if seed % 2 else Constraints(upper=0.5, limits=(Limit("x", 1.0 * (np.arange(m) < 5), 0.1, 0.6),))
+    free = solve_portfolio(mean, np.cov(factors.T), previous, constraints=rules, **terms)
+    trades = np.abs(free.weights - previous)
+    least = float(np.sort(trades[trades > 1e-6])[1]) * 1.01  # two are too small, or more as others grow
+    found, fixed = solve_without_small_trades(mean, np.cov(factors.T), previous, least, rules, **terms)
+    trades = np.abs(found.weights - previous)
+    assert ((trades < 1e-12) | (trades >= least * (1 - 1e-6))).all()
+    assert found.gap <= 1e-12
+    again = solve_portfolio(mean, np.cov(factors.T), previous, constraints=fixed, **terms)
+    np.testing.assert_allclose(found.weights, again.weights, atol=1e-9)
+    assert found.utility <= free.utility + 1e-15
+
+
+def test_a_large_smallest_trade_leaves_everything_and_forced_trades_are_made():
+    mean, sigma, previous = np.array([1e-4, 0.0, 2e-4]), 1e-4 * np.eye(3), np.array([0.3, 0.3, 0.4])
+    terms = {"risk_aversion": 2.0, "turnover_l1": 1.0}
+    found, _ = solve_without_small_trades(mean, sigma, previous, 1.0, **terms)
+    np.testing.assert_allclose(found.weights, previous, atol=1e-15)
+    assert found.gap <= 1e-12
+    tight = Constraints(upper=np.array([1.0, 1.0, 0.39]))  # a sale of 0.01, and a purchase from it
+    found, _ = solve_without_small_trades(mean, sigma, previous, 0.5, tight, **terms)
+    assert found.weights[2] <= 0.39 + 1e-12
+    assert found.gap <= 1e-12
+    same, untouched = solve_without_small_trades(mean, sigma, previous, 0.0, tight, **terms)
+    assert untouched is tight
+    assert (same.weights == solve_portfolio(mean, sigma, previous, constraints=tight, **terms).weights).all()

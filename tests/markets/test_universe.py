@@ -10,7 +10,8 @@ from time2decide.backtesting.registry import make_strategy
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.core.validation import InputError
 from time2decide.markets.tables import load_returns
-from time2decide.markets.universe import gap_summary, universe_of
+from time2decide.markets.universe import gap_summary, universe_of, with_untradable_weights
+from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import net_returns, rollout_traded
 
@@ -156,8 +157,8 @@ def test_an_asset_that_is_mostly_missing_does_not_enter(whole):
 
 
 def test_bad_universes(whole):
-    with pytest.raises(InputError, match="without any"):
-        universe_of(np.where(np.arange(5) == 2, np.nan, whole), WINDOW)
+    with pytest.raises(InputError, match="some return, found none"):
+        universe_of(np.full_like(whole, np.nan), WINDOW)
     with pytest.raises(InputError, match="2 assets with 40 rows"):
         universe_of(np.where(np.arange(120)[:, None] < [0, 50, 50, 50, 50], np.nan, whole), WINDOW)
     with pytest.raises(InputError, match="at least -1"):
@@ -229,3 +230,33 @@ def test_gaps_are_counted_in_one_line():
     array[:, 5] = np.nan  # never a return
     assert "6 of 7 assets" in gap_summary(array)
     assert "2 delisted and dropped, 1 with" in gap_summary(array)
+
+
+def test_an_asset_without_any_return_is_never_held_and_changes_nothing(whole):
+    table = pd.DataFrame(whole, columns=list("ABCDE"))
+    gone = table.assign(C=np.nan)
+    made = backtest(gone, ["uniform", "minimum-variance-qis"], 0.5, window=WINDOW, gaps="keep")
+    without = backtest(table.drop(columns="C"), ["uniform", "minimum-variance-qis"], 0.5, window=WINDOW)
+    assert not made.weights("uniform", 0.5)["C"].any()
+    columns = ["net", "traded"]
+    np.testing.assert_allclose(made.frame[columns], without.frame[columns], atol=1e-12)
+    with pytest.raises(InputError, match="expected a number"):
+        backtest(gone, ["uniform"], 0.5, window=WINDOW)
+
+
+def test_current_weights_may_leave_out_what_cannot_be_traded_and_nothing_else(whole):
+    returns = whole.copy()
+    returns[-30:, 1] = np.nan  # delisted
+    returns[-1, 2] = np.nan  # halted
+    names = list("ABCDE")
+    held = pd.Series({"E": 0.5, "A": 0.3, "D": 0.2})
+    assert with_untradable_weights(held, names, returns).to_dict() == {**held.to_dict(), "B": 0.0, "C": 0.0}
+    assert with_untradable_weights(held.drop("A"), names, returns).index.tolist() == ["E", "D", "B", "C"]  # A is live
+    model = Time2Decide.from_pretrained()
+    table = pd.DataFrame(returns, columns=names)
+    stated = model.decide(table, held.reindex(names, fill_value=0.0), 0.3, gaps="keep")
+    pd.testing.assert_series_equal(model.decide(table, held, 0.3, gaps="keep"), stated)
+    with pytest.raises(InputError, match=r"one weight for each asset, found without \['A'\]"):
+        model.decide(table, held.drop("A"), 0.3, gaps="keep")
+    with pytest.raises(InputError, match=r"unknown \['Z'\]"):
+        model.decide(table, pd.Series({**held, "Z": 0.1}), 0.3, gaps="keep")

@@ -12,8 +12,9 @@ from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import Constraints, Limit
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.universe import Availability
+from time2decide.policy import market_decision as market_decision_file
 from time2decide.policy.decision_facts import decision_facts
-from time2decide.policy.market_decision import ForecastRecord, MarketStrategy, Verdict, market_decision
+from time2decide.policy.market_decision import ForecastRecord, MarketStrategy, SharedAnswers, Verdict, market_decision
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.simulation.engine import rollout
 
@@ -258,3 +259,34 @@ def test_the_benchmark_of_unknown_assets_goes_to_the_known_in_proportion(table):
     assert found.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(found[can.known], found[0])
     np.testing.assert_array_equal(found[~can.known], start[~can.known])
+
+
+@pytest.mark.parametrize("most_bytes", [2**28, 4 * 36 * 20, 0])
+def test_strategies_that_share_answers_decide_as_alone_and_ask_the_policy_once(model, monkeypatch, most_bytes):
+    policy = model.policy
+    returns = np.random.default_rng(5).normal(0, 0.01, (1, 150, 6))
+    terms = {"risk_aversion": 2.0, "window": 96, "budget_from": "drifted", "cost_bps": 10.0}
+    alone = [rollout(returns, MarketStrategy(policy, follow=follow), [0.5], **terms) for follow in (True, False)]
+    asked = []
+    pose = market_decision_file.pose_market_problem
+    monkeypatch.setattr(market_decision_file, "pose_market_problem", lambda *a: asked.append(1) or pose(*a))
+    shared = SharedAnswers(most_bytes)
+    for follow, before in zip((True, False), alone, strict=True):
+        strategy = MarketStrategy(policy, follow=follow, shared=shared)
+        np.testing.assert_array_equal(rollout(returns, strategy, [0.5], **terms).allocations, before.allocations)
+    kept = min(54, most_bytes // (4 * 36))
+    assert len(asked) == 2 * 54 - kept
+
+
+def test_answers_are_shared_for_the_same_rows_and_terms_only(model):
+    policy = model.policy
+    returns = np.random.default_rng(6).normal(0, 0.01, (1, 120, 4))
+    other = returns.copy()
+    other[0, 100, 2] += 1e-9
+    shared = SharedAnswers()
+    for table, risk in ((returns, 2.0), (other, 2.0), (returns, 3.0)):
+        terms = {"risk_aversion": risk, "window": 96, "budget_from": "drifted", "cost_bps": 10.0}
+        alone = rollout(table, MarketStrategy(policy), [0.5], **terms).allocations
+        np.testing.assert_array_equal(
+            rollout(table, MarketStrategy(policy, shared=shared), [0.5], **terms).allocations, alone
+        )

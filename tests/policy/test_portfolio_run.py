@@ -15,7 +15,8 @@ from time2decide.core.validation import InputError
 from time2decide.markets.decision_file import verify_decision
 from time2decide.markets.tables import load_returns
 from time2decide.policy import portfolio_run
-from time2decide.policy.portfolio_run import DRIFTED, EQUAL, read_portfolio, run_portfolio
+from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
+from time2decide.policy.run_holdings import DRIFTED, EQUAL
 
 NAMES = list("ABCDE")
 ROWS = 150
@@ -456,3 +457,68 @@ def test_keeping_gaps_of_a_whole_table_decides_the_same(live, days):
     np.testing.assert_array_equal(kept.decision.weights, made.decision.weights)
     assert kept.entry | {"made": "", "checksum": ""} == made.entry | {"made": "", "checksum": ""}
     assert verify_decision(live.folder / "decisions" / f"{kept.entry['date']}.json", days).passed
+
+
+def _prices(days):
+    return 100 * (1 + days).cumprod()
+
+
+def test_shares_in_the_configuration_give_orders_in_the_output_the_journal_and_the_file(live, days, run):
+    prices, folder = _prices(days), live.folder
+    (folder / "held.csv").write_text("asset,shares\nA,300\nB,200\nC,400\nD,100\nE,50\n")
+    text = 'holdings = "held.csv"\n'
+    prices.iloc[:ROWS].to_csv(folder / "returns.csv")
+    settings = 'table = "returns.csv"\nvalues = "prices"\nturnover = 0.3\ndecisions = "decisions"\n'
+    (folder / "portfolio.toml").write_text(settings + text)
+    told = run("run", "portfolio.toml", cwd=folder)
+    assert told.returncode == 0, told.stderr
+    assert "Orders in whole shares at the table's last prices" in told.stdout
+    entry = json.loads((folder / "journal.jsonl").read_text().splitlines()[0])
+    held = np.array([300, 200, 400, 100, 50.0])
+    value = float(held @ prices.iloc[ROWS - 1])
+    assert entry["orders"]["value"] == pytest.approx(value)
+    np.testing.assert_allclose(list(entry["previous"].values()), held * prices.iloc[ROWS - 1] / value, atol=1e-12)
+    file = folder / "decisions" / f"{days.index[ROWS - 1]:%Y-%m-%d}.json"
+    assert json.loads(file.read_text())["orders"] == entry["orders"]
+    decided = run("decide", "returns.csv", "--turnover", "0.3", "--previous", "held.csv", "--json", cwd=folder)
+    assert json.loads(decided.stdout)["orders"] == entry["orders"]
+    assert verify_decision(file, folder / "returns.csv").passed
+    before = json.loads(file.read_text())
+    file.unlink()  # as if the disk had been full
+    again = run_portfolio(read_portfolio(folder / "portfolio.toml"))
+    assert any("made again" in message for message in again.messages)
+    assert json.loads(file.read_text())["orders"] == before["orders"]
+    prices.iloc[: ROWS + 1].to_csv(folder / "returns.csv")
+    assert "held.csv is unchanged" in run_portfolio(read_portfolio(folder / "portfolio.toml")).stale
+
+
+def test_a_value_and_prices_give_orders_and_returns_alone_do_not(live, days):
+    with pytest.raises(InputError, match="a table of prices, or --price-file"):
+        live(ROWS, "value = 1e6\n")
+    (live.folder / "now.csv").write_text("asset,price\n" + "".join(f"{name},10\n" for name in NAMES))
+    found = live(ROWS, 'value = 1e6\nprice_file = "now.csv"\n')
+    assert found.orders.at == "now.csv"
+    assert found.entry["orders"]["value"] == 1e6
+    np.testing.assert_array_equal(found.orders.shares, np.round(found.orders.shares))
+    assert live(ROWS + 1).orders is None
+    with pytest.raises(InputError, match="value"):
+        live(ROWS + 2, "value = -1\n")
+
+
+def test_the_smallest_trade_is_a_term_of_the_journal(live, days):
+    free = live(ROWS).decision
+    trades = np.sort(np.abs(free.weights - free.previous))
+    least = float(trades[trades > 1e-6][0]) * 1.5
+    (live.folder / "journal.jsonl").unlink()
+    (live.folder / "state.safetensors").unlink()
+    for path in (live.folder / "decisions").iterdir():
+        path.unlink()
+    made = live(ROWS, f"min_trade = {least!r}\n")
+    assert made.entry["terms"]["min_trade"] == least
+    trade = np.abs(made.decision.weights - made.decision.previous)
+    assert ((trade < 1e-12) | (trade >= least * (1 - 1e-6))).all()
+    assert made.decision.untraded.any()
+    assert live(ROWS, "min_trade = 0\n").differs == (f"min_trade {least:g} then, 0 now",)
+    assert replay_journal(live.folder / "journal.jsonl", load_returns(live.folder / "returns.csv")).equal
+    (file,) = (live.folder / "decisions").iterdir()
+    assert verify_decision(file, load_returns(live.folder / "returns.csv")).passed

@@ -83,6 +83,8 @@ def test_the_page_says_whose_portfolio_is_traded_and_under_which_constraints(mar
         page.goto((tmp_path / "p.html").as_uri())
         assert page.inner_text("#trading") == "What to trade from the simulated portfolio of the backtest"
         assert page.inner_text("#decided").startswith("From the simulated portfolio of the backtest, not yours")
+        assert page.inner_text("#decided code") == "time2decide decide --previous"
+        assert "`" not in page.inner_text("body")
         assert "Constraints of limits.toml: 2 limits." in page.inner_text("#lead")
         browser.close()
 

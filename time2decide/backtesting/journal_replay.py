@@ -17,14 +17,8 @@ from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.decision_file import data_fingerprint, label_texts
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.policy.portfolio_run import (
-    EQUAL,
-    FILE,
-    decide_run,
-    drift_run_weights,
-    read_run_entries,
-    run_terms_from_entry,
-)
+from time2decide.policy.portfolio_run import decide_run, read_run_entries, run_terms_from_entry
+from time2decide.policy.run_holdings import EQUAL, FILE, drift_run_weights
 from time2decide.simulation.engine import drifted_weights
 
 _EQUAL = 1e-9  # largest difference of a weight that is called equal

@@ -18,7 +18,7 @@ from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.policy.backbone_model import DecisionAdapter
-from time2decide.policy.market_decision import MarketStrategy
+from time2decide.policy.market_decision import MarketStrategy, SharedAnswers
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_policy_history, load_policy
 from time2decide.policy.network import Policy
@@ -196,4 +196,9 @@ def make_strategies(strategies: Sequence[str | Strategy]) -> list[Strategy | str
     names = [s if isinstance(s, str) else s.name for s in strategies]
     repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
     expect(repeated is None, "strategies", "distinct names", f"{repeated!r} twice")
-    return [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]
+    made = [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]
+    shared = SharedAnswers()
+    for name, one in zip(strategies, made, strict=True):  # market and market-risk ask the same network
+        if isinstance(name, str) and name in REGISTRY and isinstance(one, MarketStrategy):
+            one.shared = shared if {"market", "market-risk"} <= set(names) else None
+    return made

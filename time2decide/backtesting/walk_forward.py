@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import ORACLE, make_strategies
@@ -44,6 +45,7 @@ from time2decide.simulation.metrics import (
 
 _DRAWS = 1000
 _BLOCK = 20.0  # mean length of the blocks: longer than the memory of volatility within a month
+_ONE_THREAD = 256  # assets up to which threads of the linear algebra only wait for each other
 _STILL = 1e-12  # volatility below which nothing moves
 
 
@@ -186,25 +188,36 @@ def backtest(
         _refuse_contradictions(constraints, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
-    oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
-    best = utility_path(array, oracle, risk_aversion, window)
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
     terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference}
-    frames, rows, rollouts = [], [], []
-    for strategy in chosen:
-        if isinstance(strategy, str):
-            result = oracle_rollout(oracle, budgets, window, risk_aversion)
-        else:
-            shown = None if progress is None else partial(progress, strategy.name)
-            result = rollout(market, strategy, budgets.tolist(), **terms, oracle=oracle, progress=shown)
+    with threadpool_limits(1 if len(assets) <= _ONE_THREAD else None):
+        oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
+        rollouts = [_run_strategy(strategy, market, budgets, oracle, terms, progress) for strategy in chosen]
+    best = utility_path(array, oracle, risk_aversion, window)
+    frames, rows = [], []
+    for result in rollouts:
         frame = _steps_frame(result, array, steps, cost, periods_per_year)
         frame["regret"] = (best - utility_path(array, result.allocations, risk_aversion, window)).ravel()
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
-        rollouts.append(result)
     return Backtest(
         pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year), array
     )
+
+
+def _run_strategy(
+    strategy: Strategy | str,
+    market: np.ndarray | Universe,
+    budgets: np.ndarray,
+    oracle: np.ndarray,
+    terms: dict[str, Any],
+    progress: Callable[[str, int, int], None] | None,
+) -> Rollout:
+    """The rollout of a strategy, or the oracle's path for its name."""
+    if isinstance(strategy, str):
+        return oracle_rollout(oracle, budgets, terms["window"], terms["risk_aversion"])
+    shown = None if progress is None else partial(progress, strategy.name)
+    return rollout(market, strategy, budgets.tolist(), **terms, oracle=oracle, progress=shown)
 
 
 def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> Any:
@@ -426,18 +439,18 @@ def backtest_findings(
 def _rank(rows: list[dict[str, Any]], own: str) -> str:
     place = next(i for i, row in enumerate(rows) if row["strategy"] == own)
     row, best = rows[place], rows[0]
-    text = f"{own}: net Sharpe ratio {row['sharpe']:.2f} (95 %: {row['sharpe_low']:.2f} to "
-    text += f"{row['sharpe_high']:.2f}), rank {place + 1} of {len(rows)}"
+    text = f"{own}: net Sharpe ratio {row['sharpe']:z.2f} (95 %: {row['sharpe_low']:z.2f} to "
+    text += f"{row['sharpe_high']:z.2f}), rank {place + 1} of {len(rows)}"
     text += f", volatility {row['annual_volatility']:.1%} a year, turnover {row['traded']:.2%} a step"
-    return text + ("." if place == 0 else f"; {best['strategy']} is first with {best['sharpe']:.2f}.")
+    return text + ("." if place == 0 else f"; {best['strategy']} is first with {best['sharpe']:z.2f}.")
 
 
 def _differences(rows: pd.DataFrame, periods: float) -> list[str]:
     """The differences from the baselines that everybody knows, in figures."""
     sentences = []
     for row in rows[rows["strategy"].isin(_NAMED)].to_dict(orient="records"):
-        utility = [f"{periods * row[f'net_utility{end}']:+.1%}" for end in ("", "_low", "_high")]
-        sharpe = [f"{row[f'sharpe{end}']:+.2f}" for end in ("", "_low", "_high")]
+        utility = [f"{periods * row[f'net_utility{end}']:+z.1%}" for end in ("", "_low", "_high")]
+        sharpe = [f"{row[f'sharpe{end}']:+z.2f}" for end in ("", "_low", "_high")]
         sentences.append(
             f"Against {row['strategy']}: Sharpe {sharpe[0]} [{sharpe[1]}, {sharpe[2]}], "
             f"utility {utility[0]} a year [{utility[1]}, {utility[2]}]."
@@ -459,7 +472,7 @@ def _beyond(rows: pd.DataFrame, key: str, own: str, measure: str) -> str:
 def _best(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "Only the oracle was run."
-    text = f"The highest net Sharpe ratio is {rows[0]['sharpe']:.2f}, of {rows[0]['strategy']}"
+    text = f"The highest net Sharpe ratio is {rows[0]['sharpe']:z.2f}, of {rows[0]['strategy']}"
     if "sharpe_excess" not in rows[0]:
         return f"{text}."
     better = [row["strategy"] for row in rows if row["sharpe_excess_low"] > 0]

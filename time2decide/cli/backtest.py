@@ -17,6 +17,7 @@ from time2decide.cli.console import (
     console,
     constraint_sources,
     step_progress,
+    use_one_thread,
     validate_source,
     values_flag,
 )
@@ -97,14 +98,12 @@ def backtest(
     if journal is not None:
         _replay(source, journal, values_flag(prices, returns), as_json)
         return
-    import torch
-
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
     from time2decide.markets.constraints import read_constraints
     from time2decide.markets.tables import load_market, read_weights, usual_periods
 
-    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    use_one_thread()
     budgets = _budgets(turnover)
     _check_outputs((source, *constraint_sources(constraints), benchmark), budgets, out, report)
     reference = None if benchmark is None else read_weights(benchmark)
@@ -118,12 +117,13 @@ def backtest(
     periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
     terms |= {"benchmark": reference, "window": window, "periods_per_year": periods, "gaps": gaps}
-    with step_progress(sum(name != "oracle" for name in names)) as progress:
+    with step_progress([name for name in names if name != "oracle"]) as progress:
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
     files = _write(result, summary, out)
     data_kind = f"{values}, {periods:g} a year"
     applied = "" if constraints is None or limits is None else _applied(constraints.name, limits, table.shape[1])
+    applied = " ".join(filter(None, (applied, *_gap_lines(table, gaps))))
     if report is not None:
         decision = latest_decision(result, table, limits, reference)
         files.append(write_backtest_report(result, summary, report, source, data_kind, decision, applied))
@@ -148,17 +148,29 @@ def _applied(name: str, limits: Constraints, assets: int) -> str:
     return f"Constraints of {name}: {', '.join(parts)}. {met}"
 
 
+def _gap_lines(table: pd.DataFrame, gaps: str) -> list[str]:
+    """What is missing from the rows that are used, and which assets are not there at all."""
+    from time2decide.markets.universe import gap_summary
+    from time2decide.policy.decision_facts import listed_names
+
+    if gaps != "keep":
+        return []
+    absent = [str(name) for name in table.columns[table.isna().all()]]
+    return [
+        gap_summary(table.to_numpy()),
+        *([f"Without any return in these rows, so never held: {listed_names(absent)}."] if absent else []),
+    ]
+
+
 def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> None:
     """Compare the live decisions of a journal with simulated ones; exit code 1 if they differ."""
     from time2decide.core.files import validate_input_file
 
     validate_input_file(journal)
-    import torch
-
     from time2decide.backtesting.journal_replay import replay_journal
     from time2decide.markets.tables import load_market
 
-    torch.set_num_threads(1)
+    use_one_thread()
     found = replay_journal(journal, load_market(source, values, gaps="keep")[0])
     if as_json:
         facts = {"decisions": len(found.dates), "equal": found.equal, "other_model": found.other_model}
@@ -330,5 +342,6 @@ def _cells(row: dict[str, Any], periods: float) -> dict[str, str]:
 
 
 def _interval(row: dict[str, Any], key: str, form: str) -> str:
+    form = form.replace(".", "z.")  # no minus before a rounded 0
     low, high = format(row[f"{key}_low"], form), format(row[f"{key}_high"], form)
     return f"{row[key]:{form}} [dim][{low}, {high}][/]"

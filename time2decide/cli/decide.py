@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,26 +14,25 @@ from time2decide.cli.console import (
     Returns,
     console,
     constraint_sources,
+    use_one_thread,
     validate_source,
     values_flag,
 )
 from time2decide.core.files import validate_not_read, validate_output_file
 from time2decide.core.validation import expect, validate_count, validate_positive
-from time2decide.markets.orders import TRADED
+from time2decide.markets.orders import TRADED, quoted_orders, read_quotes, weights_of_shares
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.table import Table
 
-    from time2decide.markets.constraints import Constraints
     from time2decide.markets.orders import Orders
     from time2decide.policy.market_decision import MarketDecision
     from time2decide.policy.model import Decision
 
 _SHOWN = 5  # assets named in the explanation of a network
-_LEFT_OVER = 0.01  # of a portfolio's value, that whole shares may leave uninvested
 _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
+_LIMITS = 6  # groups and exposures that are shown
 _BAR = 40  # characters of the longest bar
 _PERIODS = {252.0: "day", 52.0: "week", 12.0: "month", 4.0: "quarter", 1.0: "year"}  # by their number in a year
 _SPREAD = 1.5  # periods from which a cost is said to be spread
@@ -71,6 +69,9 @@ def decide(
     price_file: Annotated[
         Path | None, typer.Option(help="Prices of the orders: a CSV asset,price; else the last ones of a price table.")
     ] = None,
+    min_trade: Annotated[
+        float, typer.Option(help="Smallest trade, in weights: assets whose trade would be smaller keep their weight.")
+    ] = 0.0,
     frontier: Annotated[
         bool, typer.Option("--frontier", help="Add what each unit of turnover is worth, and where it stops paying.")
     ] = False,
@@ -119,25 +120,24 @@ def decide(
 
     current = None if previous is None else read_by_asset(previous, "weight", "shares")
     reference = None if benchmark is None else read_weights(benchmark)
-    import torch
-
-    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    use_one_thread()
     table, found = load_market(file, values, gaps=gaps)
     names = [str(column) for column in table.columns]
-    quotes = _quotes(file, found, price_file, table) if _wants_orders(current, value) else None
+    quotes = read_quotes(file, found, price_file, table) if _wants_orders(current, value) else None
     limits = None
     if constraints is not None:
         from time2decide.markets.constraints import read_constraints
 
         limits = read_constraints(constraints, names)
-    stated = value
+    stated, absent = value, [] if current is None else [name for name in names if name not in current.index]
     if current is not None and current.name == "shares":
-        current, value = _weights_of_shares(current, quotes, value, limits)
+        current, value = weights_of_shares(current, quotes, value, limits)
     from time2decide.policy.decision_facts import describe_decision
     from time2decide.policy.model import Time2Decide
 
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": limits, "cost_bps": cost, "benchmark": reference, "gaps": gaps}
+    terms["min_trade"] = min_trade
     decision = network.decision(table, current, turnover, risk_aversion=risk_aversion, **terms)
     facts = describe_decision(
         network,
@@ -151,9 +151,10 @@ def decide(
     )
     guessed = values is None and file != "sp500"
     facts["input"] |= {"source": file, "values": found, "values_guessed": guessed, "explained": explain}
+    facts["input"] |= {"absent": absent} if absent else {}
     orders = None
     if quotes is not None and value is not None:
-        orders = _orders(decision, quotes, value, price_file)
+        orders = quoted_orders(decision, quotes, value, price_file)
         facts["orders"] = orders.to_json(names)
         if stated is not None and value != stated:
             facts["input"]["value_left_out"] = stated - value
@@ -179,58 +180,6 @@ def _validate_outputs(read: tuple[str | Path | None, ...], out: Path | None, fig
 def _wants_orders(current: Any, value: float | None) -> bool:
     """Whether prices are needed: for orders, or for holdings in shares."""
     return value is not None or getattr(current, "name", None) == "shares" or isinstance(current, Path)
-
-
-def _quotes(file: str, values: str, price_file: Path | None, table: pd.DataFrame) -> pd.DataFrame:
-    """The assets in their order with `price`, the last known one, and `current`, whether it can be traded at."""
-    from time2decide.markets.tables import last_prices, read_by_asset
-
-    names = [str(column) for column in table.columns]
-    if price_file is None:
-        expect(values == "prices", "value", "prices: a table of prices, or --price-file", "a table of returns")
-        return last_prices(file).reindex(names)
-    found = read_by_asset(price_file, "price")
-    expect((found > 0).all(), price_file.name, "positive prices", f"{found.min():g}")
-    missing = [name for name in names if name not in found.index and not math.isnan(table[name].iloc[-1])]
-    what = "a price of every asset that can be traded"
-    expect(not missing, price_file.name, what, f"none of {', '.join(missing[:5])}")
-    price = found.reindex(names)
-    return price.to_frame().assign(current=price.notna())
-
-
-def _weights_of_shares(
-    shares: pd.Series, quotes: pd.DataFrame | None, value: float | None, limits: Constraints | None
-) -> tuple[pd.Series, float]:
-    """Current weights and the value of the portfolio.
-
-    What shares do not make up of a given value is cash where the limits allow that. Else the value must be that of the
-    shares, up to what whole shares leave over, and that of the shares is used.
-    """
-    from time2decide.markets.validation import allows_borrowing, allows_cash
-
-    assert quotes is not None
-    unknown = [str(name) for name in shares.index if name not in quotes.index]
-    expect(not unknown, "previous", "assets of the table of returns", f"{', '.join(unknown[:5])}")
-    money = shares * quotes["price"].reindex(shares.index)
-    unpriced = [str(name) for name in money.index[money.isna()] if shares[name] != 0]
-    expect(not unpriced, "previous", "shares of assets with a price", f"none of {', '.join(unpriced[:5])}")
-    money = money.reindex(quotes.index).fillna(0.0)
-    found = float(money.sum())
-    if value is not None:
-        if allows_cash(limits) if found <= value else allows_borrowing(limits):
-            return money / value, value
-        wanted = f"{found:,.2f}, the shares at their prices (cash and borrowing only as --constraints allow)"
-        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, f"{value:,.2f}")
-    expect(found > 0, "previous", "shares of a positive value", f"{found:g}")
-    return money / found, found
-
-
-def _orders(decision: Decision | MarketDecision, quotes: pd.DataFrame, value: float, price_file: Path | None) -> Orders:
-    from time2decide.markets.orders import TABLE_PRICES, whole_shares
-
-    prices = quotes["price"].where(quotes["current"]).to_numpy(dtype=float)
-    at = TABLE_PRICES if price_file is None else price_file.name
-    return whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps, at)
 
 
 def _write(
@@ -263,8 +212,9 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (_verdict_line, _gain_line, _cost_line, _order_line, _forecast_lines, _frontier_lines, _reason_lines)
-    lines = [line for part in (*parts, _input_lines, _assumption_line) for line in part(facts)]
+    parts = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line, _forecast_lines)
+    parts += (_frontier_lines, _reason_lines, _input_lines, _assumption_line)
+    lines = [line for part in parts for line in part(facts)]
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
     for line in [*gaps, *facts.get("gap_notes", []), *lines]:
         screen.print(line, markup=False, soft_wrap=True)
@@ -369,8 +319,40 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
         parts.append(f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}")
     parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > TRADED else []
     held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
-    proof = f", optimal (gap {exact['gap']:.0e})" if exact else ""
+    proof = f", optimal: {_proof_words(exact)}" if exact else ""
     return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]
+
+
+def _proof_words(exact: dict[str, Any]) -> str:
+    """What the duality gap says, as a quant would: how much more utility any allowed portfolio can have."""
+    points = 1e4 * exact["utility_gap"]
+    most = "0.000001" if points < 1e-6 else f"{points:.1g}"
+    return f"no allowed portfolio has as much as {most} bp a period more utility"
+
+
+def _limit_lines(facts: dict[str, Any]) -> list[str]:
+    """Groups and exposures with their limits: those that bind first, the others as far as there is room."""
+    ends, active = facts.get("limit_ends", {}), facts.get("active", [])
+    names = sorted(ends, key=lambda name: name not in active)
+    lines = []
+    for name in names[:_LIMITS]:
+        form = "{:.2%}" if name.startswith("group ") else "{:.4g}"
+        stated = zip(("at least", "at most"), ends[name], strict=True)
+        parts = [f"{word} {form.format(end)}" for word, end in stated if end is not None]
+        parts += ["binding"] if name in active else []
+        lines.append(f"  {name}: {form.format(facts['limits'][name])} ({', '.join(parts)})")
+    more = len(names) - _LIMITS
+    return [*lines, *([f"  and {more} more limits (--json has all)"] if more > 0 else [])]
+
+
+def _least_trade_line(facts: dict[str, Any]) -> list[str]:
+    """What a smallest trade has prevented, and what it could not."""
+    if "min_trade" not in facts:
+        return []
+    least, kept = facts["min_trade"]["weight"], len(facts["min_trade"]["fixed"])
+    small = sum(TRADED < abs(trade) < least * (1 - 1e-6) for trade in facts["change"].values())
+    forced = f"; {small} smaller ones are forced by constraints or delistings" if small else ""
+    return [f"Trades smaller than {least:.2%} are not made: {kept} assets keep their weight for that{forced}."]
 
 
 def _binding(facts: dict[str, Any]) -> str:
@@ -429,7 +411,6 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
         lines += [
             *(reasons if _trades(facts) else []),
             f"Cost is weighed over the {facts['days']:.0f} days that a trade lasts.",
-            *(f"  {name}: {number:.4f}" for name, number in facts.get("limits", {}).items()),
             f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
             *(_record_line(record) for record in facts["verdict"]["records"] if record["worth_error_bps"] > 0),
         ]
@@ -519,6 +500,10 @@ def _assumption_line(facts: dict[str, Any]) -> list[str]:
     """What was not said and had to be assumed."""
     source = facts["input"]
     assumed = [] if source["previous_given"] else ["equal current weights (--previous)"]
+    if "absent" in source:
+        from time2decide.policy.decision_facts import listed_names
+
+        assumed.append(f"weight 0 of {listed_names(source['absent'])}, which --previous leaves out")
     if source["values_guessed"]:
         assumed.append(f"the file holds {source['values']} (--prices or --returns settles it)")
     if "value_left_out" in source:

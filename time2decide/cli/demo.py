@@ -6,11 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from time2decide.backtesting.walk_forward import backtest, with_intervals
 from time2decide.cli.backtest import print_backtest_summary, write_backtest_report
-from time2decide.cli.console import console, step_progress
+from time2decide.cli.console import console, step_progress, use_one_thread
 from time2decide.cli.decide import show_decision
 from time2decide.markets.tables import load_returns
 from time2decide.policy.decision_facts import decision_facts
@@ -28,7 +26,7 @@ STRATEGIES = (
 
 def main(rows: int = ROWS, window: int = WINDOW, folder: Path = Path("run")) -> None:
     """Decide after the last day of the bundled prices, compare the strategies on the last years, write the page."""
-    torch.set_num_threads(1)
+    use_one_thread()
     began = time.monotonic()
     screen = console(110)
     table = load_returns("sp500").iloc[-rows:]
@@ -39,7 +37,7 @@ def main(rows: int = ROWS, window: int = WINDOW, folder: Path = Path("run")) -> 
         f"{RISK_AVERSION:g}.\n"
     )
     terms: dict[str, Any] = {"cost_bps": COST_BPS, "risk_aversion": RISK_AVERSION}
-    with step_progress(len(STRATEGIES)) as progress:
+    with step_progress(STRATEGIES) as progress:
         result = backtest(table, STRATEGIES, BUDGETS, **terms, window=window, progress=progress)
     summary = with_intervals(result)
     # of somebody who holds equal weights

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from time2decide.cli.console import AsJson, console
+from time2decide.cli.console import AsJson, console, use_one_thread
 from time2decide.core.files import validate_input_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def run(
     portfolio: Annotated[Path, typer.Argument(help="A .toml: table, turnover, risk_aversion, cost, constraints, …")],
     holdings: Annotated[
-        Path | None, typer.Option(help="Current weights today: a CSV asset,weight; else the last target after drift.")
+        Path | None,
+        typer.Option(help="Holdings today: a CSV asset,weight or asset,shares; else the last target after drift."),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Add the reasons and the records of the forecasts.")
@@ -36,9 +37,7 @@ def run(
     Example: time2decide run portfolio.toml
     """
     validate_input_file(portfolio)
-    import torch
-
-    torch.set_num_threads(1)  # the tensors are small: threads would only wait for each other
+    use_one_thread()
     from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
 
     config = read_portfolio(portfolio)
@@ -75,4 +74,6 @@ def _show(outcome: Outcome, explain: bool, every: bool) -> None:
     assert outcome.decision is not None
     facts = describe_decision(outcome.network, outcome.decision, outcome.constraints, with_explanation=explain)
     facts["input"] |= {"source": "", "values": "the table", "values_guessed": False, "explained": explain}
+    if outcome.orders is not None:
+        facts["orders"] = outcome.orders.to_json(list(facts["weights"]))
     show_decision(facts, console(120), every)

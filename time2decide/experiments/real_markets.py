@@ -155,9 +155,9 @@ class _ReadOnce(MarketStrategy):
 
     seen: dict[int | None, list[MarketTokens]]
 
-    def _read(self, observation: Observation, going_on: bool) -> list[MarketTokens]:
+    def _read(self, observation: Observation) -> list[MarketTokens]:
         if observation.step not in self.seen:
-            self.seen[observation.step] = super()._read(observation, going_on)
+            self.seen[observation.step] = super()._read(observation)
         return self.seen[observation.step]
 
 

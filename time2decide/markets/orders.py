@@ -1,15 +1,23 @@
-"""Orders in whole shares for a rebalancing in weights."""
+"""Orders in whole shares for a rebalancing in weights; holdings in shares as weights."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from time2decide.core.validation import expect, validate_positive
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from time2decide.markets.constraints import Constraints
+
+_LEFT_OVER = 0.01  # of a portfolio's value, that whole shares may leave uninvested
 _WHOLE = 1e-6  # of a share, that counts as rounding
 _LEAST_PRICE, _LARGEST_PRICE = 1e-6, 1e12
 _LARGEST_VALUE = 1e18
@@ -100,3 +108,71 @@ def whole_shares(
     cost = float(rate * (np.abs(shares) * prices).sum())
     held = previous + shares * prices / value
     return Orders(shares + 0.0, stated, value, cost, cash(), held, previous, weights, at)
+
+
+def read_quotes(source: str | Path, values: str, price_file: Path | None, table: pd.DataFrame) -> pd.DataFrame:
+    """The assets of a table in their order with `price`, the last known one, and `current`, whether it can be traded.
+
+    Prices are those of a CSV asset,price if there is one, else the last of `source`, a table of prices.
+    """
+    from time2decide.markets.tables import last_prices, read_by_asset
+
+    names = [str(column) for column in table.columns]
+    if price_file is None:
+        wanted = "prices: a table of prices, or --price-file (price_file in portfolio.toml)"
+        expect(values == "prices", "value", wanted, "a table of returns")
+        return last_prices(source).reindex(names)
+    found = read_by_asset(price_file, "price")
+    expect((found > 0).all(), price_file.name, "positive prices", f"{found.min():g}")
+    missing = [name for name in names if name not in found.index and not math.isnan(table[name].iloc[-1])]
+    what = "a price of every asset that can be traded"
+    expect(not missing, price_file.name, what, f"none of {', '.join(missing[:5])}")
+    price = found.reindex(names)
+    return price.to_frame().assign(current=price.notna())
+
+
+def weights_of_shares(
+    shares: pd.Series, quotes: pd.DataFrame | None, value: float | None, limits: Constraints | None
+) -> tuple[pd.Series, float]:
+    """Current weights and the value of the portfolio.
+
+    What shares do not make up of a given value is cash where the limits allow that. Else the value must be that of the
+    shares, up to what whole shares leave over, and that of the shares is used.
+    """
+    from time2decide.markets.validation import allows_borrowing, allows_cash
+
+    assert quotes is not None
+    unknown = [str(name) for name in shares.index if name not in quotes.index]
+    expect(not unknown, "previous", "assets of the table of returns", f"{', '.join(unknown[:5])}")
+    money = shares * quotes["price"].reindex(shares.index)
+    unpriced = [str(name) for name in money.index[money.isna()] if shares[name] != 0]
+    expect(not unpriced, "previous", "shares of assets with a price", f"none of {', '.join(unpriced[:5])}")
+    money = money.reindex(quotes.index).fillna(0.0)
+    found = float(money.sum())
+    if value is not None:
+        if allows_cash(limits) if found <= value else allows_borrowing(limits):
+            return money / value, value
+        wanted = f"{found:,.2f}, the shares at their prices (cash and borrowing only as the constraints allow)"
+        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, f"{value:,.2f}")
+    expect(found > 0, "previous", "shares of a positive value", f"{found:g}")
+    return money / found, found
+
+
+class _Rebalancing(Protocol):
+    """A decision: weights before and after, and the cost of a trade."""
+
+    @property
+    def previous(self) -> np.ndarray: ...
+
+    @property
+    def weights(self) -> np.ndarray: ...
+
+    @property
+    def cost_bps(self) -> float: ...
+
+
+def quoted_orders(decision: _Rebalancing, quotes: pd.DataFrame, value: float, price_file: Path | None) -> Orders:
+    """The orders of a decision at the current prices of `read_quotes`."""
+    prices = quotes["price"].where(quotes["current"]).to_numpy(dtype=float)
+    at = TABLE_PRICES if price_file is None else price_file.name
+    return whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps, at)

@@ -15,9 +15,10 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +37,11 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints, Limit
 
 CERTIFIED = 1e-12  # gap relative to the data (differences of slopes, curvature, costs) that counts as exact
 _REFUSED = 1e-8  # an answer whose relative gap is above this is no answer
-_COMPILE_FROM = 20_000  # decisions · assets of this process from which compiled code is loaded: about a second in numpy
+_LOAD_FROM = 20_000  # decisions · assets of this process from which compiled code is loaded: about a second in numpy
+_COMPILE_FROM = 1_000_000  # and from which it is compiled where it never was: most of a minute, as long as in numpy
+_KERNELS = "time2decide.markets.turnover_kernels"
 _UNLIMITED = 1e6  # a turnover budget that never binds
+_LEAST_ROUNDING = 1e-9  # by which a trade may miss the smallest one, relative to it
 _THREADS_FROM = 5e5  # rows · assets² of one thread
 
 
@@ -249,6 +253,40 @@ def solve_portfolio(
     return PortfolioSolution(weights, theta, nu, np.maximum(gap, 0.0), classes, lambda: problem, eta)
 
 
+def solve_without_small_trades(
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    previous: np.ndarray,
+    min_trade: float,
+    constraints: Constraints | None = None,
+    **terms: Any,
+) -> tuple[PortfolioSolution, Constraints | None]:
+    """One decision in which no trade is smaller than `min_trade`, and the constraints that it is exact for.
+
+    Assets whose optimal trade is smaller are fixed at their current weights and the others solved again, until no trade
+    is smaller. A weight outside its bounds is traded whatever the size; where the constraints cannot be met with these
+    assets fixed, the solution before stands. `terms` are those of `solve_portfolio`.
+    """
+    solution = solve_portfolio(mean, covariance, previous, constraints=constraints, **terms)
+    if not min_trade:
+        return solution, constraints
+    now, base = solution.problem.previous[0], constraints or LONG_ONLY
+    lower, upper = base.bounds(len(now))
+    fixed, within = np.zeros(len(now), dtype=bool), (now >= lower) & (now <= upper)
+    while True:
+        trade = np.abs(solution.weights - now)
+        small = ~fixed & within & (trade > 0) & (trade < min_trade * (1 - _LEAST_ROUNDING))
+        if not small.any():
+            return solution, constraints
+        fixed |= small
+        rules = replace(base, lower=np.where(fixed, now, lower), upper=np.where(fixed, now, upper))
+        try:
+            solution = solve_portfolio(mean, covariance, now, constraints=rules, **terms)
+        except InputError:
+            return solution, constraints
+        constraints = rules
+
+
 def _solve_single(
     mean: Any, covariance: Any, previous: Any, risk_aversion: Any, turnover_l1: Any, cost: Any
 ) -> PortfolioSolution | None:
@@ -256,7 +294,7 @@ def _solve_single(
 
     A small decision takes twenty microseconds: the checks of `build_portfolio_problem` would take ten times that.
     """
-    kernel = sys.modules.get("time2decide.markets.turnover_kernels")
+    kernel = sys.modules.get(_KERNELS)
     numbers = (type(risk_aversion), type(turnover_l1), type(cost)) == (float, float, float)
     if kernel is None or not numbers or not min(risk_aversion, turnover_l1, cost) >= 0 or turnover_l1 > _UNLIMITED:
         return None
@@ -349,19 +387,34 @@ def solve_portfolio_rows(
     return weights, report, eta
 
 
+_COMPILED_SOURCES = ("turnover_path", "turnover_decision", "turnover_kernels")
+_ENTRIES = ("solve_turnover_rows", "solve_turnover_single", "validate_turnover_matrices")  # each compiled by itself
 _done = 0  # decisions · assets that this process has solved in numpy
 
 
 def turnover_engine(rows: int, m: int) -> Any:
     """The compiled module where it is loaded already or pays, else the numpy form.
 
-    A single decision of the command line shall not pay half a second of import, or the first compilation.
+    A single decision shall not pay half a second of import, nor a first backtest the compilation.
     """
     global _done
     _done += rows * m
-    if "time2decide.markets.turnover_kernels" in sys.modules or _done >= _COMPILE_FROM:
-        return import_module("time2decide.markets.turnover_kernels")
+    if _KERNELS in sys.modules or (_done >= _LOAD_FROM and (_done >= _COMPILE_FROM or _compiled_before())):
+        return import_module(_KERNELS)
     return turnover_decision
+
+
+@cache
+def _compiled_before() -> bool:
+    """Whether an earlier process left the compiled code in one of the folders that numba uses."""
+    sources = Path(turnover_decision.__file__).parent
+    written = max((sources / f"{name}.py").stat().st_mtime for name in _COMPILED_SOURCES)
+    own, users = os.environ.get("NUMBA_CACHE_DIR"), Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    for folder in [Path(own)] if own else [sources / "__pycache__", users / "numba"]:
+        found = {path.name.split(".")[1].rpartition("_")[0]: path for path in folder.glob("**/turnover_decision.*.nbi")}
+        if all(name in found and found[name].stat().st_mtime >= written for name in _ENTRIES):
+            return True
+    return False
 
 
 def _in_threads(run: Callable[[slice], None], rows: int, m: int, threads: int | None) -> None:
@@ -503,7 +556,7 @@ def _covariances(
 
 def _valid_in_bulk(S: np.ndarray) -> bool:
     """Whether the compiled check passes matrices (n, m, m); otherwise the slower one says what is wrong."""
-    kernel = sys.modules.get("time2decide.markets.turnover_kernels")
+    kernel = sys.modules.get(_KERNELS)
     if kernel is None:
         return False
     good = []

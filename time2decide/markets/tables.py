@@ -36,6 +36,7 @@ _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 _CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
 _LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
+_FEW = 21  # numbers; with fewer, where gaps are kept, an asset has hardly been listed and its column is not judged
 _TELLING = 20  # rows that are all positive are hardly returns
 
 
@@ -214,13 +215,18 @@ def _validate_table(frame: pd.DataFrame, name: str, most_gap: float, gaps: str) 
     index = frame.index if isinstance(frame.index, pd.DatetimeIndex) else _parse_labels(frame.index, name)
     refuse(_index_problems(index, list(frame.index), name, most_gap))
     cells = [_numbers(frame.iloc[:, i], name, column, gaps) for i, column in enumerate(columns)]
-    refuse(_column_problems(columns, cells, name))
+    refuse(_column_problems(columns, cells, name, 0 if gaps == "refuse" else _FEW))
     return pd.DataFrame(np.column_stack(cells), index=index, columns=columns)
 
 
-def _column_problems(columns: list[str], cells: list[np.ndarray], name: str) -> Iterator[str]:
+def _column_problems(columns: list[str], cells: list[np.ndarray], name: str, few: int) -> Iterator[str]:
+    """Columns without enough numbers, or always the same; those with fewer than `few`, or none, are not judged."""
+    if not any(np.isfinite(numbers).any() for numbers in cells):
+        yield f"{name}: expected numbers, found empty cells only"
     for column, numbers in zip(columns, cells, strict=True):
         known = numbers[np.isfinite(numbers)]
+        if few and len(known) < min(few, len(numbers)):
+            continue
         if len(known) < 2:
             yield f"{name}: column {column!r}: expected at least 2 numbers, found {len(known)}"
         elif (known == known[0]).all():
@@ -312,7 +318,8 @@ def _return_problems(table: pd.DataFrame, name: str) -> Iterator[str]:
         place = _place(table.index, table.columns[column], row)
         yield f"{name}: {place}: expected a return of at least -1, found {array[row, column]:g}"
     for i, asset in enumerate(table.columns):
-        if np.nanmin(array[:, i]) > 0 and np.nanmedian(array[:, i]) > 1:
+        seen = array[np.isfinite(array[:, i]), i]
+        if seen.size and seen.min() > 0 and np.median(seen) > 1:
             yield f"{name}: column {asset!r}: expected returns, found what look like prices (values='prices')"
 
 

@@ -3,6 +3,7 @@
 `Availability` says it for one decision after the last row, `Universe` for every step of a backtest. The rules of the
 latter, for a table of returns with NaN where an asset has none:
 
+- **Not listed.** An asset without any return in the table, as one delisted before its first row, is never held.
 - **Listed late.** An asset enters once `window` rows have passed since its first return and 95 % of them were observed;
   before that it cannot be bought. Every strategy has the same rule, so all choose from the same assets.
 - **Missed days and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
@@ -26,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -110,6 +112,15 @@ class Availability:
         """Names by kind."""
         kinds = {"delisted": self.delisted, "halted": self.halted, "young": self.young}
         return {kind: [names[int(i)] for i in np.flatnonzero(mask)] for kind, mask in kinds.items()}
+
+
+def with_untradable_weights(weights: Any, names: Sequence[Any] | None, returns: np.ndarray) -> Any:
+    """Current weights with 0 for assets of returns (time, m) that a Series leaves out and that cannot be traded."""
+    if not hasattr(weights, "reindex") or names is None or weights.index.has_duplicates:
+        return weights
+    can = Availability.of(returns)
+    absent = [names[int(i)] for i in np.flatnonzero(can.fixed) if names[int(i)] not in weights.index]
+    return weights.reindex([*weights.index, *absent], fill_value=0.0) if absent else weights
 
 
 def gap_summary(returns: np.ndarray) -> str:
@@ -215,11 +226,11 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     seen = np.isfinite(array)
     known = array[seen]
     expect(not np.isinf(array).any(), "returns", "finite numbers or NaN", "an infinite one")
-    expect(seen.any(axis=0).all(), "returns", "a return of every asset", "an asset without any")
+    expect(seen.any(), "returns", "some return", "none")
     expect(not looks_like_prices(known), "returns", "returns", "what look like prices")
     expect(known.min() >= -1, "returns", "returns of at least -1", f"{known.min():g}")
     expect(len(array) > window, "returns", f"more than {window} steps (the window)", len(array))
-    first, last = seen.argmax(axis=0), len(seen) - 1 - seen[::-1].argmax(axis=0)
+    first, last = seen.argmax(axis=0), len(seen) - 1 - seen[::-1].argmax(axis=0)  # without any: never a member
     members = _members(seen, first, window)
     short = np.flatnonzero(members[window:].sum(axis=1) < 2)
     if short.size:

@@ -16,7 +16,12 @@ from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
 from time2decide.markets.tables import usual_periods
 from time2decide.markets.universe import gap_summary
-from time2decide.policy.decision_record import numbers_by_asset, problem_of_decision
+from time2decide.policy.decision_record import (
+    least_trade_facts,
+    numbers_by_asset,
+    prices_of_solution,
+    problem_of_decision,
+)
 from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
@@ -169,6 +174,7 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
     if decision.availability is not None:
         facts["gaps"] = decision.availability.describe(names)
         facts["forced_turnover"] = decision.forced
+    facts |= least_trade_facts(decision, names)
     if with_reasons:
         facts["reasons_bps"] = {name: numbers_by_asset(names, part) for name, part in decision.reasons_bps.items()}
     return facts
@@ -218,17 +224,24 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     return {
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
+        "limit_ends": {limit.name: [_finite(limit.low), _finite(limit.high)] for limit in constraints.limits},
         "active": _active(problem, weights, decision.origin.assets),
         "gain": {**gain, "a_year": periods * gain["utility"], "periods_a_year": periods},
         "exact": {
             "utility": float(solution.utility),
             "gap": float(solution.gap),
+            "utility_gap": max(problem.gap(weights, prices_of_solution(solution)), 0.0),
             "cost": decision.turnover * decision.cost_bps / 1e4,
             "turnover_price": float(solution.turnover_price),
             "exposure_price": float(solution.budget_price),
         },
         **active,
     }
+
+
+def _finite(end: float) -> float | None:
+    """An end of a limit; None for none."""
+    return float(end) if np.isfinite(end) else None
 
 
 def _active(problem: StatedProblem, weights: np.ndarray, assets: list[str]) -> list[str]:

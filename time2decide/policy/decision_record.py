@@ -15,6 +15,7 @@ from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError, expect
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.orders import Orders
+from time2decide.markets.portfolio import PortfolioSolution
 from time2decide.markets.stated_problem import Prices, StatedProblem
 from time2decide.policy.market_decision import MarketDecision
 
@@ -80,10 +81,15 @@ def decision_document(
     problem = problem_of_decision(decision)
     if problem is None:
         return document | {"constraints": [], "problem": None}
-    solution = decision.solution
-    assert solution is not None
-    prices = Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
-    return document | problem.proof(weights, prices, names) | {"problem": problem.to_json()}
+    assert decision.solution is not None
+    return (
+        document | problem.proof(weights, prices_of_solution(decision.solution), names) | {"problem": problem.to_json()}
+    )
+
+
+def prices_of_solution(solution: PortfolioSolution) -> Prices:
+    """The shadow prices that prove a solution."""
+    return Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
 
 
 def problem_of_decision(decision: Decision | MarketDecision) -> StatedProblem | None:
@@ -114,9 +120,18 @@ def _market(decision: Decision | MarketDecision, names: list[str]) -> dict[str, 
         "reasons_bps": {part: numbers_by_asset(names, numbers) for part, numbers in decision.reasons_bps.items()},
         "without_forecasts": numbers_by_asset(names, decision.without_forecasts),
     }
+    found |= least_trade_facts(decision, names)
     if decision.availability is not None:
         found["gaps"] = decision.availability.describe(names)
     return found
+
+
+def least_trade_facts(decision: MarketDecision, names: list[str]) -> dict[str, Any]:
+    """The smallest trade, if one was asked for, and the assets that keep their weight because of it."""
+    if not decision.min_trade:
+        return {}
+    fixed = [names[int(i)] for i in np.flatnonzero(decision.untraded)]
+    return {"min_trade": {"weight": decision.min_trade, "fixed": fixed}}
 
 
 def numbers_by_asset(names: list[str], numbers: Any) -> dict[str, float]:

@@ -18,7 +18,7 @@ import torch
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.orders import Orders
-from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio, solve_without_small_trades
 from time2decide.markets.universe import Availability
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.engine import Observation, continues_observation, solve_observation
@@ -127,7 +127,9 @@ class MarketDecision:
     covariance : (m, m)
     days : over which the cost of a trade is spread
     start : weights that the turnover budget is measured from: `previous`, after delisted assets are sold
-    constraints : those that were solved under; assets that cannot be traded are fixed in them
+    constraints : those that were solved under; assets that cannot be traded, or whose trade is too small, are fixed
+        in them
+    min_trade : smallest trade; 0 for any
     benchmark : weights that risk is measured from, if any
     availability : what can be done with each asset, if the table has gaps; numbers of unknown assets are 0 then
     """
@@ -149,6 +151,7 @@ class MarketDecision:
     constraints: Constraints = field(repr=False)
     benchmark: np.ndarray | None = field(default=None, repr=False)
     availability: Availability | None = None
+    min_trade: float = 0.0
     origin: DecisionOrigin | None = field(default=None, repr=False)
 
     @property
@@ -160,6 +163,13 @@ class MarketDecision:
     def forced(self) -> float:
         """Turnover that delisted assets force, outside the budget."""
         return float(np.abs(self.start - self.previous).sum())
+
+    @property
+    def untraded(self) -> np.ndarray:
+        """Assets that could be traded and keep their weight because their trade is too small, (m,) bool."""
+        lower, upper = self.constraints.bounds(len(self.weights))
+        halted = False if self.availability is None else self.availability.fixed
+        return np.asarray((lower == upper) & (lower == self.start) & ~halted & (self.min_trade > 0))
 
     @property
     def forecast(self) -> np.ndarray:
@@ -196,6 +206,36 @@ class MarketDecision:
 
 
 @dataclass
+class _Place:
+    """A place in the rows that strategies have read: the policy's answers there, by λ and cost, and the next places."""
+
+    answers: dict[tuple[float, float], MarketOutput] = field(default_factory=dict)
+    after: dict[bytes, _Place] = field(default_factory=dict)
+
+
+@dataclass
+class SharedAnswers:
+    """Answers of one policy for strategies that read the same rows: only the first one asks the policy.
+
+    Places are told apart by every byte that was read: the first window, then row by row.
+    """
+
+    most_bytes: int = 2**28  # of covariances; what comes after is not kept
+    _first: _Place = field(default_factory=_Place, repr=False)
+    _bytes: int = 0
+
+    def place(self, last: _Place | None, rows: np.ndarray) -> _Place:
+        """Where rows (series, time, m) lead from the last place; None is before the first row."""
+        return (last or self._first).after.setdefault(rows.tobytes(), _Place())
+
+    def keep(self, place: _Place, terms: tuple[float, float], answer: MarketOutput) -> None:
+        """Remember an answer, while there is room."""
+        self._bytes += answer.covariance.nbytes
+        if self._bytes <= self.most_bytes:
+            place.answers[terms] = answer
+
+
+@dataclass
 class MarketStrategy:
     """The market policy as a strategy; its state is carried forward while each observation continues the last."""
 
@@ -204,17 +244,19 @@ class MarketStrategy:
     follow: bool = True  # forecasts; without them decisions are about risk and the prior on means alone
     constraints: Constraints | None = None  # its own; those of the observation unless given
     wants_hindsight: bool = False
+    shared: SharedAnswers | None = field(default=None, repr=False, compare=False)  # with others of the same policy
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _states: list[MarketState] = field(default_factory=list, repr=False, compare=False)
+    _unread: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)  # rows not yet in the states
+    _place: _Place | None = field(default=None, repr=False, compare=False)
     _solution: PortfolioSolution | None = field(default=None, repr=False, compare=False)
 
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
         going_on = continues_observation(self._last, observation.returns)
-        tokens = self._read(observation, going_on)
         self._last = observation.returns
         cost = observation.cost_bps / 1e4
-        answer = pose_market_problem(self.policy, tokens, observation.risk_aversion, cost)
+        answer = self._answer(observation, going_on, cost)
         mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
         sigma = answer.covariance[:, None].double().numpy()
         sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
@@ -230,13 +272,29 @@ class MarketStrategy:
         )
         return weights
 
-    def _read(self, observation: Observation, going_on: bool) -> list[MarketTokens]:
-        """Carry the state of every series forward by a row, or begin anew."""
-        if going_on:
-            for state, series in zip(self._states, observation.returns, strict=True):
-                state.update(series[-1])
-        else:
-            self._states = [MarketState(series.shape[1]).extend(series) for series in observation.returns]
+    def _answer(self, observation: Observation, going_on: bool, cost: float) -> MarketOutput:
+        """The problem that the policy poses after the last row; from the others of the same policy if they have it."""
+        rows = np.array(observation.returns[:, -1:] if going_on else observation.returns)  # (series, time, m)
+        if not going_on:
+            self._states, self._unread = [MarketState(rows.shape[-1]) for _ in rows], []
+        self._unread.append(rows)
+        terms = observation.risk_aversion, cost
+        if self.shared is not None:
+            self._place = self.shared.place(self._place if going_on else None, rows)
+            if terms in self._place.answers:
+                return self._place.answers[terms]
+        answer = pose_market_problem(self.policy, self._read(observation), *terms)
+        if self.shared is not None and self._place is not None:
+            self.shared.keep(self._place, terms, answer)
+        return answer
+
+    def _read(self, observation: Observation) -> list[MarketTokens]:
+        """The tokens after the last row of an observation: what the states have not read yet goes into them."""
+        unread = np.concatenate(self._unread, axis=1)
+        assert unread.shape[-1] == observation.returns.shape[-1]
+        for state, series in zip(self._states, unread, strict=True):
+            state.extend(series)
+        self._unread = []
         return [state.tokens() for state in self._states]
 
 
@@ -259,6 +317,7 @@ def market_decision(
     known: np.ndarray | None = None,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
+    min_trade: float = 0.0,
 ) -> MarketDecision:
     """The decision after the last row of a state, from validated arguments.
 
@@ -271,8 +330,9 @@ def market_decision(
     sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
     days = float(answer.days[0])
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
-    terms |= {"constraints": constraints, "benchmark": benchmark}
-    solution = solve_portfolio(mean, sigma, previous, **terms)
+    terms["benchmark"] = benchmark
+    solution, constraints = solve_without_small_trades(mean, sigma, previous, min_trade, constraints, **terms)
+    terms["constraints"] = constraints
     return MarketDecision(
         weights=solution.weights,
         previous=previous,
@@ -290,6 +350,7 @@ def market_decision(
         start=solution.problem.previous[0],
         constraints=constraints or LONG_ONLY,
         benchmark=benchmark,
+        min_trade=min_trade,
     )
 
 
@@ -322,6 +383,7 @@ def decide_market(
     cost_bps: float = COST_BPS,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
+    min_trade: float = 0.0,
 ) -> MarketDecision:
     """The decision for a table (time, m) that `state` has read; with gaps by the rules of `Availability`.
 
@@ -332,6 +394,7 @@ def decide_market(
     known = can.known if holes else np.ones(m, dtype=bool)
     given = known / max(known.sum(), 1) if previous is None else previous
     terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
+    terms["min_trade"] = min_trade
     if not holes:
         return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
     enough_universe_assets(can)
@@ -364,6 +427,7 @@ def _over_all(
 
     covariance = np.zeros((m, m))
     covariance[np.ix_(known, known)] = made.covariance
+    lower, upper = map(whole, made.constraints.bounds(int(known.sum())), rules.bounds(m))  # small trades are fixed
     return replace(
         made,
         weights=whole(made.weights, start),
@@ -371,7 +435,7 @@ def _over_all(
         start=whole(made.start, start),
         without_forecasts=whole(made.without_forecasts, start),
         covariance=covariance,
-        constraints=rules,
+        constraints=replace(rules, lower=lower, upper=upper),
         benchmark=reference,
         availability=can,
         mean=whole(made.mean),

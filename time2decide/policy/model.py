@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
-from time2decide.core.validation import ArrayLike, expect, validate_choice
+from time2decide.core.validation import ArrayLike, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import LONG_ONLY, Constraints
@@ -25,6 +25,7 @@ from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, 
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS, load_returns
+from time2decide.markets.universe import with_untradable_weights
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_current_weights,
@@ -245,6 +246,7 @@ class Time2Decide:
         cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
+        min_trade: float = 0.0,
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
 
@@ -270,13 +272,18 @@ class Time2Decide:
             Whether returns may be missing (NaN); for the market policy. Nothing is filled in. An asset with fewer than
             63 returns is not bought, one without a return on the last row is not traded, one without any in the last 21
             rows is sold outside the budget. Groups and the net exposure count assets that cannot be traded, and their
-            own bounds wait. Without current weights those that can be held are equal.
+            own bounds wait. Without current weights those that can be held are equal. A Series of current weights
+            may leave out assets that cannot be traded: they have 0.
+        min_trade : float in [0, 1]
+            Smallest trade, in weights; for the market policy. Assets whose optimal trade is smaller keep their weight,
+            and the rest is solved again. Trades that the constraints force are made whatever their size.
 
         Returns
         -------
         (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
         """
         terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
+        terms["min_trade"] = min_trade
         result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
         if isinstance(returns, pd.DataFrame):
             return pd.Series(result.weights, index=returns.columns, name="weight")
@@ -293,12 +300,14 @@ class Time2Decide:
         cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
+        min_trade: float = 0.0,
     ) -> Decision | MarketDecision:
         """`decide` with everything that led to the answer."""
         validate_choice("gaps", gaps, GAPS)
         table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
         array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
+        previous_weights = with_untradable_weights(previous_weights, names, array)
         if constraints is None:
             previous = validate_weights(previous_weights, array.shape[1], names)
         else:
@@ -312,13 +321,16 @@ class Time2Decide:
         gamma = validate_turnover(turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
+        least = validate_positive("min_trade", min_trade, allow_zero=True, most=1)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
         terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
         origin = DecisionOrigin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
+            expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
         state, current = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
+        terms["min_trade"] = least
         return replace(decide_market(self.policy, state, array, current, gamma, risk, cost, **terms), origin=origin)
 
     def _network_decision(

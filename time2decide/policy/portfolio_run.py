@@ -29,21 +29,21 @@ from time2decide.forecasting.state_files import load_market_state, save_market_s
 from time2decide.markets.constraints import Constraints, files_of_constraints, read_constraints
 from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
 from time2decide.markets.oracle import WINDOW
+from time2decide.markets.orders import Orders, whole_shares
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
 from time2decide.markets.tables import GAPS, load_market, read_weights
 from time2decide.markets.validation import (
     validate_any_weights,
-    validate_current_weights,
     validate_returns,
     validate_risk_aversion,
     validate_turnover,
-    validate_weights,
 )
 from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION, MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.simulation.engine import drifted_weights, validate_cost
+from time2decide.policy.run_holdings import Holdings, current_holdings, entry_rows, read_holdings, stale_holdings
+from time2decide.simulation.engine import validate_cost
 
 SCHEMA = "time2decide/journal/1"
 _ABSENT = ...  # in place of a field that an entry has not
@@ -63,7 +63,6 @@ _KINDS: dict[Any, str] = {
 }  # fmt: skip
 _EQUAL = 1e-9  # largest difference of a weight that is called none
 _MOST_MADE_AGAIN = 10  # decision files of the last dates that are looked for
-DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,10 @@ class PortfolioConfig:
     cost: float = COST_BPS  # basis points
     constraints: str = ""  # .toml or .csv
     benchmark: str = ""  # CSV asset,weight
-    holdings: str = ""  # CSV asset,weight: the current weights; the last target after drift unless given
+    holdings: str = ""  # CSV asset,weight or asset,shares: what is held; the last target after drift unless given
+    value: float = 0.0  # of the portfolio, which adds orders in whole shares; shares and their prices say it, too
+    price_file: str = ""  # CSV asset,price: prices of the orders; else the last ones of a table of prices
+    min_trade: float = 0.0  # smallest trade, in weights
     tolerance: float = 0.0  # by which a return of the past may differ from what was seen
     folder: Path = Path()
 
@@ -107,7 +109,7 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     config = PortfolioConfig(**content, folder=path.parent)
     named = {"portfolio file": path} | {
         name: place
-        for name in ("table", "journal", "state", "constraints", "benchmark", "holdings", "decisions")
+        for name in ("table", "journal", "state", "constraints", "benchmark", "holdings", "price_file", "decisions")
         if (place := config.path(name)) is not None
     }
     expect("journal" in named and "state" in named, path.name, "a file for journal and state", "none")
@@ -119,6 +121,8 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     validate_risk_aversion(config.risk_aversion)
     validate_cost(config.cost)
     validate_positive("tolerance", config.tolerance, allow_zero=True)
+    validate_positive("value", config.value, allow_zero=True)
+    validate_positive("min_trade", config.min_trade, allow_zero=True, most=1)
     validate_choice("gaps", config.gaps, GAPS)
     validate_choice("values", config.values or "returns", ("returns", "prices"))
     return config
@@ -142,7 +146,7 @@ def _validate_outputs(config: PortfolioConfig, holdings: str | Path | None) -> N
         "holdings": config.path("holdings") if holdings is None else Path(holdings),
         **{f"constraints {i}": one for i, one in enumerate([] if rules is None else files_of_constraints(rules))},
         **{name: model / name for name in (WEIGHTS, "config.json")},
-        **{name: config.path(name) for name in ("table", "benchmark")},
+        **{name: config.path(name) for name in ("table", "benchmark", "price_file")},
     }
     found = {name: place for name, place in read.items() if place is not None}
     for name in ("journal", "state"):
@@ -159,6 +163,7 @@ class Outcome:
     differs : what the configuration says otherwise than the entry of a date that was decided before, which stands
     unwritten : names of files, decisions or the state, that could not be written; the next run makes them
     stale : a warning if the file of current weights is as it was for the decision before; else empty
+    orders : in whole shares, if a decision was made now and prices and the value of the portfolio are known
     """
 
     entry: dict[str, Any]
@@ -170,6 +175,7 @@ class Outcome:
     differs: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
     stale: str = ""
+    orders: Orders | None = None
 
 
 def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -> Outcome:
@@ -184,7 +190,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     network = Time2Decide.from_pretrained(_model(config))
     if not isinstance(network.policy, MarketPolicy):
         raise InputError(f"model: expected a market policy, found {config.model}")
-    table = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)[0]
+    table, values = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
     given = _terms_of(config, table)
     journal = Journal(journal_path)
@@ -193,24 +199,28 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         entries, state, seen = _carried(journal, state_path, table, config, messages.append)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
-        decision, document, differs, stale = None, None, [], ""
+        decision, document, orders, differs, stale = None, None, None, [], ""
         if entries and entries[-1]["date"] == label_texts(table.index)[-1]:
-            differs = _differences(entries[-1], given, network, holdings, table)
+            told = None if holdings is None else Path(holdings)
+            held = None if told is None else read_holdings(config, told, table, values, given["constraints"])
+            differs = _differences(entries[-1], given, network, held, table)
         else:
-            previous, source = _current_weights(config, holdings, entries, table, given["constraints"])
-            stale = _stale_holdings(source, previous, entries, table)
-            decision = _decide(network, state, table, previous, given, config.gaps)
-            document = decision_document(decision, **_about(config))
+            held = current_holdings(config, holdings, entries, table, values, given["constraints"])
+            stale = stale_holdings(held, entries, table)
+            messages += held.left_out
+            decision = _decide(network, state, table, held.weights, given, config.gaps)
+            orders = held.orders(decision, config)
+            document = decision_document(decision, orders, **_about(config))
             encode_decision(document)  # what cannot be written is refused before the journal has a line of it
-            rows = len(table) - _rows(entries)
-            entries.append(journal.append(_entry(decision, network, source, rows, given)))
+            rows = len(table) - entry_rows(entries)
+            entries.append(journal.append(_entry(decision, network, held.source, rows, given, orders)))
         unwritten = _save_state(state_path, state, seen, new, messages.append)
         unwritten += _write_missing(entries, document, network, table, config, messages.append)
     if differs:
         messages.append(f"{entries[-1]['date']} was decided on other terms, and stands: {'; '.join(differs)}")
     messages += [stale] if stale else []
     done = entries[-1], len(entries), decision, network, given["constraints"], tuple(messages)
-    return Outcome(*done, tuple(differs), tuple(unwritten), stale)
+    return Outcome(*done, tuple(differs), tuple(unwritten), stale, orders)
 
 
 def _carried(
@@ -220,7 +230,7 @@ def _carried(
     entries = read_run_entries(journal)
     state, seen = _carried_state(state_path, table, config.tolerance, tell)
     if entries:  # rows that the state has not seen can be held against their fingerprint only
-        _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < _rows(entries))
+        _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < entry_rows(entries))
     _match_decisions(entries, table, config)
     _match_state(entries, seen, state_path.name, config)
     repaired = journal.repair()  # after the checks: what is refused stays as it is
@@ -229,18 +239,13 @@ def _carried(
     return entries, state, seen
 
 
-def _rows(entries: list[dict[str, Any]]) -> int:
-    """Rows of the table at the last decision."""
-    return int(entries[-1]["data"]["rows"]) if entries else 0
-
-
 def _differences(
-    entry: dict[str, Any], terms: dict[str, Any], network: Time2Decide, holdings: str | Path | None, table: pd.DataFrame
+    entry: dict[str, Any], terms: dict[str, Any], network: Time2Decide, held: Holdings | None, table: pd.DataFrame
 ) -> list[str]:
     """What is asked for now otherwise than the entry was made with."""
     names = [str(column) for column in table.columns]
-    then, now = entry["terms"], _stated(terms, len(names))
-    numbers = {"turnover_l1": "turnover", "risk_aversion": "risk_aversion", "cost_bps": "cost"}
+    then, now = {"min_trade": 0.0, **entry["terms"]}, _stated(terms, len(names))
+    numbers = {"turnover_l1": "turnover", "cost_bps": "cost"} | {key: key for key in ("risk_aversion", "min_trade")}
     found = [f"{name} {then[key]:g} then, {now[key]:g} now" for key, name in numbers.items() if then[key] != now[key]]
     found += [f"other {name}" for name in ("constraints", "benchmark") if then[name] != now[name]]
     model = entry["model"]
@@ -248,9 +253,9 @@ def _differences(
         found.append(f"model {model['name']} then, {network.name} now")
     elif model["fingerprint"] != checkpoint_checksum(network.policy.state_dict()):
         found.append(f"model {network.name} has other weights now")
-    if holdings is not None:
-        held = _held(Path(holdings), names, terms["constraints"])
-        same = np.abs(held - [entry["previous"][name] for name in names]).max() <= _EQUAL
+    if held is not None:
+        assert held.weights is not None
+        same = np.abs(held.weights - [entry["previous"][name] for name in names]).max() <= _EQUAL
         found += [] if same else ["other current weights"]
     return found
 
@@ -296,6 +301,7 @@ def _terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
         "turnover_l1": float(config.turnover),
         "risk_aversion": float(config.risk_aversion),
         "cost_bps": float(config.cost),
+        "min_trade": float(config.min_trade),
         "constraints": None if limits is None else read_constraints(limits, names),
         "benchmark": None
         if reference is None
@@ -309,6 +315,8 @@ def run_terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, 
     validate_turnover(found["turnover_l1"])
     validate_risk_aversion(found["risk_aversion"])
     validate_cost(found["cost_bps"])
+    least = entry["terms"].get("min_trade", 0.0)  # journals of before have none
+    found["min_trade"] = validate_positive("min_trade", least, allow_zero=True, most=1)
     rules, reference = entry["terms"]["constraints"], entry["terms"]["benchmark"]
     try:
         found["constraints"] = None if rules is None else constraints_from_json(rules, assets)
@@ -324,15 +332,8 @@ def decide_run(
 ) -> MarketDecision:
     """The decision after the rows (time, m) that a state has read."""
     numbers = terms["turnover_l1"], terms["risk_aversion"], terms["cost_bps"]
-    others = {"constraints": terms["constraints"], "benchmark": terms["benchmark"]}
+    others = {key: terms[key] for key in ("constraints", "benchmark", "min_trade")}
     return decide_market(policy, state, returns, previous, *numbers, **others)
-
-
-def drift_run_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
-    """What rows of returns (time, m) make of weights (m,); a price without a return stands still."""
-    for row in np.nan_to_num(returns):
-        weights = drifted_weights(weights, row)
-    return weights
 
 
 def _decide(
@@ -400,7 +401,7 @@ def _match_state(entries: list[dict[str, Any]], seen: pd.DataFrame, name: str, c
     lost = f"the entry of {seen.index[-1]}, which {name} has read" if len(seen) else ""
     last = f"{entries[-1]['date']} as the last" if entries else "none"
     found = f"{last} (lines were lost: restore the journal, or move {name} away to decide again without them)"
-    expect(len(seen) <= _rows(entries), config.journal, lost, found)
+    expect(len(seen) <= entry_rows(entries), config.journal, lost, found)
 
 
 def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config: PortfolioConfig) -> None:
@@ -409,7 +410,7 @@ def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config:
     if folder is None or not os.path.isdir(folder):
         return
     there = {path.name for path in folder.iterdir()}
-    lost = [name for date in label_texts(table.index)[_rows(entries) :] if (name := _file_name(date)) in there]
+    lost = [name for date in label_texts(table.index)[entry_rows(entries) :] if (name := _file_name(date)) in there]
     found = "none (its line was lost: restore it, or move the file away to decide again)"
     expect(not lost, config.journal, f"the entry of the decision file {lost[0] if lost else ''}", found)
 
@@ -433,47 +434,13 @@ def _save_state(
     return []
 
 
-def _current_weights(
-    config: PortfolioConfig,
-    holdings: str | Path | None,
-    entries: list[dict[str, Any]],
-    table: pd.DataFrame,
-    constraints: Constraints | None,
-) -> tuple[np.ndarray | None, str]:
-    """Current weights and where they come from: a file, the last target after drift, or none for equal weights."""
-    path, names = config.path("holdings") if holdings is None else Path(holdings), [str(c) for c in table.columns]
-    if path is not None:
-        return _held(path, names, constraints), f"{FILE} {path.name}"
-    if not entries:
-        return None, EQUAL
-    target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
-    return drift_run_weights(target, table.to_numpy()[_rows(entries) :]), DRIFTED
-
-
-def _held(path: Path, names: list[str], constraints: Constraints | None) -> np.ndarray:
-    """The current weights of a file."""
-    weights = read_weights(path)
-    if constraints is None:
-        return validate_weights(weights, len(names), names)
-    return validate_current_weights("holdings", weights, len(names), names, constraints)
-
-
-def _stale_holdings(
-    source: str, previous: np.ndarray | None, entries: list[dict[str, Any]], table: pd.DataFrame
-) -> str:
-    """A warning if a file says the weights that the last decision started from, though that decision traded."""
-    if previous is None or not source.startswith(FILE) or not entries:
-        return ""
-    last, names = entries[-1], [str(column) for column in table.columns]
-    before, target = (np.array([last[key][name] for name in names], dtype=float) for key in ("previous", "weights"))
-    if np.abs(previous - before).max() > _EQUAL or np.abs(target - before).max() <= _EQUAL:
-        return ""
-    unchanged = f"WARNING: {source.removeprefix(FILE).strip()} is unchanged since the decision of {last['date']}"
-    return f"{unchanged}, as if none of its trades had been made: update it, or the same trades are ordered twice"
-
-
 def _entry(
-    decision: MarketDecision, network: Time2Decide, source: str, rows: int, terms: dict[str, Any]
+    decision: MarketDecision,
+    network: Time2Decide,
+    source: str,
+    rows: int,
+    terms: dict[str, Any],
+    orders: Orders | None,
 ) -> dict[str, Any]:
     """What the journal says of a decision."""
     assert decision.origin is not None
@@ -494,6 +461,7 @@ def _entry(
         "gap": float(decision.solution.gap),
         "verdict": decision.verdict.text,
         "terms": _stated(terms, len(names)),
+        **({} if orders is None else {"orders": orders.to_json(names)}),
     }
 
 
@@ -501,7 +469,7 @@ def _stated(terms: dict[str, Any], assets: int) -> dict[str, Any]:
     """Terms as the journal states them."""
     rules, reference = terms["constraints"], terms["benchmark"]
     return {
-        **{key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps")},
+        **{key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps", "min_trade")},
         "constraints": None if rules is None else constraints_to_json(rules, assets),
         "benchmark": None if reference is None else reference.tolist(),
     }
@@ -564,4 +532,16 @@ def _document_again(
     state = MarketState(len(names)).extend(past.to_numpy())
     made = _decide(network, state, past, before, run_terms_from_entry(entry, names), config.gaps)
     off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
-    return decision_document(made, **_about(config)) if off <= _EQUAL else None
+    return decision_document(made, _orders_again(entry, made, names), **_about(config)) if off <= _EQUAL else None
+
+
+def _orders_again(entry: dict[str, Any], made: MarketDecision, names: list[str]) -> Orders | None:
+    """The orders of an entry, if it has any."""
+    said = entry.get("orders")
+    if said is None:
+        return None
+    try:
+        prices = np.array([said["price"][name] for name in names], dtype=float)  # null becomes NaN
+        return whole_shares(made.previous, made.weights, prices, said["value"], made.cost_bps, str(said["at"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"journal: expected the orders of {entry['date']}, found {error!r}") from None

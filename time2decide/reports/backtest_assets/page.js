@@ -7,6 +7,12 @@ const make = (tag, text, attributes = {}) => {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   return node;
 };
+/* Text whose parts in backticks are code. */
+const prose = (tag, text) => {
+  const node = make(tag, null);
+  node.append(...text.split("`").map((part, i) => (i % 2 ? make("code", part) : part)));
+  return node;
+};
 const number = (x, digits = 2) => (x === null || x === undefined ? "–" : x.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
 const percent = (x, digits = 1) => (x === null || x === undefined ? "–" : number(100 * x, Math.abs(x) < 10 ? digits : 0) + "\u00a0%");
 const signed = (x, digits = 2) => (x === null || x === undefined ? "–" : (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + number(x, digits));
@@ -175,7 +181,7 @@ function results() {
   const budget = D.budgets[state.budget], place = state.budget;
   if (D.budgets.length === 1) at("compared").textContent = "After costs, with 95 % intervals.";
   at("results").textContent = "What it would have earned at turnover budget γ = " + budget;
-  at("findings").replaceChildren(...D.findings[place].map((text) => make("li", typeset(text))));
+  at("findings").replaceChildren(...D.findings[place].map((text) => prose("li", typeset(text))));
   const rows = D.summary.filter((row) => row.turnover_l1 === budget).map((row) => {
     const gain = D.differences.find((one) => one.strategy === row.strategy && one.turnover_l1 === budget) ?? {};
     const added = Object.entries(gain).filter(([key]) => /^(sharpe|net_utility)/.test(key));
@@ -233,12 +239,12 @@ function decisionTable() {
   at("latest").hidden = false;
   const whose = now.input.simulated ? "From the simulated portfolio of the backtest, not yours: for yours use `time2decide decide --previous`. " : "";
   if (whose) at("trading").textContent = "What to trade from the simulated portfolio of the backtest";
-  at("decided").textContent = whose + (!trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
+  at("decided").replaceChildren(...prose("p", whose + (!trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
     `${trades.length} of ${assets.length} assets: ${percent(now.turnover, 2)} turnover, budget ${percent(now.turnover_l1, 0)}` +
     (now.forced_turnover > 5e-5 ? ` beyond ${percent(now.forced_turnover, 2)} forced by delisted assets` : "") +
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
-    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED."));
+    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED."))).childNodes);
   const gaps = [now.gap_summary, ...(now.gap_notes ?? [])].filter(Boolean);
   at("gaps").hidden = !gaps.length;
   at("gaps").replaceChildren(...gaps.map((text) => make("li", text)));
@@ -334,7 +340,7 @@ function lead() {
   const f = D.facts;
   at("lead").textContent = `${f.assets} assets. Walk-forward over ${f.steps} steps from ${f.first} to ${f.last}: each strategy chose weights from at least ${f.window} steps before it. ` +
     `Costs ${f.cost_bps} bp of the amount traded; risk aversion λ = ${f.risk_aversion}.` + (f.constraints ? " " + typeset(f.constraints) : "");
-  for (const [name, meaning] of Object.entries(D.columns)) at("meanings").append(make("dt", name), make("dd", meaning));
+  for (const [name, meaning] of Object.entries(D.columns)) at("meanings").append(make("dt", name), prose("dd", meaning));
 }
 function chooseBudget(place) {
   state.budget = place;

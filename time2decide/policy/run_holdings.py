@@ -1,0 +1,131 @@
+"""What a portfolio that is decided day by day holds before a decision: weights, and where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from time2decide.markets.constraints import Constraints
+from time2decide.markets.orders import Orders, quoted_orders, read_quotes, weights_of_shares
+from time2decide.markets.tables import read_by_asset
+from time2decide.markets.universe import with_untradable_weights
+from time2decide.markets.validation import validate_current_weights, validate_weights
+from time2decide.policy.market_decision import MarketDecision
+from time2decide.simulation.engine import drifted_weights
+
+if TYPE_CHECKING:
+    from time2decide.policy.portfolio_run import PortfolioConfig
+
+DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
+_EQUAL = 1e-9  # largest difference of a weight that is called none
+_SAME_SHARES = 1e-6  # largest difference of weights of the same shares: prices are rounded
+_SHOWN = 5  # assets that a message names
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Current weights before a decision: None for equal ones.
+
+    source : where they come from
+    in_shares : whether a file says them in shares
+    value, quotes : of the portfolio and its assets, if orders are wanted
+    absent : assets that the file leaves out
+    """
+
+    weights: np.ndarray | None
+    source: str
+    in_shares: bool = False
+    value: float | None = None
+    quotes: pd.DataFrame | None = None
+    absent: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> list[str]:
+        """A message on the assets that the file leaves out, if any."""
+        more = f" and {len(self.absent) - _SHOWN} more" if len(self.absent) > _SHOWN else ""
+        return [f"{self.source} leaves out {', '.join(self.absent[:_SHOWN])}{more}: weight 0"] if self.absent else []
+
+    def orders(self, decision: MarketDecision, config: PortfolioConfig) -> Orders | None:
+        """The orders of a decision from these holdings."""
+        if self.quotes is None or self.value is None:
+            return None
+        return quoted_orders(decision, self.quotes, self.value, config.path("price_file"))
+
+
+def entry_rows(entries: list[dict[str, Any]]) -> int:
+    """Rows of the table at the last decision."""
+    return int(entries[-1]["data"]["rows"]) if entries else 0
+
+
+def drift_run_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+    """What rows of returns (time, m) make of weights (m,); a price without a return stands still."""
+    for row in np.nan_to_num(returns):
+        weights = drifted_weights(weights, row)
+    return weights
+
+
+def current_holdings(
+    config: PortfolioConfig,
+    holdings: str | Path | None,
+    entries: list[dict[str, Any]],
+    table: pd.DataFrame,
+    values: str,
+    constraints: Constraints | None,
+) -> Holdings:
+    """Current weights by a file, or the last target after drift, or none for equal weights."""
+    path, names = config.path("holdings") if holdings is None else Path(holdings), [str(c) for c in table.columns]
+    if path is not None:
+        return read_holdings(config, path, table, values, constraints)
+    value = config.value or None
+    quotes = None if value is None else _quotes(config, table, values)
+    if not entries:
+        return Holdings(None, EQUAL, value=value, quotes=quotes)
+    target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
+    drifted = drift_run_weights(target, table.to_numpy()[entry_rows(entries) :])
+    return Holdings(drifted, DRIFTED, value=value, quotes=quotes)
+
+
+def _quotes(config: PortfolioConfig, table: pd.DataFrame, values: str) -> pd.DataFrame:
+    """The prices of the assets."""
+    return read_quotes(config.folder / config.table, values, config.path("price_file"), table)
+
+
+def read_holdings(
+    config: PortfolioConfig, path: Path, table: pd.DataFrame, values: str, constraints: Constraints | None
+) -> Holdings:
+    """The current weights of a file in weights or shares."""
+    numbers, names = read_by_asset(path, "weight", "shares"), [str(column) for column in table.columns]
+    absent, in_shares = tuple(name for name in names if name not in numbers.index), numbers.name == "shares"
+    value = config.value or None
+    quotes = _quotes(config, table, values) if in_shares or value is not None else None
+    if in_shares:
+        numbers, value = weights_of_shares(numbers, quotes, value, constraints)
+    numbers = with_untradable_weights(numbers, names, table.to_numpy())
+    if constraints is None:
+        weights = validate_weights(numbers, len(names), names)
+    else:
+        weights = validate_current_weights("holdings", numbers, len(names), names, constraints)
+    return Holdings(weights, f"{FILE} {path.name}", in_shares, value, quotes, absent)
+
+
+def stale_holdings(held: Holdings, entries: list[dict[str, Any]], table: pd.DataFrame) -> str:
+    """A warning if a file says the weights that the last decision started from, though that decision traded.
+
+    Shares that are unchanged have weights that drifted.
+    """
+    previous, source = held.weights, held.source
+    if previous is None or not source.startswith(FILE) or not entries:
+        return ""
+    last, names = entries[-1], [str(column) for column in table.columns]
+    before, target = (np.array([last[key][name] for name in names], dtype=float) for key in ("previous", "weights"))
+    traded = np.abs(target - before).max() > _EQUAL
+    if held.in_shares:
+        before = drift_run_weights(before, table.to_numpy()[entry_rows(entries) :])
+    if np.abs(previous - before).max() > (_SAME_SHARES if held.in_shares else _EQUAL) or not traded:
+        return ""
+    unchanged = f"WARNING: {source.removeprefix(FILE).strip()} is unchanged since the decision of {last['date']}"
+    return f"{unchanged}, as if none of its trades had been made: update it, or the same trades are ordered twice"
