@@ -70,6 +70,17 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
     return tensor
 
 
+def as_floats(name: str, value: ArrayLike) -> np.ndarray:
+    """A float64 array of real numbers, not necessarily finite, without torch; or an `InputError`."""
+    refuse_masked(name, value)
+    try:
+        array = np.asarray(value)
+        expect(array.dtype.kind in "fiu", name, "numbers", describe_value(value))
+        return array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name}: expected numbers, found {describe_value(value)}") from None
+
+
 def refuse_masked(name: str, value: ArrayLike) -> None:
     """Raise when an array, or one in a list of them, holds masked entries: numpy would read what lies below."""
     rows = value if isinstance(value, (list, tuple)) else ()

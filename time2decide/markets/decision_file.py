@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.files import validate_input_file, validate_path, write_text
 from time2decide.core.provenance import array_digest, checkpoint_facts, json_digest, text_digest
 from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
 from time2decide.markets.orders import TABLE_PRICES, whole_shares
@@ -159,10 +159,11 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
         any, follow from weights, value and prices. Of a bundled model the fingerprint is compared; that a model posed
         the problem is not proved.
     """
+    path = validate_path("path", path)
     try:
         document = read_decision(path)
     except InputError as error:
-        if not Path(path).is_file():
+        if not path.is_file():
             raise
         return Verification((Check("file", False, str(error)),))
     made = f"{SCHEMA}, time2decide {document['version']}, checksum {str(document[_CHECKSUM])[:12]}"
