@@ -5,6 +5,7 @@ import pytest
 from time2decide.core.validation import InputError
 from time2decide.markets import load_returns
 from time2decide.markets.tables import read_weights, usual_periods
+from time2decide.markets.validation import validate_returns
 
 DAYS = pd.date_range("2024-01-01", periods=30, freq="B")
 
@@ -37,6 +38,23 @@ def test_step_numbers_instead_of_dates(tmp_path, table):
     path = tmp_path / "n.csv"
     numbered.to_csv(path, index_label="step")
     assert list(load_returns(path).index) == list(range(5, 35))
+
+
+def test_a_table_that_is_too_wide_is_refused_by_its_header(tmp_path, monkeypatch):
+    names = [f"A{i}" for i in range(1001)]
+    path = tmp_path / "wide.csv"
+    path.write_text(f"date,{','.join(names)}\n" + '2024-01-01,"never closed\n')  # an error, if it were read
+    with pytest.raises(InputError, match=r"wide\.csv: expected at most 1000 assets, found 1001"):
+        load_returns(path)
+    frame = pd.DataFrame(np.full((3, 1002), np.nan), DAYS[:3], [*names, "A1001"])
+    frame.to_parquet(tmp_path / "wide.parquet")
+    monkeypatch.setattr(pd, "read_parquet", None)
+    with pytest.raises(InputError, match=r"wide\.parquet: expected at most 1000 assets, found 1002"):
+        load_returns(tmp_path / "wide.parquet")
+    with pytest.raises(InputError, match="returns: expected at most 1000 assets, found 1002"):
+        load_returns(frame)
+    with pytest.raises(InputError, match="2 to 1000 assets, found 30 rows and 1001 assets"):
+        validate_returns(0.01 * np.random.default_rng(0).standard_normal((30, 1001)), 20, 20)
 
 
 def test_parquet_of_returns_and_prices_equals_the_frame(tmp_path, table):
@@ -272,3 +290,9 @@ def test_words_are_no_dates_underscores_no_numbers_and_no_price_overflows(tmp_pa
     (tmp_path / "w.csv").write_text("asset,weight\nA,0_0.4\nB,0.6\n")
     with pytest.raises(InputError, match=r"expected a finite number, found '0_0\.4'"):
         read_weights(tmp_path / "w.csv")
+
+
+@pytest.mark.parametrize("path", [None, 3, ["w.csv"], b"w.csv"], ids=repr)
+def test_what_is_no_path_of_weights_is_refused(path):
+    with pytest.raises(InputError, match="weights: expected the path of a file, found"):
+        read_weights(path)
