@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """The text with what cannot be printed escaped, ends of lines apart."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 class InputError(ValueError):
     """Bad input from the caller. The message names the argument, what was expected and what was found, in one line.
 
