@@ -4,6 +4,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import load_returns
+from time2decide.markets.decision_file import label_texts
 from time2decide.markets.tables import read_weights, usual_periods
 from time2decide.markets.validation import validate_returns
 
@@ -175,7 +176,39 @@ def test_dates_of_summer_and_winter(tmp_path, table):
     zones = ["-05:00"] * 15 + ["-04:00"] * 15
     labels = [f"{day:%Y-%m-%d} 00:00:00{zone}" for day, zone in zip(DAYS, zones, strict=True)]
     table.set_axis(labels).to_csv(tmp_path / "zones.csv", index_label="Date")
-    assert (load_returns(tmp_path / "zones.csv").index.tz_convert(None).normalize() == DAYS).all()
+    assert (load_returns(tmp_path / "zones.csv").index == DAYS).all()
+
+
+def test_labels_of_rows_do_not_depend_on_the_offset_of_later_ones(tmp_path):
+    hours = pd.date_range("2024-03-08 09:30", "2024-03-12 15:30", freq="3h", tz="America/New_York")  # over 10 March
+    numbers = 0.01 * np.random.default_rng(0).standard_normal((len(hours), 2))
+    winter = int((hours < "2024-03-10 02:00-05:00").sum())
+    for index in (hours, hours.tz_convert("UTC"), hours.tz_convert("Asia/Tokyo")):
+        table = pd.DataFrame(numbers, index, ["A", "B"])
+        table.to_csv(tmp_path / "bars.csv")
+        read = {rows: label_texts(_first(tmp_path / "bars.csv", rows).index) for rows in (winter, len(hours))}
+        assert read[winter] == read[len(hours)][:winter]
+        assert read[len(hours)] == label_texts(table.index)  # a frame says what its file says
+        assert label_texts(table.index[:winter]) == read[winter]
+        assert read[winter][0] == "2024-03-08T14:30:00+00:00"
+    days = pd.date_range("2024-03-07", periods=5, tz="Asia/Tokyo")
+    assert label_texts(days) == [f"2024-03-{day:02}" for day in range(7, 12)]  # dates, those of Tokyo
+
+
+def _first(path, rows):
+    """The table of the first rows of a file."""
+    lines = path.read_text().splitlines(keepends=True)
+    (path.parent / "first.csv").write_text("".join(lines[: rows + 1]))
+    return load_returns(path.parent / "first.csv")
+
+
+@pytest.mark.parametrize("odd", ["2024-01-15 09:00:00", "2024-01-15"])
+def test_an_offset_in_some_rows_only_is_refused(tmp_path, table, odd):
+    labels = [f"{day:%Y-%m-%d} 09:00:00+01:00" for day in DAYS]
+    labels[10] = odd
+    table.set_axis(labels).to_csv(tmp_path / "r.csv", index_label="date")
+    with pytest.raises(InputError, match=rf"row 11: expected an offset .* in every row or in none, found '{odd}'"):
+        load_returns(tmp_path / "r.csv")
 
 
 def test_prices_must_be_positive(table):

@@ -70,9 +70,13 @@ class Verification:
 
 
 def label_texts(index: pd.Index) -> list[str]:
-    """Dates as ISO text, without the time where all are midnight; other labels as text."""
+    """Dates as ISO text, without the time where all are midnight; times of a time zone in UTC; other labels as text.
+
+    The text of a row must not depend on later rows, as it would with an offset that is that of summer or of winter.
+    """
     if isinstance(index, pd.DatetimeIndex):
         days = bool((index == index.normalize()).all())
+        index = index if days or index.tz is None else index.tz_convert("UTC")
         return [str(text) for text in (index.strftime("%Y-%m-%d") if days else index.map(lambda one: one.isoformat()))]
     return [str(label) for label in index]
 

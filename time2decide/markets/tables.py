@@ -7,7 +7,6 @@ import gzip
 import io
 import math
 import re
-import warnings
 import zlib
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -37,6 +36,7 @@ _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 _CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
 _LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
+_OFFSET = re.compile(r"(?<=[T ])([0-9:.]+) ?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$")  # from UTC, after a time of day
 _TELLING = 20  # rows that are all positive are hardly returns
 
 
@@ -265,19 +265,27 @@ def _index_problems(index: pd.Index, labels: list[Any], name: str, most_gap: flo
 
 
 def _parse_labels(index: pd.Index, name: str) -> pd.Index:
-    texts = [str(label) for label in index]
+    """Whole numbers, dates, or times; those with an offset in UTC, or as dates where each is midnight at its own.
+
+    A row has the same label whatever rows follow it, also those of another offset, as summer and winter have.
+    """
+    texts = [str(label).strip() for label in index]
     if all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in texts) and not all(len(text) == 8 for text in texts):
         return pd.Index([int(text) for text in texts])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # of pandas 2 where pandas 3 raises
-            dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
-    except (ValueError, FutureWarning):  # several time zones, as those of summer and winter
-        dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
+    times = [_OFFSET.search(text) for text in texts]
+    zoned = np.array([time is not None for time in times])
+    if all(time is not None and not time[1].strip("0:.") for time in times):  # midnight, wherever that is
+        texts = [_OFFSET.sub(r"\1", text) for text in texts]
+        zoned[:] = False
+    dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=bool(zoned.any()))
     words = np.array([not text[:1].isdigit() for text in texts])  # pandas reads "now" and "today" as the time of day
     refuse(
         f"{name}: row {row + 1}: expected a date like 2024-01-31 in the first column, found {texts[row]!r}"
         for row in np.flatnonzero(words | dates.isna())
+    )
+    refuse(
+        f"{name}: row {row + 1}: expected an offset such as +00:00 in every row or in none, found {texts[row]!r}"
+        for row in np.flatnonzero(zoned != zoned[0])
     )
     return pd.DatetimeIndex(dates)
 
