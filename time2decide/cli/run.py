@@ -29,9 +29,9 @@ def run(
     """Decide for the last date of a table that grows day by day, and append the decision to a journal.
 
     New rows are read into the kept state. One decision per date: a second run on the same table changes nothing, and
-    says so if its terms are others. A table whose past differs from what was seen is refused. A decision file that
-    could not be written is made by the next run; exit code 1 until then. `backtest TABLE --journal FILE` decides again
-    and compares.
+    says so if its terms are others. A table whose past differs from what was seen is refused. A state or an older
+    decision file that could not be written is made by the next run; exit code 1 until then. `backtest TABLE --journal
+    FILE` decides again and compares.
 
     Example: time2decide run portfolio.toml
     """
