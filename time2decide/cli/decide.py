@@ -341,9 +341,10 @@ def _gain_line(facts: dict[str, Any]) -> list[str]:
     parts = ", ".join(f"{part} {_bp(gain[part], digits)}" for part in ("return", "risk", "cost"))
     spread = f", its cost spread over {days:.0f} {period}s" if days >= _SPREAD else ""
     forced = ". The current weights do not meet the constraints" if gain["utility"] < -_LOSS else ""
+    rate = f"{_bp(gain['utility'], digits)} bp a {period}, {_bp(gain['a_year'])} bp a year"
     return [
-        f"Expected gain over no trade: {_bp(gain['utility'], digits)} bp a {period}, {_bp(gain['a_year'])} bp a year "
-        f"at that rate, net of costs ({parts} bp a {period}): utility at λ = {risk:g}{spread}{forced}."
+        f"Expected gain over {gain['over']}: {rate} at that rate, net of costs ({parts} bp a {period}): "
+        f"utility at λ = {risk:g}{spread}{forced}."
     ]
 
 

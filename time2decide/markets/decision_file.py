@@ -209,7 +209,7 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     said = document["optimality"]["prices"]
     limits = [number_from_json(said["limits"][one.name]) for one in problem.constraints.limits]
     prices = Prices(number_from_json(said["turnover"]), number_from_json(said["exposure"]), np.array(limits))
-    proof = problem.proof(weights, prices, assets)
+    proof = problem.proof(weights, prices, assets, previous)
     yield _check_feasible(document, problem, weights, assets, proof)
     yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
 

@@ -107,14 +107,21 @@ class StatedProblem:
             self.mean @ weights - self.risk_aversion * risk - self.cost * np.abs(weights - self.start).sum() + cash
         )
 
-    def gain(self, weights: np.ndarray) -> dict[str, float]:
-        """Utility per period above that of not trading, and its parts: return (that of cash too), risk and cost."""
+    def gain(self, weights: np.ndarray, previous: np.ndarray | None = None) -> dict[str, float]:
+        """Utility per period above that of not trading, and its parts: return (that of cash too), risk and cost.
+
+        Trades from `previous` to p, the sales of delisted assets, are forced: both sides make them and pay for them.
+        The cost is then c (‖s − previous‖₁ − ‖p − previous‖₁), as what is bought from a sale need not be sold again.
+        """
         trade, middle = weights - self.start, weights + self.start
+        turnover = np.abs(trade).sum()
+        if previous is not None:
+            turnover = np.abs(weights - previous).sum() - np.abs(self.start - previous).sum()
         middle = middle if self.benchmark is None else middle - 2 * self.benchmark
         parts = {
             "return": float(self.mean @ trade - self.constraints.cash_return * trade.sum()),
             "risk": float(-self.risk_aversion * (trade @ self.covariance @ middle)),
-            "cost": float(-self.cost * np.abs(trade).sum()),
+            "cost": float(-self.cost * turnover),
         }
         return {"utility": sum(parts.values()), **parts}
 
@@ -184,8 +191,10 @@ class StatedProblem:
             ConstraintRow(f"weight of {name}", float(s), float(low), float(high)) for name, s, low, high in bounds
         ]
 
-    def proof(self, weights: np.ndarray, prices: Prices, assets: list[str]) -> dict[str, Any]:
-        """Every constraint with its slack and its price, and the gap that proves optimality, for JSON."""
+    def proof(
+        self, weights: np.ndarray, prices: Prices, assets: list[str], previous: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Every constraint with its slack and its price, the gap that proves optimality, and the gain, for JSON."""
         paid = [prices.turnover, prices.exposure, *prices.limits, *self.bound_prices(weights, prices)]
         rows = [
             {
@@ -203,7 +212,7 @@ class StatedProblem:
         gap = self.gap(weights, prices)
         stated = {"turnover": prices.turnover, "exposure": prices.exposure, "limits": limits}
         found = {"gap": gap, "relative_gap": gap / self.scale, "utility": self.utility(weights), "prices": stated}
-        found["gain"] = self.gain(weights)
+        found["gain"] = self.gain(weights, previous)
         return {"constraints": rows, "optimality": found}
 
     def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:

@@ -12,6 +12,7 @@ import pandas as pd
 from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
+from time2decide.markets.orders import TRADED
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
 from time2decide.markets.tables import usual_periods
@@ -209,7 +210,8 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     assert problem is not None
     assert decision.origin is not None
     periods = usual_periods(decision.origin.table.index)
-    gain = problem.gain(weights)
+    gain = problem.gain(weights, decision.previous)
+    forced = float(np.abs(decision.start - decision.previous).sum()) > TRADED
     active = {}
     if decision.benchmark is not None:
         for name, portfolio in (("active_risk", weights), ("active_risk_previous", decision.previous)):
@@ -219,7 +221,12 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
         "cash": constraints.exposure - float(weights.sum()),
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
         "active": _active(problem, weights, decision.origin.assets),
-        "gain": {**gain, "a_year": periods * gain["utility"], "periods_a_year": periods},
+        "gain": {
+            "over": "the sale of delisted assets alone" if forced else "no trade",
+            **gain,
+            "a_year": periods * gain["utility"],
+            "periods_a_year": periods,
+        },
         "exact": {
             "utility": float(solution.utility),
             "gap": float(solution.gap),

@@ -83,7 +83,7 @@ def decision_document(
     solution = decision.solution
     assert solution is not None
     prices = Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
-    return document | problem.proof(weights, prices, names) | {"problem": problem.to_json()}
+    return document | problem.proof(weights, prices, names, previous) | {"problem": problem.to_json()}
 
 
 def problem_of_decision(decision: Decision | MarketDecision) -> StatedProblem | None:
