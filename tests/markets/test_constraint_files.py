@@ -172,7 +172,9 @@ def test_what_no_reader_of_toml_takes_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 3, "AB", [], ["A", "A"], [["A"], ["B"]], {"A": 1}, np.eye(2), np.array("A")], ids=repr
+    "wrong",
+    [None, 3, "AB", [], ["A", "A"], [["A"], ["B"]], [["A"], ["B", "C"]], {"A": 1}, np.eye(2), np.array("A")],
+    ids=repr,
 )
 def test_assets_that_are_no_names_are_refused(wrong, tmp_path):
     (tmp_path / "c.toml").write_text("[weights]\nupper = 0.9\n")

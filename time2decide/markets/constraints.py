@@ -320,8 +320,8 @@ def _constraints(content: dict[str, Any], path: Path, assets: Sequence[str]) -> 
 
 def _asset_names(assets: Any) -> list[str]:
     """The names of the assets as a list, or an `InputError`."""
-    one_by_one = isinstance(assets, Iterable) and not isinstance(assets, (str, bytes, Mapping)) and np.ndim(assets) == 1
-    names = list(assets) if one_by_one else []
+    several = isinstance(assets, Iterable) and not isinstance(assets, (str, bytes, Mapping))
+    names = list(assets) if several and getattr(assets, "ndim", 1) == 1 else []
     good = names and all(isinstance(name, Hashable) for name in names) and len(set(names)) == len(names)
     expect(good, "assets", "the distinct names of all assets in their order", describe_value(assets))
     return names
