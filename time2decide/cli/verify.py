@@ -13,7 +13,8 @@ from time2decide.cli.console import AsJson, echo, validate_source
 from time2decide.core.files import validate_input_file
 
 _NOT_CHECKED = (
-    "Not checked: that the named model poses this problem for these returns; `decide` on the same table shows it."
+    "Not checked: that the named model poses this problem for these returns, and has these records of forecasts; "
+    "`decide` on the same table shows it."
 )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ _FORM = "upper triangle row by row, float64, little endian, base64"
 FEASIBLE = 1e-9  # by which weights may break a constraint, in the size of its terms
 OPTIMAL = 1e-9  # gap that counts as optimal, relative to the size of the data
 MOST_GAP = 1e-9  # and at most this much utility a period, whatever size the data state
+_TINY = 1e-9  # by which a weight must be away from its bounds to be free
 _MOST_ASSETS = 20_000  # of a file; its Σ is 3 GB
 
 
@@ -302,6 +304,21 @@ def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constrain
     rules.bounds(m)
     rules.limits_for(m)
     return rules
+
+
+def centred_reasons(
+    parts: Mapping[str, np.ndarray], weights: np.ndarray, rules: Constraints, known: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Parts g (m,) of marginal utilities in basis points, each less its average over the weights that no bound holds.
+
+    Assets that are not `known` have 0.
+    """
+    lower, upper = rules.bounds(len(weights))
+    free = (weights > lower + _TINY) & (weights < upper - _TINY)
+    shares = np.abs(weights) * (free if free.any() else 1.0)
+    shares = shares / max(float(shares.sum()), _TINY)
+    about = np.ones(len(weights)) if known is None else known
+    return {name: 1e4 * about * (part - shares @ part) for name, part in parts.items()}
 
 
 def _size(limit: Limit, weights: np.ndarray) -> float:
