@@ -108,7 +108,7 @@ def test_a_checkpoint_comes_back(tmp_path):
 
 
 def test_bad_checkpoints_and_windows_are_named(tmp_path):
-    with pytest.raises(InputError, match="checkpoint: expected .*small.* or a folder"):
+    with pytest.raises(InputError, match=r"checkpoint: expected .*small.* or a folder"):
         TimePFN.from_pretrained(tmp_path / "none")
     tiny().save_pretrained(tmp_path)
     facts = json.loads((tmp_path / "config.json").read_text())

@@ -1,10 +1,12 @@
 """Damaged input of every kind ends in an answer or in our own error, of one line. The long form is in tests/trust."""
 
+import itertools
 import json
 import random
 
 import pytest
 
+from tests.fuzz import runner
 from tests.fuzz.mutation import damaged_bytes, damaged_cells, damaged_value
 from tests.fuzz.runner import Outcome, fuzz
 from tests.fuzz.targets import TARGETS
@@ -33,6 +35,14 @@ def test_a_defect_is_found_and_can_be_repeated(tmp_path, monkeypatch):
     kinds = {text.split(":")[0] for text in outcome.defects.values()}
     assert {"JSONDecodeError", "UnicodeDecodeError"} <= kinds
     assert fuzz("careless", tmp_path, cases=50).defects == outcome.defects
+
+
+def test_a_budget_is_processor_time(tmp_path, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(runner.time, "monotonic", lambda: 3600 * next(clock))  # a machine that is busy elsewhere
+    monkeypatch.setattr(runner.time, "process_time", lambda: 0.1 * next(clock))
+    monkeypatch.setitem(TARGETS, "quick", lambda folder: lambda rng: None)
+    assert fuzz("quick", tmp_path, seconds=30).cases == 100  # three looks at the time a case
 
 
 def test_damage_is_a_function_of_the_case_and_leaves_the_sound_input():

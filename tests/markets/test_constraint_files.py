@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from time2decide.core.validation import InputError
-from time2decide.markets import read_constraints
+from time2decide.markets import parse_constraints, read_constraints
 from time2decide.markets.constraints import refuse_contradictions
 
 ASSETS = ["AAA", "BBB", "CCC", "DDD"]
@@ -169,3 +169,37 @@ def test_what_no_reader_of_toml_takes_is_refused(tmp_path, text):
     (tmp_path / "c.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=r"c\.toml: expected TOML"):
         read_constraints(tmp_path / "c.toml", ["A", "B"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, 3, "AB", [], ["A", "A"], [["A"], ["B"]], [["A"], ["B", "C"]], {"A": 1}, np.eye(2), np.array("A")],
+    ids=repr,
+)
+def test_assets_that_are_no_names_are_refused(wrong, tmp_path):
+    (tmp_path / "c.toml").write_text("[weights]\nupper = 0.9\n")
+    for made in (lambda: parse_constraints({}, wrong), lambda: read_constraints(tmp_path / "c.toml", wrong)):
+        with pytest.raises(
+            InputError, match=r"^assets: expected the distinct names of all assets in their order, found .*$"
+        ):
+            made()
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ["c.toml"], b"c.toml"], ids=repr)
+def test_what_is_no_path_and_no_mapping_is_refused(wrong):
+    with pytest.raises(InputError, match=r"^constraints: expected the path of a file, found .*$"):
+        read_constraints(wrong, ASSETS)
+    with pytest.raises(InputError, match=r"^constraints: expected a mapping of sections, found .*$"):
+        parse_constraints(wrong, ASSETS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{1: {}}, {None: {}}, {"weights": 3}, {"weights": {1: 2}}, {"weights": {"upper": [1]}}, {"assets": {1: {}}},
+     {"groups": {"x": {"assets": [["A"]]}}}, {"groups": {"x": {"assets": 3, "upper": 1}}},
+     {"exposures": {"x": {"coefficients": {1: 1.0}, "upper": 1}}}, {"cash": {"most": None}}],
+    ids=repr,
+)  # fmt: skip
+def test_sections_of_another_kind_are_refused_in_one_line(content):
+    with pytest.raises(InputError, match=r"^constraints:.* expected .*, found .*$"):
+        parse_constraints(content, ASSETS)

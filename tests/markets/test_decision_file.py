@@ -54,7 +54,8 @@ def test_what_is_written_passes_also_when_rows_have_come_since(table, holes, gap
     found = verify_decision(path, data)
     assert found.passed, str(found)
     names = [check.name for check in found.checks]
-    assert names[3:] == ["terms", "gaps" if gaps else "start", "feasible", "optimal", "model"]
+    assert names[3:6] == ["terms", "gaps" if gaps else "start", "feasible"]
+    assert names[6:] == ["optimal", "verdict", "reasons", "model"]
     later = pd.concat([data, table.iloc[-3:].set_axis(pd.bdate_range(data.index[-1], periods=4)[1:])])
     assert verify_decision(path, later).passed
     assert "3 later rows" in str(verify_decision(path, later))
@@ -150,6 +151,19 @@ TAMPERED = {
     "an architecture": (lambda d: d["model"].update(architecture="Policy"), "model"),
     "an architecture of its own": (lambda d: d["model"].update(name="mine", architecture="Better"), "model"),
     "no name": (lambda d: d["model"].pop("name"), "model"),
+    "the verdict": (lambda d: d.update(verdict="Forecasts pay: buy."), "verdict"),
+    "no verdict": (lambda d: d.update(verdict=""), "verdict"),
+    "what the best forecast earned": (lambda d: [one.update(worth_bps=50.0) for one in d["records"]], "verdict"),
+    "what the prior is": (lambda d: d["prior"].update(sharpe=5.0), "verdict"),
+    "which part weighs more": (lambda d: d["prior"].update(leads=not d["prior"]["leads"]), "reasons"),
+    "the verdict of a model of its own": (
+        lambda d: (d.update(verdict="Buy."), d["model"].update(name="mine", architecture="Policy")),
+        "verdict",
+    ),
+    "a reason": (lambda d: d["reasons_bps"]["risk"].update(A=9.0), "reasons"),
+    "a part of the mean": (lambda d: d["reasons_bps"]["forecast"].update(A=9.0), "reasons"),
+    "no records": (lambda d: d.pop("records"), "content"),
+    "weights without forecasts that are not allowed": (lambda d: d["without_forecasts"].update(A=0.9), "reasons"),
 }
 
 

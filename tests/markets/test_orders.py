@@ -61,3 +61,29 @@ def test_an_asset_without_a_price_is_not_traded_and_its_proceeds_are_not_spent()
     found = whole_shares(np.array([0.4, 0.5, 0.1]), np.array([0.0, 0.3, 0.7]), prices, 1000.0)
     np.testing.assert_array_equal(found.shares, [0, -20, 10])
     assert found.cash == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *((name, wrong) for name in ("previous", "weights", "prices") for wrong in (None, "x", ["a", "b"], 3, {}, [1])),
+        *((name, [np.nan, 1.0]) for name in ("previous", "weights")),
+        *(("value", wrong) for wrong in (None, "x", [1], -1, True)),
+        *(("cost_bps", wrong) for wrong in (None, "x", [1, 2], -1, np.inf)),
+        *(("at", wrong) for wrong in (None, 3, ["x"])),
+    ],
+    ids=repr,
+)
+def test_arguments_of_another_kind_are_refused_in_one_line(name, wrong):
+    right = {
+        "previous": [0.5, 0.5],
+        "weights": [0.7, 0.3],
+        "prices": [10.0, 20.0],
+        "value": 1e4,
+        "cost_bps": 0,
+        "at": "",
+    }
+    np.testing.assert_array_equal(whole_shares(**right).shares, [200, -100])  # lists will do
+    with pytest.raises(InputError, match=r"^\w+: expected .*, found .*$") as told:
+        whole_shares(**{**right, name: wrong})
+    assert str(told.value).startswith(name) or wrong == [1]  # one weight: the others do not fit either

@@ -135,3 +135,11 @@ def test_the_gain_is_the_utility_above_that_of_not_trading(seed):
     assert gain["utility"] >= -1e-12  # the start is allowed
     assert gain["cost"] == pytest.approx(-problem.cost * np.abs(weights - problem.start).sum(), abs=1e-18)
     assert set(problem.gain(problem.start).values()) == {0.0}
+    before = np.roll(problem.start, 1)  # trades from there to the start are forced: both sides pay for them
+
+    def net(there):
+        traded = np.abs(there - problem.start).sum() - np.abs(there - before).sum()
+        return problem.utility(there) + problem.cost * traded  # its cost is that from the weights before
+
+    assert problem.gain(weights, before)["utility"] == pytest.approx(net(weights) - net(problem.start), abs=1e-15)
+    assert set(problem.gain(problem.start, before).values()) == {0.0}

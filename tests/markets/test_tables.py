@@ -4,7 +4,9 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import load_returns
+from time2decide.markets.decision_file import label_texts
 from time2decide.markets.tables import read_weights, usual_periods
+from time2decide.markets.validation import validate_returns
 
 DAYS = pd.date_range("2024-01-01", periods=30, freq="B")
 
@@ -37,6 +39,23 @@ def test_step_numbers_instead_of_dates(tmp_path, table):
     path = tmp_path / "n.csv"
     numbered.to_csv(path, index_label="step")
     assert list(load_returns(path).index) == list(range(5, 35))
+
+
+def test_a_table_that_is_too_wide_is_refused_by_its_header(tmp_path, monkeypatch):
+    names = [f"A{i}" for i in range(1001)]
+    path = tmp_path / "wide.csv"
+    path.write_text(f"date,{','.join(names)}\n" + '2024-01-01,"never closed\n')  # an error, if it were read
+    with pytest.raises(InputError, match=r"wide\.csv: expected at most 1000 assets, found 1001"):
+        load_returns(path)
+    frame = pd.DataFrame(np.full((3, 1002), np.nan), DAYS[:3], [*names, "A1001"])
+    frame.to_parquet(tmp_path / "wide.parquet")
+    monkeypatch.setattr(pd, "read_parquet", None)
+    with pytest.raises(InputError, match=r"wide\.parquet: expected at most 1000 assets, found 1002"):
+        load_returns(tmp_path / "wide.parquet")
+    with pytest.raises(InputError, match="returns: expected at most 1000 assets, found 1002"):
+        load_returns(frame)
+    with pytest.raises(InputError, match="2 to 1000 assets, found 30 rows and 1001 assets"):
+        validate_returns(0.01 * np.random.default_rng(0).standard_normal((30, 1001)), 20, 20)
 
 
 def test_parquet_of_returns_and_prices_equals_the_frame(tmp_path, table):
@@ -157,7 +176,39 @@ def test_dates_of_summer_and_winter(tmp_path, table):
     zones = ["-05:00"] * 15 + ["-04:00"] * 15
     labels = [f"{day:%Y-%m-%d} 00:00:00{zone}" for day, zone in zip(DAYS, zones, strict=True)]
     table.set_axis(labels).to_csv(tmp_path / "zones.csv", index_label="Date")
-    assert (load_returns(tmp_path / "zones.csv").index.tz_convert(None).normalize() == DAYS).all()
+    assert (load_returns(tmp_path / "zones.csv").index == DAYS).all()
+
+
+def test_labels_of_rows_do_not_depend_on_the_offset_of_later_ones(tmp_path):
+    hours = pd.date_range("2024-03-08 09:30", "2024-03-12 15:30", freq="3h", tz="America/New_York")  # over 10 March
+    numbers = 0.01 * np.random.default_rng(0).standard_normal((len(hours), 2))
+    winter = int((hours < "2024-03-10 02:00-05:00").sum())
+    for index in (hours, hours.tz_convert("UTC"), hours.tz_convert("Asia/Tokyo")):
+        table = pd.DataFrame(numbers, index, ["A", "B"])
+        table.to_csv(tmp_path / "bars.csv")
+        read = {rows: label_texts(_first(tmp_path / "bars.csv", rows).index) for rows in (winter, len(hours))}
+        assert read[winter] == read[len(hours)][:winter]
+        assert read[len(hours)] == label_texts(table.index)  # a frame says what its file says
+        assert label_texts(table.index[:winter]) == read[winter]
+        assert read[winter][0] == "2024-03-08T14:30:00+00:00"
+    days = pd.date_range("2024-03-07", periods=5, tz="Asia/Tokyo")
+    assert label_texts(days) == [f"2024-03-{day:02}" for day in range(7, 12)]  # dates, those of Tokyo
+
+
+def _first(path, rows):
+    """The table of the first rows of a file."""
+    lines = path.read_text().splitlines(keepends=True)
+    (path.parent / "first.csv").write_text("".join(lines[: rows + 1]))
+    return load_returns(path.parent / "first.csv")
+
+
+@pytest.mark.parametrize("odd", ["2024-01-15 09:00:00", "2024-01-15"])
+def test_an_offset_in_some_rows_only_is_refused(tmp_path, table, odd):
+    labels = [f"{day:%Y-%m-%d} 09:00:00+01:00" for day in DAYS]
+    labels[10] = odd
+    table.set_axis(labels).to_csv(tmp_path / "r.csv", index_label="date")
+    with pytest.raises(InputError, match=rf"row 11: expected an offset .* in every row or in none, found '{odd}'"):
+        load_returns(tmp_path / "r.csv")
 
 
 def test_prices_must_be_positive(table):
@@ -272,3 +323,9 @@ def test_words_are_no_dates_underscores_no_numbers_and_no_price_overflows(tmp_pa
     (tmp_path / "w.csv").write_text("asset,weight\nA,0_0.4\nB,0.6\n")
     with pytest.raises(InputError, match=r"expected a finite number, found '0_0\.4'"):
         read_weights(tmp_path / "w.csv")
+
+
+@pytest.mark.parametrize("path", [None, 3, ["w.csv"], b"w.csv"], ids=repr)
+def test_what_is_no_path_of_weights_is_refused(path):
+    with pytest.raises(InputError, match="weights: expected the path of a file, found"):
+        read_weights(path)

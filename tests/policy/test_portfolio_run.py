@@ -68,7 +68,20 @@ def test_bars_of_half_a_day_have_one_decision_each_also_at_midnight(live, days):
     for name, content in kept.items():  # restored from a copy that is older than the decision files
         (live.folder / name).write_bytes(content)
     with pytest.raises(InputError, match="its line was lost"):
-        live(ROWS + 3, table=bars)
+        live(ROWS + 4, table=bars)
+
+
+def test_bars_of_a_time_zone_go_on_when_the_clocks_change(live, days):
+    hours = pd.date_range("2024-03-10 12:00", periods=len(days), freq="1h", tz="America/New_York")
+    bars = days.set_axis((hours - pd.Timedelta(hours=ROWS + 12)).rename("date"))  # the clocks change at 2:00 that day
+    winter = int((bars.index < "2024-03-10 02:00-05:00").sum())
+    assert ROWS - 5 < winter < ROWS + 5
+    first = live(winter, table=bars)
+    assert first.entry["date"] == "2024-03-10T06:00:00+00:00"
+    second = live(winter + 2, table=bars)  # two offsets in one file
+    assert (second.number, second.entry["date"]) == (2, "2024-03-10T08:00:00+00:00")
+    (live.folder / "state.safetensors").unlink()
+    assert live(winter + 3, table=bars).number == 3
 
 
 def test_a_pipe_in_place_of_the_state_is_not_waited_for(live):
@@ -193,7 +206,6 @@ def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
     assert live(ROWS + 2).number == 3
     torn = path.read_bytes()[:-30]
     path.write_bytes(torn)
-    max((live.folder / "decisions").iterdir()).unlink()  # which is written later
     with pytest.raises(InputError, match="lines were lost"):  # no kill leaves a later state: somebody cut the journal
         live(ROWS + 2)
     assert path.read_bytes() == torn
@@ -202,6 +214,31 @@ def test_a_kill_between_journal_and_state_loses_nothing(live, monkeypatch):
     assert "torn last line" in repaired.messages[0]
     assert (repaired.number, repaired.decision is not None) == (3, True)
     assert replay_journal(path, load_returns(live.folder / "returns.csv")).equal
+
+
+def test_a_kill_between_decision_file_and_journal_is_made_good_by_the_same_run(live, monkeypatch):
+    first = live(ROWS).entry
+    path = live.folder / "journal.jsonl"
+    before = path.read_bytes()
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", killed)
+        with pytest.raises(KeyboardInterrupt):
+            live(ROWS + 1)
+    assert path.read_bytes() == before
+    file = max((live.folder / "decisions").iterdir())  # of today, without its line
+    assert file.stem > first["date"]
+    left = json.loads(file.read_text())
+    with pytest.raises(InputError, match=f"the entry of the decision file {file.name}, found none"):
+        live(ROWS + 1, "cost = 5\n")  # another decision than that of the file
+    assert path.read_bytes() == before
+    done = live(ROWS + 1)
+    assert (done.number, done.entry["weights"], done.messages) == (2, left["weights"], ())
+    now = json.loads(file.read_text())
+    assert {**now, "made": "", "checksum": ""} == {**left, "made": "", "checksum": ""}
 
 
 def test_other_terms_on_a_decided_date_are_named_and_change_nothing(live, run):
@@ -234,27 +271,31 @@ def test_other_terms_on_a_decided_date_are_named_and_change_nothing(live, run):
     assert f"{first.entry['date']} was decided on other terms, and stands: turnover 0.3 then, 0.1 now" in told.stderr
 
 
-def test_a_decision_file_that_could_not_be_written_is_made_by_the_next_run(live, days, run):
+def test_a_decision_file_that_cannot_be_written_is_no_decision(live, days, run):
     live(ROWS)
+    journal, state = ((live.folder / name).read_bytes() for name in ("journal.jsonl", "state.safetensors"))
     folder = live.folder / "decisions"
     first = folder / f"{days.index[ROWS - 1]:%Y-%m-%d}.json"
     weights = json.loads(first.read_text())["weights"]
     first.unlink()
     folder.rmdir()
     folder.write_text("in the way")
-    second = live(ROWS + 1)
-    assert second.decision is not None
-    assert len(second.unwritten) == 2
+    again = live(ROWS)  # decided before: the file is missing, the decision stands
+    assert (again.decision, again.unwritten) == (None, (first.name,))
+    with pytest.raises(OSError, match="exists"):
+        live(ROWS + 1)
     told = run("run", "portfolio.toml", cwd=live.folder)
-    assert told.returncode == 1
-    assert "the next run makes it" in told.stderr
+    assert told.returncode == 2
+    assert told.stderr == "time2decide: decisions: File exists\n"
+    assert [(live.folder / name).read_bytes() for name in ("journal.jsonl", "state.safetensors")] == [journal, state]
     folder.unlink()
     third = live(ROWS + 2)
-    assert [message.split()[0] for message in third.messages if "made again" in message] == list(second.unwritten)
+    assert third.number == 2
+    assert [message.split()[0] for message in third.messages if "made again" in message] == [first.name]
     assert json.loads(first.read_text())["weights"] == weights
     for path in folder.iterdir():
         assert verify_decision(path, load_returns(live.folder / "returns.csv")).passed
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 2
     assert live(ROWS + 2).messages == ()
     first.unlink()
     model = portfolio_run.Time2Decide.from_pretrained()
@@ -305,7 +346,7 @@ def test_an_empty_decision_file_is_made_again_and_a_lost_line_is_noticed(live):
     assert verify_decision(path, load_returns(live.folder / "returns.csv")).passed
     first, _ = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(first)
-    for rows in (ROWS + 1, ROWS + 2):
+    for rows in (ROWS + 2, ROWS + 3):
         with pytest.raises(InputError, match=f"journal.jsonl: expected the entry of the decision file {path.name}"):
             live(rows)
     assert journal.read_bytes() == first
@@ -362,10 +403,6 @@ def test_the_command_decides_once_and_backtest_compares(run, live):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Nothing new: ")
     (live.folder / "journal.jsonl").unlink()
-    refused = run("run", "portfolio.toml", cwd=live.folder)
-    assert refused.returncode == 2
-    assert "expected the entry of the decision file" in refused.stderr
-    (live.folder / "decisions").rename(live.folder / "before")
     refused = run("run", "portfolio.toml", cwd=live.folder)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "which state.safetensors has read, found none (lines were lost" in refused.stderr

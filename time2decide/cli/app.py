@@ -9,6 +9,7 @@ import typer
 
 from time2decide.cli.backtest import backtest
 from time2decide.cli.bench import bench
+from time2decide.cli.console import echo
 from time2decide.cli.decide import decide
 from time2decide.cli.entry import complain
 from time2decide.cli.reproduce import report, reproduce
@@ -36,7 +37,7 @@ def program(
     if version:
         from time2decide import __version__
 
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 

@@ -16,6 +16,7 @@ from time2decide.cli.console import (
     Returns,
     console,
     constraint_sources,
+    echo,
     step_progress,
     use_one_thread,
     validate_source,
@@ -130,11 +131,11 @@ def backtest(
     if as_json:
         from time2decide.reports.backtest_page import backtest_page_records
 
-        typer.echo(json.dumps(backtest_page_records(summary), allow_nan=False))
+        echo(json.dumps(backtest_page_records(summary), allow_nan=False))
         return
     print_backtest_summary(result, summary, f"{source} ({data_kind})", applied)
     for written in files:
-        typer.echo(f"written: {written}")
+        echo(f"written: {written}")
 
 
 def _applied(name: str, limits: Constraints, assets: int) -> str:
@@ -176,9 +177,9 @@ def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> No
         facts = {"decisions": len(found.dates), "equal": found.equal, "other_model": found.other_model}
         facts["differences"] = dict(zip(found.dates, found.differences.tolist(), strict=True))
         facts |= {"live_return": found.live_return, "simulated_return": found.simulated_return}
-        typer.echo(json.dumps(facts | {"held_return": found.held_return}, allow_nan=False))
+        echo(json.dumps(facts | {"held_return": found.held_return}, allow_nan=False))
     else:
-        typer.echo("\n".join(found.text))
+        echo("\n".join(found.text))
     if not found.equal:
         raise typer.Exit(1)
 
@@ -187,7 +188,7 @@ def _list_strategies(as_json: bool) -> None:
     from time2decide.backtesting.registry import REGISTRY
 
     names = {name: entry.description for name, entry in REGISTRY.items()} | {"oracle": "knows each next return"}
-    typer.echo(json.dumps(names) if as_json else "\n".join(f"{name:22} {text}" for name, text in names.items()))
+    echo(json.dumps(names) if as_json else "\n".join(f"{name:22} {text}" for name, text in names.items()))
 
 
 def latest_decision(

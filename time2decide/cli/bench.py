@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from time2decide.bench import BENCHMARKS
-from time2decide.cli.console import AsJson, print_tables
+from time2decide.cli.console import AsJson, echo, print_tables
 from time2decide.core.table import tables_of_rows
 from time2decide.core.validation import expect, validate_choice
 
@@ -49,4 +49,4 @@ def bench(
             print_tables(tables_of_rows(each, rows))
         collected += [{"bench": each, **row} for row in rows] if name == "all" else rows
     if as_json:
-        typer.echo(json.dumps(collected))
+        echo(json.dumps(collected))

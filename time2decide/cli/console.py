@@ -14,7 +14,7 @@ import typer
 
 from time2decide.core.files import validate_input_file
 from time2decide.core.table import Table
-from time2decide.core.validation import expect
+from time2decide.core.validation import expect, printable_lines
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; inferred by default.")]
@@ -34,13 +34,25 @@ _STEP_COSTS = {
 _USUAL_COST = 8.0  # of a strategy that is not listed
 
 
+def echo(text: object, *, err: bool = False) -> None:
+    """Print lines. A name of a file that holds an escape sequence is shown, and not obeyed by the terminal."""
+    typer.echo(printable_lines(str(text)), err=err)
+
+
 def console(width: int = 140) -> Any:
-    """A rich console, of fixed width when output is not a terminal, so that tables in logs are not folded."""
+    """A rich console, of fixed width when output is not a terminal, so that tables in logs are not folded.
+
+    What cannot be printed is escaped, as by `echo`.
+    """
     from rich.console import Console
 
     class Screen(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich would end the process with exit code 1
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Any]:
+            for part in super().render(renderable, options):
+                yield part if part.control else part._replace(text=printable_lines(part.text))
 
     return Screen(width=None if sys.stdout.isatty() else width, highlight=False)
 
@@ -49,7 +61,7 @@ def print_tables(tables: Iterable[Table]) -> None:
     """Tables one below the other, as wide as the terminal; nothing is folded when output is not a terminal."""
     width = console().width if sys.stdout.isatty() else None
     for table in tables:
-        typer.echo(table.text(width) + "\n")
+        echo(table.text(width) + "\n")
 
 
 def values_flag(prices: bool, returns: bool) -> str | None:

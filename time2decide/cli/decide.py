@@ -14,12 +14,13 @@ from time2decide.cli.console import (
     Returns,
     console,
     constraint_sources,
+    echo,
     use_one_thread,
     validate_source,
     values_flag,
 )
 from time2decide.core.files import validate_not_read, validate_output_file
-from time2decide.core.validation import expect, validate_count, validate_positive
+from time2decide.core.validation import expect, printable, validate_count, validate_positive
 from time2decide.markets.orders import TRADED, quoted_orders, read_quotes, weights_of_shares
 
 if TYPE_CHECKING:
@@ -160,11 +161,11 @@ def decide(
             facts["input"]["value_left_out"] = stated - value
     _write(decision, facts, orders, out, figure)
     if as_json:
-        typer.echo(json.dumps(facts, allow_nan=False))
+        echo(json.dumps(facts, allow_nan=False))
         return
     show_decision(facts, console(120), every)
     for written in filter(None, (out, figure)):
-        typer.echo(f"written: {written}")
+        echo(f"written: {written}")
 
 
 def _validate_outputs(read: tuple[str | Path | None, ...], out: Path | None, figure: Path | None) -> None:
@@ -217,7 +218,7 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     lines = [line for part in parts for line in part(facts)]
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
     for line in [*gaps, *facts.get("gap_notes", []), *lines]:
-        screen.print(line, markup=False, soft_wrap=True)
+        screen.print(printable(line), markup=False, soft_wrap=True)
 
 
 def _title(facts: dict[str, Any], traded: int) -> str:
@@ -247,7 +248,7 @@ def _trade_table(facts: dict[str, Any], every: bool = False) -> Table:
     for name in ("asset", *rows[0]):
         table.add_column(name, justify="left" if name == "asset" else "right", no_wrap=True)
     for asset, row in zip(names, rows, strict=True):
-        table.add_row(escape(asset), *row.values())
+        table.add_row(escape(printable(asset)), *row.values())
     return table
 
 
@@ -290,9 +291,10 @@ def _gain_line(facts: dict[str, Any]) -> list[str]:
     parts = ", ".join(f"{part} {_bp(gain[part], digits)}" for part in ("return", "risk", "cost"))
     spread = f", its cost spread over {days:.0f} {period}s" if days >= _SPREAD else ""
     forced = ". The current weights do not meet the constraints" if gain["utility"] < -_LOSS else ""
+    rate = f"{_bp(gain['utility'], digits)} bp a {period}, {_bp(gain['a_year'])} bp a year"
     return [
-        f"Expected gain over no trade: {_bp(gain['utility'], digits)} bp a {period}, {_bp(gain['a_year'])} bp a year "
-        f"at that rate, net of costs ({parts} bp a {period}): utility at λ = {risk:g}{spread}{forced}."
+        f"Expected gain over {gain['over']}: {rate} at that rate, net of costs ({parts} bp a {period}): "
+        f"utility at λ = {risk:g}{spread}{forced}."
     ]
 
 

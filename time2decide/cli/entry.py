@@ -61,7 +61,9 @@ def _code() -> int:
 def complain(message: str) -> int:
     """Say in one line what is wrong; the exit code of bad input."""
     if message.strip():  # a bare `time2decide` has printed its help
-        print("time2decide: " + " ".join(message.split()), file=sys.stderr)
+        from time2decide.core.validation import printable
+
+        print("time2decide: " + printable(" ".join(message.split())), file=sys.stderr)
     return 2
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from time2decide.cli.console import AsJson, console, print_tables
+from time2decide.cli.console import AsJson, console, echo, print_tables
 
 Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default.")]
 
@@ -61,14 +61,14 @@ def reproduce(
     tables, claims = results_of(experiment, rows)
     pictures = draw(experiment.id, rows, preset, results)
     if as_json:
-        typer.echo(json.dumps(rows))
+        echo(json.dumps(rows))
     else:
         print_tables([*tables, *claims_tables(claims)])
         for picture in pictures:
-            typer.echo(f"figure: {picture}")
+            echo(f"figure: {picture}")
     errors = [last_error_line(row["error"]) for row in rows if row["error"]]
     for error in dict.fromkeys(errors):
-        print(f"time2decide: {errors.count(error)} failed: {error}", file=sys.stderr)
+        echo(f"time2decide: {errors.count(error)} failed: {error}", err=True)
     if errors:
         raise typer.Exit(1)
 
@@ -90,7 +90,7 @@ def report(
     name = "--results" if results else "TIME2DECIDE_RESULTS"
     expect(not folder or Path(folder).is_dir(), name, "a folder with stored rows", folder)
     page, text = write_report(out, results)
-    typer.echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
+    echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
 
 
 def _list_experiments(results: Path | None, as_json: bool) -> None:
@@ -104,7 +104,7 @@ def _list_experiments(results: Path | None, as_json: bool) -> None:
             state[preset] = {"expected": expected, "stored": stored, "tasks": total}
         listing.append({"id": experiment.id, "title": experiment.title, "paper": experiment.paper, "presets": state})
     if as_json:
-        typer.echo(json.dumps(listing))
+        echo(json.dumps(listing))
         return
     from rich.table import Table
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from time2decide.cli.console import AsJson, console, use_one_thread
+from time2decide.cli.console import AsJson, console, echo, use_one_thread
 from time2decide.core.files import validate_input_file
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def run(
     """Decide for the last date of a table that grows day by day, and append the decision to a journal.
 
     New rows are read into the kept state. One decision per date: a second run on the same table changes nothing, and
-    says so if its terms are others. A table whose past differs from what was seen is refused. A decision file that
-    could not be written is made by the next run; exit code 1 until then. `backtest TABLE --journal FILE` decides again
-    and compares.
+    says so if its terms are others. A table whose past differs from what was seen is refused. A state or an older
+    decision file that could not be written is made by the next run; exit code 1 until then. `backtest TABLE --journal
+    FILE` decides again and compares.
 
     Example: time2decide run portfolio.toml
     """
@@ -43,11 +43,11 @@ def run(
     config = read_portfolio(portfolio)
     outcome = run_portfolio(config, holdings)
     for message in outcome.messages:
-        typer.echo(f"time2decide: {message}", err=True)
+        echo(f"time2decide: {message}", err=True)
     if as_json:
         answer = {"entry": outcome.entry, "number": outcome.number, "new": outcome.decision is not None}
         answer |= {"differs": outcome.differs, "unwritten": outcome.unwritten, "warning": outcome.stale or None}
-        typer.echo(json.dumps(answer, allow_nan=False))
+        echo(json.dumps(answer, allow_nan=False))
     else:
         _print(outcome, config, explain, every)
     if outcome.unwritten:
@@ -57,14 +57,12 @@ def run(
 def _print(outcome: Outcome, config: PortfolioConfig, explain: bool, every: bool) -> None:
     place = f"{config.path('journal')}, line {outcome.number}"
     if outcome.decision is None:
-        typer.echo(f"Nothing new: {outcome.entry['date']} was decided on {outcome.entry['made']} ({place}).")
+        echo(f"Nothing new: {outcome.entry['date']} was decided on {outcome.entry['made']} ({place}).")
         return
     if outcome.stale:  # in the output, too: it is what is kept and passed on
-        typer.echo(outcome.stale)
+        echo(outcome.stale)
     _show(outcome, explain, every)
-    typer.echo(
-        f"Current weights: {outcome.entry['holdings']}. Rows read: {outcome.entry['rows_read']}. Written: {place}."
-    )
+    echo(f"Current weights: {outcome.entry['holdings']}. Rows read: {outcome.entry['rows_read']}. Written: {place}.")
 
 
 def _show(outcome: Outcome, explain: bool, every: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from time2decide.cli.console import AsJson, print_tables
+from time2decide.cli.console import AsJson, echo, print_tables
 from time2decide.core.files import validate_input_file, validate_not_read
 from time2decide.core.table import Table, cell_text
 
@@ -53,7 +53,7 @@ def solve(
         write_solution(solution, out)
     answer = solution_as_dict(solution)
     if as_json:
-        typer.echo(json.dumps(answer))
+        echo(json.dumps(answer))
     else:
         print_tables([_solution_table(answer, f"{solution.qp!r} by {method}")])
     if set(answer["status"]) != {"optimal"}:

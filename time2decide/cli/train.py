@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from time2decide.cli.console import AsJson, Prices, Returns, validate_source, values_flag
+from time2decide.cli.console import AsJson, Prices, Returns, echo, validate_source, values_flag
 from time2decide.core.files import validate_not_read, validate_output_folder
 from time2decide.core.validation import InputError, expect, validate_choice, validate_interval
 
@@ -55,7 +55,8 @@ def qp(
 @app.command()
 def forecast(
     preset: Annotated[
-        str, typer.Option(help="smoke: seconds. cpu: the small checkpoint, 40 min. medium: the larger one, 1 h. paper: GPUs.")
+        str,
+        typer.Option(help="smoke: seconds. cpu: the small checkpoint, 40 min. medium: 1 h. paper: GPUs."),
     ] = "cpu",
     out: Out = Path("runs/forecast"),
     steps: Steps = None,
@@ -165,7 +166,7 @@ def market(
     _print_facts(out, as_json)
     for row in [] if as_json else figures:
         numbers = f"volatility {row['volatility']:.4f}, Sharpe {row['sharpe']:.2f}, traded {row['traded']:.4f}"
-        typer.echo(f"{row['universe']} ({row['role']}), λ = {row['risk_aversion']:g}: {numbers}")
+        echo(f"{row['universe']} ({row['role']}), λ = {row['risk_aversion']:g}: {numbers}")
 
 
 @app.command()
@@ -214,7 +215,7 @@ def fine_tune(
     _print_facts(out, as_json, _market_gain if real else _network_gain)
     if not as_json:
         if assets < table.shape[1]:
-            typer.echo(f"{table.shape[1] - assets} assets with gaps were left out")
+            echo(f"{table.shape[1] - assets} assets with gaps were left out")
         _print_held_out(out, file, complete, real)
 
 
@@ -238,14 +239,14 @@ def _print_held_out(out: Path, file: str, table: Any, real: bool) -> None:
 
     made = _read_facts(out)["notes"]
     first = table.index[made["untouched_from_row"]]
-    typer.echo(f"held out: the rows from {str(first)[:10]} on; compare there with the command below")
+    echo(f"held out: the rows from {str(first)[:10]} on; compare there with the command below")
     for row in made.get("held_out", []):
         before, after = row["volatility_start"], row["volatility"]
         figures = f"{before:.2%} before, {after:.2%} after (difference {row['low']:+.2%} to {row['high']:+.2%}, 95 %)"
-        typer.echo(f"  λ = {row['risk_aversion']:g}: volatility a year {figures}")
+        echo(f"  λ = {row['risk_aversion']:g}: volatility a year {figures}")
     base = made["start"] if real else "uniform"
     rows = len(table) - made["untouched_from_row"] + WINDOW
-    typer.echo(f"  time2decide backtest {file} --last {rows} --strategies {base},{out}")
+    echo(f"  time2decide backtest {file} --last {rows} --strategies {base},{out}")
 
 
 @app.command()
@@ -271,7 +272,7 @@ def chronos(
     config = ChronosTraining(**_chosen(steps=steps, seed=seed))
     backbone = load_chronos(start) if start else tiny_chronos(TinyChronos(kind))
     _train(lambda report, notes: train_chronos(backbone, config, out, report=report), out, threads, read=(start,))
-    typer.echo(f"trained: {out}/model.safetensors")
+    echo(f"trained: {out}/model.safetensors")
 
 
 @app.command()
@@ -368,7 +369,7 @@ def _print_facts(
     """Print a line on the trained model, or all facts as JSON."""
     facts = _read_facts(out)
     line = f"{summary(facts['notes'])}: {out}/model.safetensors"
-    typer.echo(json.dumps({"out": str(out), **facts}) if as_json else line)
+    echo(json.dumps({"out": str(out), **facts}) if as_json else line)
 
 
 def _read_facts(out: Path) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from time2decide.cli.console import AsJson, validate_source
+from time2decide.cli.console import AsJson, echo, validate_source
 from time2decide.core.files import validate_input_file
 
 _NOT_CHECKED = (
-    "Not checked: that the named model poses this problem for these returns; `decide` on the same table shows it."
+    "Not checked: that the named model poses this problem for these returns, and has these records of forecasts; "
+    "`decide` on the same table shows it."
 )
 
 
@@ -37,13 +38,13 @@ def verify(
 
     found = verify_decision(decision, file)
     if as_json:
-        typer.echo(json.dumps({"passed": found.passed, "checks": [asdict(check) for check in found.checks]}))
+        echo(json.dumps({"passed": found.passed, "checks": [asdict(check) for check in found.checks]}))
     else:
-        typer.echo(found)
+        echo(found)
         if found.passed:
-            typer.echo(_NOT_CHECKED)
+            echo(_NOT_CHECKED)
             unproved = [check.name for check in found.checks if check.passed is None]
             if unproved:
-                typer.echo(f"Passed without a proof of: {', '.join(unproved)}.")
+                echo(f"Passed without a proof of: {', '.join(unproved)}.")
     if not found.passed:
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from time2decide.core.validation import InputError, expect
+from time2decide.core.validation import InputError, describe_value, expect
 
 _ABANDONED = 3600.0  # seconds after which nobody writes to a temporary file any more
 _MOST_MEGABYTES = 256  # of a file that is read whole: a hundred years of daily returns of 100 assets are 60 MB
@@ -95,6 +95,13 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file; readers see the old one or the new one, never a part."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def validate_path(name: str, value: object) -> Path:
+    """The path that an argument names, or an `InputError` that begins with `name`."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{name}: expected the path of a file, found {describe_value(value)}")
+    return Path(value)
 
 
 def validate_input_file(path: Path, *, megabytes: int = _MOST_MEGABYTES) -> None:

@@ -9,6 +9,8 @@ from html import escape
 from io import StringIO
 from textwrap import fill
 
+from time2decide.core.validation import printable, printable_lines
+
 _WIDE = 10_000  # columns of a console that folds no cell
 _WIDE_TABLE = 120  # letters of a row from which the page stacks figures and their errors
 _PROSE = 120  # columns to which captions and notes are folded
@@ -26,7 +28,7 @@ class Table:
     note: str = ""
 
     def text(self, width: int | None = None) -> str:
-        """For a shell of `width` columns; without a width nothing is folded."""
+        """For a shell of `width` columns; without a width nothing is folded. What cannot be printed is escaped."""
         from rich import box
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -34,13 +36,15 @@ class Table:
 
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for number, name in enumerate(self.columns):
-            table.add_column(Text(name), justify="left" if number == 0 or self._is_prose(number) else "right")
+            left = number == 0 or self._is_prose(number)
+            table.add_column(Text(printable(name)), justify="left" if left else "right")
         for row in self.rows:
-            table.add_row(*map(Text, row))  # as text: square brackets are no markup
+            table.add_row(*(Text(printable(cell)) for cell in row))  # as text: square brackets are no markup
         out = StringIO()
         Console(file=out, width=width or _WIDE, color_system=None).print(table)
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
-        caption, note = (fill(text, min(width or _PROSE, _PROSE)) for text in (self.caption, self.note))
+        prose = min(width or _PROSE, _PROSE)
+        caption, note = (fill(printable_lines(text), prose) for text in (self.caption, self.note))
         return "\n".join(line for line in (caption, *lines, note) if line)
 
     def markdown(self) -> str:

@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """The text with what cannot be printed escaped, ends of lines apart."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 class InputError(ValueError):
     """Bad input from the caller. The message names the argument, what was expected and what was found, in one line.
 
@@ -68,6 +73,17 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float64)
     return tensor
+
+
+def as_floats(name: str, value: ArrayLike) -> np.ndarray:
+    """A float64 array of real numbers, not necessarily finite, without torch; or an `InputError`."""
+    refuse_masked(name, value)
+    try:
+        array = np.asarray(value)
+        expect(array.dtype.kind in "fiu", name, "numbers", describe_value(value))
+        return array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name}: expected numbers, found {describe_value(value)}") from None
 
 
 def refuse_masked(name: str, value: ArrayLike) -> None:

@@ -31,15 +31,15 @@ wanted) is the same as a TOML file with `table = "that.csv"`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from time2decide.core.files import read_toml, validate_input_file
-from time2decide.core.validation import InputError, describe_value, expect, is_text, refuse_masked
+from time2decide.core.files import read_toml, validate_input_file, validate_path
+from time2decide.core.validation import InputError, as_floats, describe_value, expect, is_text
 from time2decide.markets.validation import weights_in_order
 
 _ROUNDING = 1e-6  # of current weights, which come from files and other programs
@@ -124,7 +124,7 @@ class Constraints:
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
             value = getattr(self, name)
-            numbers = _floats(name, value)
+            numbers = as_floats(name, value)
             if not _is_series(value):
                 object.__setattr__(self, name, numbers if numbers.ndim else float(numbers))
             elif self.assets:
@@ -149,7 +149,7 @@ class Constraints:
         """l and u, (m,) each; they may be infinite."""
         pair = []
         for name, value in (("lower", self.lower), ("upper", self.upper)):
-            array = _floats(name, value)
+            array = as_floats(name, value)
             fits = array.shape in ((), (m,))
             found = "NaN" if fits else f"shape {array.shape}"
             expect(fits and not np.isnan(array).any(), name, f"a number or {m} numbers", found)
@@ -233,17 +233,6 @@ class Constraints:
         return np.asarray(near - np.where(np.abs(off) <= _ROUNDING, off, 0.0) * share)
 
 
-def _floats(name: str, value: Any) -> np.ndarray:
-    """A float64 array of real numbers, not necessarily finite."""
-    refuse_masked(name, value)
-    try:
-        array = np.asarray(value)
-        expect(array.dtype.kind in "fiu", name, "numbers", describe_value(value))
-        return array.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name}: expected numbers, found {describe_value(value)}") from None
-
-
 def _is_series(value: Any) -> bool:
     return hasattr(value, "reindex")
 
@@ -252,11 +241,11 @@ def _in_order(name: str, value: Any, names: Sequence[Any] | None) -> Any:
     """The numbers of a Series in the order of `names`, or as they stand if there are none."""
     if not _is_series(value):
         return value
-    return _floats(name, value if names is None else weights_in_order(name, value, list(names)))
+    return as_floats(name, value if names is None else weights_in_order(name, value, list(names)))
 
 
 def _number(name: str, value: Any) -> float:
-    array = _floats(name, value)
+    array = as_floats(name, value)
     expect(array.shape == () and np.isfinite(array), name, "a finite number", describe_value(value))
     return float(array)
 
@@ -266,9 +255,9 @@ def _limit(limit: Any, assets: tuple[str, ...]) -> Limit:
     expect(isinstance(limit, Limit), "limits", "a tuple of Limit", describe_value(limit))
     where, name = limit.where, limit.name
     expect(isinstance(name, str) and is_text(name), "limits", "names that are text", describe_value(name))
-    coefficients = _floats(where, limit.coefficients)
+    coefficients = as_floats(where, limit.coefficients)
     expect(np.isfinite(coefficients).all(), where, "finite coefficients", "others")
-    ends = _floats(where, [limit.low, limit.high])
+    ends = as_floats(where, [limit.low, limit.high])
     expect(ends.shape == (2,) and ends[0] <= ends[1], where, "low ≤ high", f"{limit.low} and {limit.high}")
     if _is_series(limit.coefficients):
         coefficients = _in_order(where, limit.coefficients, assets) if assets else limit.coefficients
@@ -295,7 +284,7 @@ _Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows over (s, t), their lowe
 
 def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
     """The constraints of a .toml or .csv file for assets in this order; contradictions are refused by name."""
-    path = Path(path)
+    path = validate_path("constraints", path)
     validate_input_file(path)
     if path.suffix.lower() == ".csv":
         content: dict[str, Any] = {"table": path.name}
@@ -322,10 +311,20 @@ def parse_constraints(content: dict[str, Any], assets: Sequence[str]) -> Constra
 
 
 def _constraints(content: dict[str, Any], path: Path, assets: Sequence[str]) -> Constraints:
+    names = _asset_names(assets)
     _validate_sections(content, path.name)
-    constraints = _Reader(content, path, list(assets)).constraints()
-    refuse_contradictions(constraints, assets)
+    constraints = _Reader(content, path, names).constraints()
+    refuse_contradictions(constraints, names)
     return constraints
+
+
+def _asset_names(assets: Any) -> list[str]:
+    """The names of the assets as a list, or an `InputError`."""
+    several = isinstance(assets, Iterable) and not isinstance(assets, (str, bytes, Mapping))
+    names = list(assets) if several and getattr(assets, "ndim", 1) == 1 else []
+    good = names and all(isinstance(name, Hashable) for name in names) and len(set(names)) == len(names)
+    expect(good, "assets", "the distinct names of all assets in their order", describe_value(assets))
+    return names
 
 
 def _validate_sections(content: dict[str, Any], name: str) -> None:

@@ -17,21 +17,32 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.files import validate_input_file, validate_path, write_text
 from time2decide.core.provenance import array_digest, checkpoint_facts, json_digest, text_digest
 from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
 from time2decide.markets.orders import TABLE_PRICES, whole_shares
-from time2decide.markets.stated_problem import FEASIBLE, MOST_GAP, OPTIMAL, Prices, StatedProblem, number_from_json
+from time2decide.markets.stated_problem import (
+    FEASIBLE,
+    MOST_GAP,
+    OPTIMAL,
+    Prices,
+    StatedProblem,
+    centred_reasons,
+    number_from_json,
+)
 from time2decide.markets.tables import last_prices, load_market
 from time2decide.markets.universe import Availability
+from time2decide.markets.verdict import Verdict
 
 SCHEMA = "time2decide/decision/1"
 _ROUNDING = 1e-12  # of sums
+_REASON = 1e-9  # of reasons, relative to their size
 _ROUNDED = 2e-6  # of current weights, which come from files and other programs
 _MOST_MEGABYTES = 1024
 _CHECKSUM = "checksum"
 _BUNDLED = Path(__file__).parent.parent / "policy" / "pretrained"  # checkpoints that come with the package, by name
 _POSES_NONE = "Policy"  # architecture of the networks of synthetic markets, whose own answer solves no stated problem
+_OF_THE_MARKET = {"records", "prior", "reasons_bps", "without_forecasts"}  # what only the market policy states
 _ARCHITECTURES = ("MarketPolicy", _POSES_NONE)
 _FIELDS = {
     "schema": str, "version": str, "date": str, "data": dict, "model": dict, "assets": list, "weights": dict,
@@ -70,9 +81,13 @@ class Verification:
 
 
 def label_texts(index: pd.Index) -> list[str]:
-    """Dates as ISO text, without the time where all are midnight; other labels as text."""
+    """Dates as ISO text, without the time where all are midnight; times of a time zone in UTC; other labels as text.
+
+    The text of a row must not depend on later rows, as it would with an offset that is that of summer or of winter.
+    """
     if isinstance(index, pd.DatetimeIndex):
         days = bool((index == index.normalize()).all())
+        index = index if days or index.tz is None else index.tz_convert("UTC")
         return [str(text) for text in (index.strftime("%Y-%m-%d") if days else index.map(lambda one: one.isoformat()))]
     return [str(label) for label in index]
 
@@ -156,13 +171,15 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
         budget and cost are those of the problem, assets that could not be traded were not, every constraint is the
         problem's and holds within 1e-9, and the weights are optimal for the problem: the duality gap from the stated
         prices is at most 1e-9 of the size of the data and 1e-9 of wealth a period. No solver is asked. Orders, if
-        any, follow from weights, value and prices. Of a bundled model the fingerprint is compared; that a model posed
+        any, follow from weights, value and prices. The verdict is that of the stated records of forecasts, the reasons
+        are those of the problem. Of a bundled model the fingerprint is compared; that a model posed
         the problem is not proved.
     """
+    path = validate_path("path", path)
     try:
         document = read_decision(path)
     except InputError as error:
-        if not Path(path).is_file():
+        if not path.is_file():
             raise
         return Verification((Check("file", False, str(error)),))
     made = f"{SCHEMA}, time2decide {document['version']}, checksum {str(document[_CHECKSUM])[:12]}"
@@ -204,9 +221,13 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     said = document["optimality"]["prices"]
     limits = [number_from_json(said["limits"][one.name]) for one in problem.constraints.limits]
     prices = Prices(number_from_json(said["turnover"]), number_from_json(said["exposure"]), np.array(limits))
-    proof = problem.proof(weights, prices, assets)
+    proof = problem.proof(weights, prices, assets, previous)
     yield _check_feasible(document, problem, weights, assets, proof)
     yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
+    if document["model"].get("architecture") != _POSES_NONE or document["verdict"] or _OF_THE_MARKET & set(document):
+        yield _check_verdict(document)
+        known = None if rows is None or whole else Availability.of(rows).known
+        yield _check_reasons(document, problem, weights, assets, known)
 
 
 def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> tuple[pd.DataFrame, str]:
@@ -331,6 +352,44 @@ def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict
     text = f"no feasible portfolio is better by more than {1e4 * gap:.1e} bp a period"
     limit = f"{OPTIMAL:g} of the data's size" if allowed < MOST_GAP else f"{MOST_GAP:g} a period"
     return Check("optimal", bool(gap <= allowed), f"{text} (at most {1e4 * allowed:.1e}: {limit})")
+
+
+def _check_verdict(document: dict[str, Any]) -> Check:
+    """Whether the sentence, and the intervals, are those of the stated records of the forecasts."""
+    found = Verdict.from_json(document["records"], document["prior"], number_from_json(document["cost_bps"])).to_json()
+    if found["records"] != document["records"] or found["prior"] != document["prior"]:
+        return Check("verdict", False, "the records of the forecasts do not agree with themselves")
+    if found["verdict"] != document["verdict"]:
+        return Check("verdict", False, f"the records of the forecasts say: {found['verdict']}")
+    return Check("verdict", True, f"that of the {len(found['records'])} records of forecasts, which are not proved")
+
+
+def _check_reasons(
+    document: dict[str, Any], problem: StatedProblem, weights: np.ndarray, assets: list[str], known: np.ndarray | None
+) -> Check:
+    """Whether the reasons are those of the problem, and the weights without forecasts are allowed by it.
+
+    Prior and forecast are checked as their sum, the mean of the problem: what is whose only the model says.
+    """
+    stated = {part: _vector(document["reasons_bps"], part, assets) for part in document["reasons_bps"]}
+    if set(stated) != {"prior", "forecast", "risk"}:
+        return Check("reasons", False, f"expected prior, forecast and risk, found {', '.join(stated)[:60]}")
+    active = weights if problem.benchmark is None else weights - problem.benchmark
+    parts = {"mean": problem.mean, "risk": -2 * problem.risk_aversion * problem.covariance @ active}
+    found = centred_reasons(parts, weights, problem.constraints, known)
+    size = 1e4 * max(float(np.abs(part).max()) for part in parts.values())
+    for name, said in (("risk", stated["risk"]), ("mean", stated["prior"] + stated["forecast"])):
+        off = float(np.abs(said - found[name]).max())
+        if not off <= _REASON * size:
+            return Check("reasons", False, f"the part of the {name} differs from that of the problem by {off:.1e} bp")
+    spreads = [float(stated[part][slice(None) if known is None else known].std()) for part in ("prior", "forecast")]
+    if (spreads[0] > spreads[1]) != document["prior"]["leads"] and abs(spreads[0] - spreads[1]) > _REASON * size:
+        return Check("reasons", False, "whether the prior weighs more than the forecasts is not what the parts say")
+    without = problem.rows(_vector(document, "without_forecasts", assets), assets)
+    broken = next((row for row in without if not row.slack >= -FEASIBLE * row.size), None)
+    if broken is not None:
+        return Check("reasons", False, f"{broken.name} is {broken.value:.9g} without forecasts, which is not allowed")
+    return Check("reasons", True, "risk and mean are those of the problem; what of the mean is forecast is not proved")
 
 
 def _no_problem(document: dict[str, Any]) -> tuple[bool | None, str]:

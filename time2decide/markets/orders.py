@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from time2decide.core.validation import expect, validate_positive
+from time2decide.core.validation import ArrayLike, as_floats, describe_value, expect, validate_positive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,18 +83,14 @@ def whole_shares(
     of trading and is at least what the weights ask for: nothing is bought on credit. An asset without a price (NaN) is
     not traded, and what its sale would bring is not spent.
     """
-    validate_positive("value", value, most=_LARGEST_VALUE)
+    value = validate_positive("value", value, most=_LARGEST_VALUE)
+    rate = validate_positive("cost_bps", cost_bps, allow_zero=True) / 1e4
+    expect(isinstance(at, str), "at", "text", describe_value(at))
+    previous, weights, prices = _matched(previous, weights, prices)
     priced = ~np.isnan(prices)
-    fits = prices.shape == weights.shape and bool(priced.any())
-    expect(
-        fits, "prices", "a price of every asset, or NaN for none", f"shape {prices.shape}" if priced.any() else "none"
-    )
-    wrong = prices[priced & ~((prices >= _LEAST_PRICE) & (prices <= _LARGEST_PRICE))]
-    expect(not wrong.size, "prices", f"prices from {_LEAST_PRICE:g} to {_LARGEST_PRICE:g}", f"{wrong[:1].sum():g}")
     stated, prices = prices, np.where(priced, prices, 1.0)
     change = np.where(priced, weights - previous, 0.0) * value / prices
     shares = np.trunc(change + np.copysign(_WHOLE, change))
-    rate = cost_bps / 1e4
     wanted, before = value * (1.0 - weights.sum()), value * (1.0 - previous.sum())
 
     def cash() -> float:
@@ -108,6 +104,23 @@ def whole_shares(
     cost = float(rate * (np.abs(shares) * prices).sum())
     held = previous + shares * prices / value
     return Orders(shares + 0.0, stated, value, cost, cash(), held, previous, weights, at)
+
+
+def _matched(previous: ArrayLike, weights: ArrayLike, prices: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights before and after and prices of the same assets, (m,) each; NaN for no price."""
+    weights, prices = as_floats("weights", weights), as_floats("prices", prices)
+    before = as_floats("previous", previous)
+    for name, array in (("weights", weights), ("previous", before)):
+        fits = array.ndim == 1 and array.shape == weights.shape and bool(np.isfinite(array).all())
+        found = f"shape {array.shape}" if np.isfinite(array).all() else "one that is not finite"
+        expect(fits, name, f"{weights.size} finite numbers, one for each asset", found)
+    priced = ~np.isnan(prices)
+    fits = prices.shape == weights.shape and bool(priced.any())
+    found = f"shape {prices.shape}" if priced.any() else "none"
+    expect(fits, "prices", "a price of every asset, or NaN for none", found)
+    wrong = prices[priced & ~((prices >= _LEAST_PRICE) & (prices <= _LARGEST_PRICE))]
+    expect(not wrong.size, "prices", f"prices from {_LEAST_PRICE:g} to {_LARGEST_PRICE:g}", f"{wrong[:1].sum():g}")
+    return before, weights, prices
 
 
 def read_quotes(source: str | Path, values: str, price_file: Path | None, table: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ _FORM = "upper triangle row by row, float64, little endian, base64"
 FEASIBLE = 1e-9  # by which weights may break a constraint, in the size of its terms
 OPTIMAL = 1e-9  # gap that counts as optimal, relative to the size of the data
 MOST_GAP = 1e-9  # and at most this much utility a period, whatever size the data state
+_TINY = 1e-9  # by which a weight must be away from its bounds to be free
 _MOST_ASSETS = 20_000  # of a file; its Σ is 3 GB
 
 
@@ -107,14 +109,21 @@ class StatedProblem:
             self.mean @ weights - self.risk_aversion * risk - self.cost * np.abs(weights - self.start).sum() + cash
         )
 
-    def gain(self, weights: np.ndarray) -> dict[str, float]:
-        """Utility per period above that of not trading, and its parts: return (that of cash too), risk and cost."""
+    def gain(self, weights: np.ndarray, previous: np.ndarray | None = None) -> dict[str, float]:
+        """Utility per period above that of not trading, and its parts: return (that of cash too), risk and cost.
+
+        Trades from `previous` to p, the sales of delisted assets, are forced: both sides make them and pay for them.
+        The cost is then c (‖s − previous‖₁ − ‖p − previous‖₁), as what is bought from a sale need not be sold again.
+        """
         trade, middle = weights - self.start, weights + self.start
+        turnover = np.abs(trade).sum()
+        if previous is not None:
+            turnover = np.abs(weights - previous).sum() - np.abs(self.start - previous).sum()
         middle = middle if self.benchmark is None else middle - 2 * self.benchmark
         parts = {
             "return": float(self.mean @ trade - self.constraints.cash_return * trade.sum()),
             "risk": float(-self.risk_aversion * (trade @ self.covariance @ middle)),
-            "cost": float(-self.cost * np.abs(trade).sum()),
+            "cost": float(-self.cost * turnover),
         }
         return {"utility": sum(parts.values()), **parts}
 
@@ -184,8 +193,10 @@ class StatedProblem:
             ConstraintRow(f"weight of {name}", float(s), float(low), float(high)) for name, s, low, high in bounds
         ]
 
-    def proof(self, weights: np.ndarray, prices: Prices, assets: list[str]) -> dict[str, Any]:
-        """Every constraint with its slack and its price, and the gap that proves optimality, for JSON."""
+    def proof(
+        self, weights: np.ndarray, prices: Prices, assets: list[str], previous: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Every constraint with its slack and its price, the gap that proves optimality, and the gain, for JSON."""
         paid = [prices.turnover, prices.exposure, *prices.limits, *self.bound_prices(weights, prices)]
         rows = [
             {
@@ -203,7 +214,7 @@ class StatedProblem:
         gap = self.gap(weights, prices)
         stated = {"turnover": prices.turnover, "exposure": prices.exposure, "limits": limits}
         found = {"gap": gap, "relative_gap": gap / self.scale, "utility": self.utility(weights), "prices": stated}
-        found["gain"] = self.gain(weights)
+        found["gain"] = self.gain(weights, previous)
         return {"constraints": rows, "optimality": found}
 
     def bound_prices(self, weights: np.ndarray, prices: Prices) -> np.ndarray:
@@ -293,6 +304,21 @@ def constraints_from_json(found: dict[str, Any], assets: list[str]) -> Constrain
     rules.bounds(m)
     rules.limits_for(m)
     return rules
+
+
+def centred_reasons(
+    parts: Mapping[str, np.ndarray], weights: np.ndarray, rules: Constraints, known: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Parts g (m,) of marginal utilities in basis points, each less its average over the weights that no bound holds.
+
+    Assets that are not `known` have 0.
+    """
+    lower, upper = rules.bounds(len(weights))
+    free = (weights > lower + _TINY) & (weights < upper - _TINY)
+    shares = np.abs(weights) * (free if free.any() else 1.0)
+    shares = shares / max(float(shares.sum()), _TINY)
+    about = np.ones(len(weights)) if known is None else known
+    return {name: 1e4 * about * (part - shares @ part) for name, part in parts.items()}
 
 
 def _size(limit: Limit, weights: np.ndarray) -> float:

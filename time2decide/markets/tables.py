@@ -7,11 +7,11 @@ import gzip
 import io
 import math
 import re
-import warnings
 import zlib
 from collections.abc import Iterator
 from datetime import date, timedelta
 from decimal import Decimal
+from itertools import islice
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.files import validate_input_file, write_text
+from time2decide.core.files import validate_input_file, validate_path, write_text
 from time2decide.core.validation import InputError, expect, is_text, refuse, validate_choice, validate_positive
-from time2decide.markets.validation import looks_like_prices
+from time2decide.markets.validation import MOST_ASSETS, looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
@@ -37,6 +37,7 @@ _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
 _CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
 _LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
 _FEW = 21  # numbers; with fewer, where gaps are kept, an asset has hardly been listed and its column is not judged
+_OFFSET = re.compile(r"(?<=[T ])([0-9:.]+) ?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$")  # from UTC, after a time of day
 _TELLING = 20  # rows that are all positive are hardly returns
 
 
@@ -148,6 +149,7 @@ def _read(source: str | Path) -> tuple[pd.DataFrame, str]:
         from pyarrow.parquet import read_metadata
 
         facts = read_metadata(path)
+        _expect_few(facts.num_columns - 1, path.name)  # one may hold the dates
         cells = facts.num_rows * facts.num_columns  # a file of a few bytes may hold a number many times
         expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
         return _dates_first(pd.read_parquet(path)), path.name
@@ -171,8 +173,7 @@ def _dates_first(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     """Cells as text, so that an error can show what stands in the file."""
-    rows = read_table_cells(path)
-    header, body = rows[0], rows[1:]
+    header, *body = read_table_cells(path, assets=True)
     commas = len(header) > 1 or not any(sign in header[0] for sign in ";\t|")
     expect(commas, path.name, "cells separated by commas", f"{header[0][:40]!r}")
     expect(not _is_data(header), path.name, "a first line with names of columns", f"{','.join(header)[:60]!r}")
@@ -194,15 +195,27 @@ def _is_data(cells: list[str]) -> bool:
     return bool(_LABEL.fullmatch(label)) and 2 * sum(map(_is_number, rest)) > len(rest)
 
 
-def read_table_cells(path: Path) -> list[list[str]]:
-    """The rows of a CSV file with something in them, at least one, as text."""
+def _expect_few(assets: int, name: str) -> None:
+    """Raise if a table is wider than a decision can be."""
+    expect(assets <= MOST_ASSETS, name, f"at most {MOST_ASSETS} assets", assets)
+
+
+def read_table_cells(path: Path, *, assets: bool = False) -> list[list[str]]:
+    """The rows of a CSV file with something in them, at least one, as text.
+
+    With a column for each of the `assets` after the first, more than a decision can be about are refused by the first
+    row, before the others are read.
+    """
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
         expect(len(text) <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", "more when unpacked")
         cells = text.count(b",") + text.count(b"\n")
         expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
-        rows = [row for row in csv.reader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True) if row]
+        lines = (row for row in csv.reader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True) if row)
+        rows = list(islice(lines, 1))
+        _expect_few(len(rows[0]) - 1 if assets and rows else 0, path.name)
+        rows += lines
     except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path.name}: expected comma-separated text in UTF-8 ({error})") from None
     refuse([] if rows else [f"{path.name}: expected a header and rows, found an empty file"])
@@ -210,6 +223,7 @@ def read_table_cells(path: Path) -> list[list[str]]:
 
 
 def _validate_table(frame: pd.DataFrame, name: str, most_gap: float, gaps: str) -> pd.DataFrame:
+    _expect_few(frame.shape[1], name)
     columns = [str(column).strip() for column in frame.columns]
     refuse(_frame_problems(frame, columns, name))
     index = frame.index if isinstance(frame.index, pd.DatetimeIndex) else _parse_labels(frame.index, name)
@@ -257,19 +271,27 @@ def _index_problems(index: pd.Index, labels: list[Any], name: str, most_gap: flo
 
 
 def _parse_labels(index: pd.Index, name: str) -> pd.Index:
-    texts = [str(label) for label in index]
+    """Whole numbers, dates, or times; those with an offset in UTC, or as dates where each is midnight at its own.
+
+    A row has the same label whatever rows follow it, also those of another offset, as summer and winter have.
+    """
+    texts = [str(label).strip() for label in index]
     if all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in texts) and not all(len(text) == 8 for text in texts):
         return pd.Index([int(text) for text in texts])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # of pandas 2 where pandas 3 raises
-            dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce")
-    except (ValueError, FutureWarning):  # several time zones, as those of summer and winter
-        dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
+    times = [_OFFSET.search(text) for text in texts]
+    zoned = np.array([time is not None for time in times])
+    if all(time is not None and not time[1].strip("0:.") for time in times):  # midnight, wherever that is
+        texts = [_OFFSET.sub(r"\1", text) for text in texts]
+        zoned[:] = False
+    dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=bool(zoned.any()))
     words = np.array([not text[:1].isdigit() for text in texts])  # pandas reads "now" and "today" as the time of day
     refuse(
         f"{name}: row {row + 1}: expected a date like 2024-01-31 in the first column, found {texts[row]!r}"
         for row in np.flatnonzero(words | dates.isna())
+    )
+    refuse(
+        f"{name}: row {row + 1}: expected an offset such as +00:00 in every row or in none, found {texts[row]!r}"
+        for row in np.flatnonzero(zoned != zoned[0])
     )
     return pd.DatetimeIndex(dates)
 
@@ -352,7 +374,7 @@ def read_weights(path: str | Path) -> pd.Series:
 
 def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
     """The numbers of a CSV file with the columns asset and one of `columns`, which is the name of the Series."""
-    path = Path(path)
+    path = validate_path("weights" if "weight" in columns else columns[0], path)
     validate_input_file(path)
     rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
     refuse(_weight_problems(rows, path.name, columns))

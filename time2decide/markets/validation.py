@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from time2decide.markets.constraints import Constraints
 
 LARGEST_RISK_AVERSION = 1e6
+MOST_ASSETS = 1_000  # of a table: a decision takes minutes and gigabytes beyond
 _LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the most volatile asset
 _LARGEST_WEIGHT = 1e6  # in either direction
 _SUM = 1e-3  # by which current weights of a file may miss their sum
@@ -46,8 +47,8 @@ def validate_returns(
     array = validate_real_returns(filled)
     expect(array.ndim == 2, "returns", "shape (time, assets)", array.shape)
     rows, assets = array.shape
-    expected = f"at least {least_rows} rows and 2 assets"
-    expect(rows >= least_rows and assets >= 2, "returns", expected, f"{rows} rows and {assets} assets")
+    expected = f"at least {least_rows} rows and 2 to {MOST_ASSETS} assets"
+    expect(rows >= least_rows and 2 <= assets <= MOST_ASSETS, "returns", expected, f"{rows} rows and {assets} assets")
     expect(array.max() <= _LARGEST, "returns", f"returns of at most {_LARGEST:g}", f"{array.max():g}")
     moves = (array != array[0]).any() and array[-window:].std(axis=0).max() >= _STILL
     expect(moves, "returns", f"an asset that moves in the last {window} rows", "none")

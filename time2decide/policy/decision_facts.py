@@ -12,6 +12,7 @@ import pandas as pd
 from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
+from time2decide.markets.orders import TRADED
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
 from time2decide.markets.tables import usual_periods
@@ -215,7 +216,8 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     assert problem is not None
     assert decision.origin is not None
     periods = usual_periods(decision.origin.table.index)
-    gain = problem.gain(weights)
+    gain = problem.gain(weights, decision.previous)
+    forced = float(np.abs(decision.start - decision.previous).sum()) > TRADED
     active = {}
     if decision.benchmark is not None:
         for name, portfolio in (("active_risk", weights), ("active_risk_previous", decision.previous)):
@@ -226,7 +228,12 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
         "limits": {limit.name: float(limit.coefficients @ weights) for limit in constraints.limits},
         "limit_ends": {limit.name: [_finite(limit.low), _finite(limit.high)] for limit in constraints.limits},
         "active": _active(problem, weights, decision.origin.assets),
-        "gain": {**gain, "a_year": periods * gain["utility"], "periods_a_year": periods},
+        "gain": {
+            "over": "the sale of delisted assets alone" if forced else "no trade",
+            **gain,
+            "a_year": periods * gain["utility"],
+            "periods_a_year": periods,
+        },
         "exact": {
             "utility": float(solution.utility),
             "gap": float(solution.gap),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,9 +82,8 @@ def decision_document(
     if problem is None:
         return document | {"constraints": [], "problem": None}
     assert decision.solution is not None
-    return (
-        document | problem.proof(weights, prices_of_solution(decision.solution), names) | {"problem": problem.to_json()}
-    )
+    proof = problem.proof(weights, prices_of_solution(decision.solution), names, previous)
+    return document | proof | {"problem": problem.to_json()}
 
 
 def prices_of_solution(solution: PortfolioSolution) -> Prices:
@@ -114,9 +113,8 @@ def _market(decision: Decision | MarketDecision, names: list[str]) -> dict[str, 
     if not isinstance(decision, MarketDecision):
         return {"verdict": ""}
     found: dict[str, Any] = {
-        "verdict": decision.verdict.text,
+        **decision.verdict.to_json(),
         "days": decision.days,
-        "records": [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in decision.verdict.records],
         "reasons_bps": {part: numbers_by_asset(names, numbers) for part, numbers in decision.reasons_bps.items()},
         "without_forecasts": numbers_by_asset(names, decision.without_forecasts),
     }

@@ -19,7 +19,9 @@ from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, Ma
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio, solve_without_small_trades
+from time2decide.markets.stated_problem import centred_reasons
 from time2decide.markets.universe import Availability
+from time2decide.markets.verdict import ForecastRecord, Verdict
 from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
 from time2decide.simulation.engine import Observation, continues_observation, solve_observation
 
@@ -32,88 +34,6 @@ from time2decide.markets.universe import enough_universe_assets
 
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
-_TINY = 1e-9
-_NORMAL = 1.96  # standard errors of a 95 % interval
-_FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
-
-
-@dataclass(frozen=True)
-class ForecastRecord:
-    """The record of one forecast out of sample.
-
-    days : that it is for
-    reads : what it is made from: each asset's own past and residuals, all assets, or the kernel bank
-    slope, t_value : of outcomes on forecasts
-    worth_bps, worth_error_bps : gain per unit traded of a long-short portfolio along it, and its standard error
-    probability : that this is the forecast that pays for its costs
-    follow : factor by which it enters the decision
-    """
-
-    days: int
-    reads: str
-    slope: float
-    t_value: float
-    worth_bps: float
-    worth_error_bps: float
-    probability: float
-    follow: float
-
-    @property
-    def label(self) -> str:
-        """What it forecasts and from what, in words."""
-        days = "the next day" if self.days == 1 else f"the next {self.days} days"
-        return days + {"all assets": ", from all assets", "kernel bank": ", from the kernel bank"}.get(self.reads, "")
-
-    @property
-    def interval_bps(self) -> tuple[float, float]:
-        """95 % interval of `worth_bps`."""
-        half = _NORMAL * self.worth_error_bps
-        return self.worth_bps - half, self.worth_bps + half
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Is there anything to predict here, net of costs?
-
-    prior_sharpe : Sharpe ratio a year of equal weights in the prior on means
-    prior_leads : whether means differ between assets more by the prior than by the forecasts
-    """
-
-    records: tuple[ForecastRecord, ...]
-    cost_bps: float
-    prior_sharpe: float = 0.0
-    prior_leads: bool = False
-
-    @property
-    def probability(self) -> float:
-        """Probability that any of the forecasts pays for its costs."""
-        return float(sum(record.probability for record in self.records))
-
-    @property
-    def best(self) -> ForecastRecord:
-        """The forecast with the greatest probability to pay; where none pays, the one with the best record."""
-        if self.probability < _FOLLOWED:
-            made = [record for record in self.records if record.worth_error_bps > 0] or list(self.records)
-            return max(made, key=lambda record: record.worth_bps / max(record.worth_error_bps, 1e-9))
-        return max(self.records, key=lambda record: record.probability)
-
-    @property
-    def text(self) -> str:
-        """One sentence for a person."""
-        best = self.best
-        low, high = best.interval_bps
-        worth = f"{best.worth_bps:.1f} bp per unit traded so far (95 %: {low:.1f} to {high:.1f})"
-        if self.probability < _FOLLOWED:
-            pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk"
-            about = f" and the {self._prior}, not about forecasts" if self.prior_sharpe else " only"
-            return f"{pays}{about}: the most reliable forecast ({best.label}) earned {worth}."
-        against = f"trading costs {self.cost_bps:g} bp"
-        beside = f"; the {self._prior} weighs more" if self.prior_leads else ""
-        return f"Forecasts ({best.label}) earned {worth}, {against}: followed at {best.follow:.0%}{beside}."
-
-    @property
-    def _prior(self) -> str:
-        return f"prior on means (a Sharpe ratio of {self.prior_sharpe:g} a year for equal weights)"
 
 
 @dataclass(frozen=True)
@@ -187,13 +107,9 @@ class MarketDecision:
         """
         active = self.weights if self.benchmark is None else self.weights - self.benchmark
         risk = -2 * self.risk_aversion * self.covariance @ active
-        lower, upper = self.constraints.bounds(len(active))
-        free = (self.weights > lower + _TINY) & (self.weights < upper - _TINY)
-        shares = np.abs(self.weights) * (free if free.any() else 1.0)
-        shares /= max(float(shares.sum()), _TINY)
-        known = 1.0 if self.availability is None else self.availability.known
+        known = None if self.availability is None else self.availability.known
         parts = {"prior": self.prior, "forecast": self.signal, "risk": risk}
-        return {name: 1e4 * known * (part - shares @ part) for name, part in parts.items()}
+        return centred_reasons(parts, self.weights, self.constraints, known)
 
     def save(self, path: str | Path, orders: Orders | None = None, **about: str) -> Path:
         """Write a decision file (.json), which `verify_decision` and `time2decide verify` check.

@@ -6,6 +6,7 @@ again, and a table whose past differs from what was seen is refused either way.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -27,7 +28,13 @@ from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_market_state, save_market_state
 from time2decide.markets.constraints import Constraints, files_of_constraints, read_constraints
-from time2decide.markets.decision_file import data_fingerprint, encode_decision, label_texts, write_decision
+from time2decide.markets.decision_file import (
+    data_fingerprint,
+    encode_decision,
+    label_texts,
+    read_decision,
+    write_decision,
+)
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.orders import Orders, whole_shares
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
@@ -161,7 +168,7 @@ class Outcome:
     """What a run did: the entry of the journal, its number, and the decision where it was made now.
 
     differs : what the configuration says otherwise than the entry of a date that was decided before, which stands
-    unwritten : names of files, decisions or the state, that could not be written; the next run makes them
+    unwritten : names of the state or older decision files that could not be written; the next run makes them
     stale : a warning if the file of current weights is as it was for the decision before; else empty
     orders : in whole shares, if a decision was made now and prices and the value of the portfolio are known
     """
@@ -199,7 +206,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         entries, state, seen = _carried(journal, state_path, table, config, messages.append)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
-        decision, document, orders, differs, stale = None, None, None, [], ""
+        decision, orders, differs, stale = None, None, [], ""
         if entries and entries[-1]["date"] == label_texts(table.index)[-1]:
             told = None if holdings is None else Path(holdings)
             held = None if told is None else read_holdings(config, told, table, values, given["constraints"])
@@ -210,12 +217,11 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
             messages += held.left_out
             decision = _decide(network, state, table, held.weights, given, config.gaps)
             orders = held.orders(decision, config)
-            document = decision_document(decision, orders, **_about(config))
-            encode_decision(document)  # what cannot be written is refused before the journal has a line of it
+            _write_new(decision_document(decision, orders, **_about(config)), config)
             rows = len(table) - entry_rows(entries)
             entries.append(journal.append(_entry(decision, network, held.source, rows, given, orders)))
         unwritten = _save_state(state_path, state, seen, new, messages.append)
-        unwritten += _write_missing(entries, document, network, table, config, messages.append)
+        unwritten += _write_missing(entries, network, table, config, messages.append)
     if differs:
         messages.append(f"{entries[-1]['date']} was decided on other terms, and stands: {'; '.join(differs)}")
     messages += [stale] if stale else []
@@ -397,7 +403,7 @@ def _match_journal(entry: dict[str, Any], table: pd.DataFrame, exactly: bool) ->
 
 
 def _match_state(entries: list[dict[str, Any]], seen: pd.DataFrame, name: str, config: PortfolioConfig) -> None:
-    """Raise if the state has read rows after the last entry: entries are written first, so one is lost."""
+    """Raise if the state has read rows after the last entry: entries are written before it, so one is lost."""
     lost = f"the entry of {seen.index[-1]}, which {name} has read" if len(seen) else ""
     last = f"{entries[-1]['date']} as the last" if entries else "none"
     found = f"{last} (lines were lost: restore the journal, or move {name} away to decide again without them)"
@@ -405,14 +411,43 @@ def _match_state(entries: list[dict[str, Any]], seen: pd.DataFrame, name: str, c
 
 
 def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config: PortfolioConfig) -> None:
-    """Raise if there is a decision file of a date after the last entry: entries are written first, so one is lost."""
+    """Raise if a date between the last entry and the last row has a decision file; `_write_new` looks at the last."""
     folder = config.path("decisions")
     if folder is None or not os.path.isdir(folder):
         return
     there = {path.name for path in folder.iterdir()}
-    lost = [name for date in label_texts(table.index)[entry_rows(entries) :] if (name := _file_name(date)) in there]
+    names = [_file_name(date) for date in label_texts(table.index)[entry_rows(entries) : -1]]
+    _expect_no_lost_line(next((name for name in names if name in there), None), config)
+
+
+def _expect_no_lost_line(name: str | None, config: PortfolioConfig) -> None:
+    """Raise if there is a decision file that the journal has no line of."""
     found = "none (its line was lost: restore it, or move the file away to decide again)"
-    expect(not lost, config.journal, f"the entry of the decision file {lost[0] if lost else ''}", found)
+    expect(name is None, config.journal, f"the entry of the decision file {name}", found)
+
+
+def _write_new(document: dict[str, Any], config: PortfolioConfig) -> None:
+    """Write the decision file of today, before the journal has its line: a file that cannot be written is no decision.
+
+    One that is there already must say the same, as that of a run that was killed in between does.
+    """
+    text, folder = encode_decision(document), config.path("decisions")  # what cannot be encoded is refused
+    if folder is None:
+        return
+    path = folder / _file_name(document["date"])
+    if os.path.isfile(path) and os.path.getsize(path) > 0 and _says(path) != _says(text):
+        _expect_no_lost_line(path.name, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_decision(document, path)
+
+
+def _says(decision: str | Path) -> dict[str, Any] | None:
+    """What a decision file says, or its text, but for the time at which it was made; None if it is none."""
+    try:
+        content = read_decision(decision) if isinstance(decision, Path) else json.loads(decision)
+    except InputError:
+        return None
+    return {key: value for key, value in content.items() if key not in ("made", "checksum")}
 
 
 def _file_name(date: str) -> str:
@@ -477,27 +512,24 @@ def _stated(terms: dict[str, Any], assets: int) -> dict[str, Any]:
 
 def _write_missing(
     entries: list[dict[str, Any]],
-    document: dict[str, Any] | None,
     network: Time2Decide,
     table: pd.DataFrame,
     config: PortfolioConfig,
     tell: Callable[[str], None],
 ) -> list[str]:
-    """Write the decision files of the last entries that have none; the names of those that could not be written.
+    """Make the decision files of the last entries that have none again; the names of those that could not be written.
 
-    `document` is that of the last entry if it was made now. Others, whose file a full disk or a kill prevented, are
-    decided again from their entry.
+    `run` writes a file before its line: one that is missing was removed since.
     """
     folder = config.path("decisions")
     if folder is None:
         return []
-    unwritten = []
+    unwritten: list[str] = []
     for entry in entries[-_MOST_MADE_AGAIN:]:
-        path, fresh = folder / _file_name(entry["date"]), document is not None and entry is entries[-1]
-        there = os.path.isfile(path) and os.path.getsize(path) > 0  # of os.path: a name no file can have is none
-        if there and not fresh:
+        path = folder / _file_name(entry["date"])
+        if os.path.isfile(path) and os.path.getsize(path) > 0:  # of os.path: a name no file can have is none
             continue
-        made = document if fresh else _document_again(entry, network, table, config)
+        made = _document_again(entry, network, table, config)
         if made is None:
             tell(f"{path.name} is missing and cannot be made again: the model or the past has changed since")
             continue
@@ -508,8 +540,7 @@ def _write_missing(
             unwritten.append(path.name)
             tell(f"{path.name} could not be written ({error.strerror or error}); the next run makes it")
         else:
-            if not fresh:
-                tell(f"{path.name} was missing and is made again")
+            tell(f"{path.name} was missing and is made again")
     return unwritten
 
 

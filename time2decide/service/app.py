@@ -32,6 +32,7 @@ from time2decide.core.validation import InputError, expect, validate_fields
 from time2decide.markets.constraints import parse_constraints
 from time2decide.markets.decision_file import seal_decision
 from time2decide.markets.tables import GAPS, load_market
+from time2decide.markets.validation import MOST_ASSETS
 from time2decide.policy.decision_record import decision_document
 from time2decide.policy.model import Time2Decide
 
@@ -46,7 +47,7 @@ class Limits:
     """Limits of a request."""
 
     megabytes: float = 64.0  # of the body
-    assets: int = 1000
+    assets: int = MOST_ASSETS
     rows: int = 20_000
     cells: int = 2_000_000  # assets × rows
     seconds: float = 60.0  # from the request to the answer
