@@ -213,8 +213,8 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line, _forecast_lines)
-    parts += (_frontier_lines, _reason_lines, _input_lines, _assumption_line)
+    trades = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line)
+    parts = (*trades, _forecast_lines, _frontier_lines, _reason_lines, _input_lines, _assumption_line)
     lines = [line for part in parts for line in part(facts)]
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
     for line in [*gaps, *facts.get("gap_notes", []), *lines]:
