@@ -212,9 +212,9 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    parts = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line, _forecast_lines)
-    parts += (_frontier_lines, _reason_lines, _input_lines, _assumption_line)
-    lines = [line for part in parts for line in part(facts)]
+    first = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line, _forecast_lines)
+    later = (_frontier_lines, _reason_lines, _input_lines, _assumption_line)
+    lines = [line for part in (*first, *later) for line in part(facts)]
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
     for line in [*gaps, *facts.get("gap_notes", []), *lines]:
         screen.print(line, markup=False, soft_wrap=True)
