@@ -78,9 +78,10 @@ class RepairedTraining:
 REPAIRED_PRESETS = {
     "smoke": RepairedTraining(
         markets=("clean",),
+        risks=(RISK_AVERSION,),  # larger ones load the compiled solver first
         series=2,
         validation=1,
-        length=320,
+        length=224,
         steps=6,
         batch=4,
         warmup=2,
