@@ -444,9 +444,8 @@ def test_a_decision_file_is_written_and_verified_without_torch(run, folder):
     assert (found.returncode, found.stderr) == (0, "")
     *lines, loaded = found.stdout.splitlines()
     assert loaded == "[]"
-    assert [line.split()[:2] for line in lines[:-1]] == [
-        ["ok", name] for name in ("file", "data", "trades", "terms", "start", "feasible", "optimal", "model")
-    ]
+    checks = ("file", "data", "trades", "terms", "start", "feasible", "optimal", "verdict", "reasons", "model")
+    assert [line.split()[:2] for line in lines[:-1]] == [["ok", name] for name in checks]
     pd.read_csv(folder / "prices.csv").iloc[:-1].to_csv(folder / "other.csv", index=False)
     other = run("verify", "decision.json", "other.csv", cwd=folder)
     assert other.returncode == 1
