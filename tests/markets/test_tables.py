@@ -329,3 +329,11 @@ def test_words_are_no_dates_underscores_no_numbers_and_no_price_overflows(tmp_pa
 def test_what_is_no_path_of_weights_is_refused(path):
     with pytest.raises(InputError, match="weights: expected the path of a file, found"):
         read_weights(path)
+
+
+def test_numbers_of_a_file_are_read_to_the_last_bit(tmp_path):
+    """A decision file has the fingerprint of its table: it must not depend on the version of pandas."""
+    array = 0.01 * np.random.default_rng(0).standard_normal((200, 3))
+    table = pd.DataFrame(array, pd.bdate_range("2023-01-02", periods=200), list("ABC"))
+    table.to_csv(tmp_path / "returns.csv")
+    np.testing.assert_array_equal(load_returns(tmp_path / "returns.csv").to_numpy(), array)

@@ -310,6 +310,9 @@ def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:
         found = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     except OverflowError:
         raise InputError(f"{where}: expected numbers, found one of more digits than fit") from None
+    if str in kinds and pd.__version__ < "3":  # pandas 2 rounds the last bits of text otherwise: another fingerprint
+        exact = [float(cell) if isinstance(cell, str) else cell for cell in cells[np.isfinite(found)]]
+        found[np.isfinite(found)] = exact
     absent = np.flatnonzero(~np.isfinite(found))
     refuse(
         f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cell)}"
