@@ -32,12 +32,14 @@ def test_a_claim_counts_the_cells_that_both_have():
     cells = [("clean", 1.0, 0.2, 0.3), ("clean", 2.0, 0.5, 0.4), ("noisy", 1.0, 0.1, None)]
     rows = [
         {"market": market, "turnover_l1": budget, "risk_aversion": 10.0, "strategy": name, "mse": mse}
+        | {"seed": 0, "mse_series": [0.9 * mse, mse, 1.1 * mse]}
         for market, budget, ours, sft in cells
         for name, mse in (("ours", ours), ("sft", sft))
         if mse is not None
     ]
     (claim,) = ablation_covariance_claims(rows, "ours", "sft", "a model")
     assert claim.cases == [True, False]
+    assert claim.detail == "interval above 0 in 1 of 2"
     assert "λ = 10" in claim.text
 
 

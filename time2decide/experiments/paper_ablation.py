@@ -182,14 +182,20 @@ def _gains(rows: list[Row], ours: str, other: str, budgets: tuple[float, ...], k
 
 
 def ablation_covariance_claims(rows: list[Row], ours: str, sft: str, judged_on: str, where: str = "") -> list[Claim]:
-    """The paper's sentence on covariance tokens, λ by λ: a case is one market and γ; mean MSE over the series."""
+    """The paper's sentence on covariance tokens, λ by λ: a case is one market and γ; mean MSE over the series.
+
+    The evidence also counts the cases whose interval excludes zero.
+    """
     found = []
     for risk, here in grouped_rows(rows, "risk_aversion").items():
         mse = {(row["market"], row["turnover_l1"], row["strategy"]): row["mse"] for row in here}
         cells = [cell[:2] for cell in mse if cell[2] == ours and (*cell[:2], sft) in mse]
         cases = [mse[*cell, ours] < mse[*cell, sft] for cell in cells]
+        by_market = grouped_rows(here, "market")
+        lows = [portfolio_gain(*paired_portfolio_scores(by_market[m], ours, sft, g, "mse"), "mse")[1] for m, g in cells]
         text = f"Covariance tokens improve decisions, λ = {risk:g}{where}"
-        found.append(Claim(text, cases, judged_on=judged_on))
+        beyond = f"interval above 0 in {sum(low > 0 for low in lows)} of {len(lows)}"
+        found.append(Claim(text, cases, beyond, judged_on=judged_on))
     return found
 
 
