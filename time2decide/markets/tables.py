@@ -36,6 +36,8 @@ _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 _CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
 _LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
+#: pandas 2 reads a decimal text to 16 digits only, so that a file had another fingerprint than under pandas 3.
+_ROUNDS_TEXT = int(pd.__version__.split(".")[0]) < 3
 _FEW = 21  # numbers; with fewer, where gaps are kept, an asset has hardly been listed and its column is not judged
 _OFFSET = re.compile(r"(?<=[T ])([0-9:.]+) ?(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$")  # from UTC, after a time of day
 _TELLING = 20  # rows that are all positive are hardly returns
@@ -307,20 +309,20 @@ def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:
     )
     refuse(f"{where}: expected numbers, found {one.__name__}" for one in kinds if loose and not issubclass(one, _CELLS))
     try:
-        found = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        found = np.array(pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float, na_value=np.nan))
     except OverflowError:
         raise InputError(f"{where}: expected numbers, found one of more digits than fit") from None
-    if str in kinds and pd.__version__ < "3":  # pandas 2 rounds the last bits of text otherwise: another fingerprint
-        exact = [float(cell) if isinstance(cell, str) else cell for cell in cells[np.isfinite(found)]]
-        found[np.isfinite(found)] = exact
-    absent = np.flatnonzero(~np.isfinite(found))
+    known = np.isfinite(found)
+    if _ROUNDS_TEXT and (loose or isinstance(cells.dtype, pd.StringDtype)):
+        found[known] = cells.to_numpy(dtype=object)[known].astype(float)
+    absent = np.flatnonzero(~known)
     refuse(
         f"{name}: {_place(cells.index, column, row)}: expected a number, found {_shown(cell)}"
         + (" (gaps='keep', or --gaps keep, allows them)" if _is_empty(cell) else "")
         for row, cell in zip(absent.tolist(), cells.take(absent).tolist(), strict=True)
         if gaps == "refuse" or not _is_empty(cell)
     )
-    return np.asarray(found)
+    return found
 
 
 def _is_empty(cell: object) -> bool:
