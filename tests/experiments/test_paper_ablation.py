@@ -39,8 +39,35 @@ def test_a_claim_counts_the_cells_that_both_have():
     ]
     (claim,) = ablation_covariance_claims(rows, "ours", "sft", "a model")
     assert claim.cases == [True, False]
-    assert claim.detail == "interval above 0 in 1 of 2"
+    assert claim.detail == "counted if the interval is above 0; less MSE on average in 1 of 2"
     assert "λ = 10" in claim.text
+
+
+def test_a_pair_of_several_trainings_is_pooled_and_shown_seed_by_seed():
+    ours, sft = PAIRS["sizes in the read-out"]
+    rows = [
+        {
+            "market": "clean",
+            "risk_aversion": 10.0,
+            "steps": 4,
+            "recipe": "smoke",
+            "evaluation": [2, 3],
+            "strategy": name,
+        }
+        | {"seed": seed, "turnover_l1": budget, "mse": mse, "mse_series": [mse, mse]}
+        for seed, gain in ((0, 0.9), (1, 1.1), (2, 0.7))
+        for name, mse in ((ours, 0.2 * gain), (sft, 0.2))
+        for budget in (0.5, 1.0, 2.0)
+    ]
+    experiment = get_experiment("paper-ablation")
+    arms, pairs = experiment.tables(rows)
+    assert [row[1] for row in arms.rows] == ["1800.0", "2000.0"]  # of the first seed alone
+    assert pairs.rows[0][3] == "4"
+    assert pairs.rows[0][4].startswith("10 [")
+    assert pairs.rows[0][4].endswith("(10, -10, 30)")
+    (claim, *_) = experiment.claims(rows)
+    assert claim.cases == [False] * 3  # less on average, but the interval holds 0
+    assert "in 3 of 3" in claim.detail
 
 
 def test_the_bundled_pair_is_compared_at_larger_risk_aversions(tmp_path):
