@@ -34,6 +34,14 @@ def test_weights_are_those_of_the_model_and_within_the_budget(returns):
     np.testing.assert_array_equal(by_name.fit(returns).weights_, fitted.weights_)
 
 
+def test_small_trades_are_left_out_as_by_the_model(returns):
+    terms = {"turnover_l1": 0.3, "min_trade": 0.1}
+    fitted = Time2DecidePortfolio(**terms).fit(returns)
+    np.testing.assert_allclose(fitted.weights_, Time2Decide.from_pretrained().decide(returns, **terms), atol=1e-12)
+    trades = np.abs(fitted.weights_ - 0.2)
+    assert all(trade < 1e-12 or trade >= 0.1 - 1e-12 for trade in trades)
+
+
 def test_walk_forward_passes_on_what_is_held(returns):
     path = cross_val_predict(Time2DecidePortfolio(turnover_l1=0.2), returns, cv=WalkForward(5, 120))
     weights = [portfolio.weights for portfolio in path.portfolios]
@@ -58,6 +66,8 @@ def test_grid_search_finds_a_budget(returns):
         ({"previous_weights": [1.0, 1.0, 0, 0, 0]}, "sum 1"),
         ({"model": "nothing"}, "checkpoint"),
         ({"risk_aversion": -1}, "risk_aversion"),
+        ({"min_trade": -0.1}, "min_trade"),
+        ({"min_trade": 0.1, "model": "decide"}, "min_trade"),
     ],
 )
 def test_bad_parameters_are_named_when_fitted(returns, change, message):

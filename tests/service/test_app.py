@@ -60,6 +60,14 @@ def test_weights_are_those_of_the_model(client):
     np.testing.assert_allclose(list(found.values()), ours.to_numpy(), atol=1e-12)
 
 
+def test_no_trade_is_smaller_than_asked(client):
+    moved = [client.post("/decide", json=request_of(turnover_l1=0.3, min_trade=least)).json() for least in (0.0, 0.12)]
+    trades = [np.abs(list(one["trades"].values())) for one in moved]
+    assert ((trades[0] > 1e-9) & (trades[0] < 0.12)).any()
+    assert all(trade < 1e-12 or trade >= 0.12 - 1e-12 for trade in trades[1])
+    assert moved[1]["min_trade"]["weight"] == 0.12
+
+
 def test_gaps_are_kept_by_their_rules(client):
     asked = request_of(gaps="keep")
     for row in asked["returns"][:-10]:
@@ -95,6 +103,7 @@ def test_health_models_and_the_description(client):
         ({"turnover_l1": "all"}, "turnover_l1"),
         ({"risk_aversion": -1.0}, "risk_aversion"),
         ({"cost_bps": -1.0}, "cost_bps"),
+        ({"min_trade": 2.0}, "min_trade"),
         ({"benchmark": {"Z": 1.0}}, "benchmark"),
         ({"constraints": {"groups": {"x": {"assets": ["Z"], "upper": 1}}}}, "[groups.x]"),
         ({"constraints": {"table": "/etc/passwd"}}, "constraints"),

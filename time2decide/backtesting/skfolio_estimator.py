@@ -13,7 +13,7 @@ import pandas as pd
 from skfolio.optimization import BaseOptimization
 from sklearn.utils.validation import validate_data
 
-from time2decide.core.validation import expect
+from time2decide.core.validation import expect, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import Constraints, read_constraints
@@ -53,6 +53,8 @@ class Time2DecidePortfolio(BaseOptimization):
         given.
     benchmark : array-like or Series of shape (n_assets,), optional
         Risk is measured from these weights.
+    min_trade : float in [0, 1], default=0.0
+        Smallest trade, in weights; the market policy only.
     portfolio_params, fallback, raise_on_failure
         As in every skfolio optimiser.
 
@@ -87,6 +89,7 @@ class Time2DecidePortfolio(BaseOptimization):
         constraints: Constraints | str | Path | None = None,
         cost_bps: float | None = None,
         benchmark: Any = None,
+        min_trade: float = 0.0,
     ) -> None:
         super().__init__(
             portfolio_params=portfolio_params,
@@ -100,6 +103,7 @@ class Time2DecidePortfolio(BaseOptimization):
         self.constraints = constraints
         self.cost_bps = cost_bps
         self.benchmark = benchmark
+        self.min_trade = min_trade
 
     @property
     def needs_previous_weights(self) -> bool:
@@ -156,15 +160,17 @@ class Time2DecidePortfolio(BaseOptimization):
         m = new.shape[1]
         cost, constraints, benchmark = self._terms(m, model)
         previous = self._current_weights(m, constraints)
+        least = validate_positive("min_trade", self.min_trade, allow_zero=True, most=1)
         if isinstance(model.policy, MarketPolicy):
             known = None if first else getattr(self, "_state", None)  # a decision that fails leaves it as it was
             state = MarketState(m).extend(rows) if known is None else copy.deepcopy(known).extend(new)
             current = None if self.previous_weights is None else previous
-            terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark}
+            terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark, "min_trade": least}
             made = decide_market(model.policy, state, rows, current, gamma, risk, cost, **terms)
             self.weights_, self.expected_returns_ = made.weights, made.mean
             self._rows, self._state = rows, state
             return self
+        expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
         expect(not np.isnan(rows).any(), "X", "a model that takes gaps (market) where returns are missing", "another")
         plain = constraints is None and benchmark is None and cost == model.cost_bps
         solve = {} if plain else {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}

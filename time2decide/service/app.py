@@ -78,6 +78,7 @@ class DecisionRequest(BaseModel):
     constraints: dict[str, Any] | None = Field(
         None, description="Sections weights, cash, assets, groups and exposures, as in a constraint file."
     )
+    min_trade: Finite = Field(0.0, description="Smallest trade, in weights; 0 for any.")
     gaps: str = Field("refuse", description="refuse missing returns, or keep: young, halted and delisted assets.")
     model: str = Field("market", description="One of GET /models.")
 
@@ -199,6 +200,7 @@ def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], li
         cost_bps=request.cost_bps,
         benchmark=_series(request.benchmark),
         gaps=request.gaps,
+        min_trade=request.min_trade,
     )
     return seal_decision(decision_document(decision, source="request", values="returns"))
 
