@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from time2decide.core import training
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.training import LoopConfig, TrainingRun, cosine_rate, fit_model, one_cycle_rate, plateau_rate
 from time2decide.core.validation import InputError
@@ -230,3 +231,13 @@ def test_nothing_is_written_without_a_path_and_the_global_generator_stays() -> N
     run.save()
     assert torch.equal(before, torch.random.get_rng_state())
     assert not model.training
+
+
+def test_the_time_left_does_not_count_what_came_before_the_first_step(monkeypatch, capsys):
+    clock = iter([0.0, 600.0, 602.0, 604.0])  # the report is made; ten minutes of preparation; two seconds a step
+    monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
+    with training.training_progress_bar(shown=False, lines_every=1.0) as report:
+        for step in (1, 2, 3):
+            report(step, 11, 0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["step 1/11 loss 0.50000", "step 2/11 loss 0.50000 left 18 s", "step 3/11 loss 0.50000 left 16 s"]

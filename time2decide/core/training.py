@@ -327,20 +327,22 @@ def training_progress_bar(shown: bool | None = None, lines_every: float | None =
 
 
 def _lines(every: float) -> Report:
-    began = last = time.monotonic()
-    first = -1
+    """Lines with the time left, by the rate since the first step: what comes before it is not part of the rate."""
+    last = time.monotonic()
+    began: tuple[float, int] | None = None  # when the first step was done, and its number
     losses: list[float] = []
 
     def report(done: int, total: int, loss: float) -> None:
-        nonlocal last, first
-        first = done - 1 if first < 0 else first
-        losses.append(loss)
+        nonlocal last, began
         now = time.monotonic()
+        began = began or (now, done)
+        losses.append(loss)
         if now - last < every and done < total:
             return
-        left = (now - began) / (done - first) * (total - done)
+        steps = done - began[1]
+        left = f" left {(now - began[0]) / steps * (total - done):.0f} s" if steps else ""
         mean = sum(losses) / len(losses)
-        print(f"step {done}/{total} loss {mean:.5f} left {left:.0f} s", file=sys.stderr, flush=True)
+        print(f"step {done}/{total} loss {mean:.5f}{left}", file=sys.stderr, flush=True)
         last = now
         losses.clear()
 
