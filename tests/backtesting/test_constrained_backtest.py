@@ -12,6 +12,7 @@ from time2decide.markets.portfolio import nearest_portfolio
 from time2decide.markets.universe import universe_of
 from time2decide.policy.market_decision import market_decision
 from time2decide.policy.market_policy import MarketPolicy
+from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import drifted_weights
 
 
@@ -173,3 +174,21 @@ def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
             moved = drifted_weights(weights[t - 1], result.returns[0, 96 + t - 1])
             assert moved[3] > 0.2
             np.testing.assert_allclose(weights[t], moved, atol=1e-12)
+
+
+def test_the_smallest_trade_is_that_of_a_live_decision():
+    table, least = market(104), 0.03
+    options = {"cost_bps": 3.0, "risk_aversion": RISK, "min_trade": least}
+    result = backtest(table, ["market", "uniform"], 0.2, **options)
+    weights = result.weights("market", 0.2)
+    now, counts = np.full(6, 1 / 6), set()
+    for step in range(96, 104):
+        live = Time2Decide.from_pretrained().decision(table.iloc[:step], now, 0.2, **options)
+        np.testing.assert_allclose(weights.iloc[step - 96], live.weights, atol=1e-12)
+        trade = np.abs(live.weights - now)
+        assert ((trade < 1e-12) | (trade >= least * (1 - 1e-9))).all()
+        counts.add(int((trade > 0.01).sum()))
+        now = drifted_weights(live.weights, table.iloc[step].to_numpy())
+    assert counts > {0}  # days with trades and days without
+    with pytest.raises(InputError, match=r"min_trade: expected a number in \[0, 1\], found 2"):
+        backtest(table, ["uniform"], 0.2, min_trade=2.0)

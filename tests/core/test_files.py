@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from time2decide.core.files import append_line, atomic_path, validate_not_read, write_text
+from time2decide.core.files import append_line, atomic_path, validate_not_read, validate_output_file, write_text
 from time2decide.core.validation import InputError
 
 
@@ -82,3 +82,25 @@ def test_an_output_that_is_read_is_refused_by_whatever_name(kind, tmp_path, monk
     with pytest.raises(InputError, match="out: expected another file than those that are read, found "):
         validate_not_read("out", out, (None, "sp500", "data.csv"))
     validate_not_read("out", tmp_path / "new.csv", (None, "sp500", "data.csv", "x" * 5000, "a\0b"))
+
+
+def test_no_file_takes_the_place_of_a_device(tmp_path):
+    """As root, --out /dev/null would have made it a file, and broken the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for write in (lambda: write_text(pipe, "text"), lambda: validate_output_file("out", pipe)):
+        with pytest.raises(InputError, match=r"(file|out): expected a file, found the device .*pipe"):
+            write()
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_link_keeps_pointing_at_the_file_that_is_replaced(tmp_path):
+    (tmp_path / "days").mkdir()
+    file, link = tmp_path / "days" / "monday.json", tmp_path / "latest.json"
+    file.write_text("old")
+    link.symlink_to(file)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+    assert [*(tmp_path / "days").iterdir()] == [file]

@@ -244,3 +244,19 @@ def test_a_grid_starts_where_the_constraints_let_it(monkeypatch):
         assert frontier.turnover[0] == pytest.approx(2 * low, abs=1e-11)
         assert frontier.gap.max() < 1e-12
         assert (frontier.weights @ rest >= low - 1e-13).all()
+
+
+@pytest.mark.parametrize("free", [1, 3])
+def test_assets_that_cannot_be_paired_make_one_certified_point(free):
+    """What is held is fixed, and some assets that are not held are free: there is nothing to buy them with."""
+    mean, model, p = example()
+    p[:free] = 0.0
+    p /= p.sum()
+    upper = np.where(np.arange(len(p)) < free, np.inf, p)
+    lower = np.where(np.arange(len(p)) < free, 0.0, p)
+    frontier = turnover_frontier(
+        mean, model, p, risk_aversion=5.0, constraints=Constraints(lower=lower, upper=upper), cost=1e-4
+    )
+    np.testing.assert_array_equal(frontier.turnover, [0.0])
+    np.testing.assert_allclose(frontier.weights, [p])
+    assert frontier.gap.max() <= 1e-12

@@ -80,3 +80,17 @@ def test_where_frozen_weights_leave_no_portfolio_nothing_is_traded():
 def test_bad_data_are_named_as_the_solver_names_them():
     with pytest.raises(InputError, match="mean"):
         solve_observation(observation(), MEAN[..., :3], SIGMA)
+
+
+@pytest.mark.parametrize("frozen", [None, np.array([True, False, False, False])])
+def test_no_trade_is_smaller_than_the_smallest(frozen):
+    free, _ = solve_observation(observation(frozen=frozen), MEAN, SIGMA, cost=0.05)
+    small = np.abs(free - HELD)
+    least = float(np.median(small[small > 1e-9]))  # so that half of the trades are too small
+    weights, solved = solve_observation(observation(frozen=frozen, min_trade=least), MEAN, SIGMA, cost=0.05)
+    trade = np.abs(weights - HELD)
+    assert solved is None
+    assert ((trade < 1e-12) | (trade >= least * (1 - 1e-9))).all()
+    assert (trade > 0.01).any()
+    assert (trade.sum(-1) <= BUDGETS + 1e-9).all()
+    assert frozen is None or (trade[..., frozen] < 1e-12).all()

@@ -97,7 +97,7 @@ class PredictThenOptimise:
         mean = forecast.mean(-1, keepdims=True)
         shrunk = mean + _per_budget(self.shrinkage, observation) * (forecast - mean)
         sigma = observation.covariance if self.covariance is None else self.covariance(observation.returns)
-        if observation.constraints is not None or observation.benchmark is not None:
+        if observation.constraints is not None or observation.benchmark is not None or observation.min_trade:
             return solve_observation(observation, shrunk, sigma[:, None])[0]
         half = np.broadcast_to(observation.turnover_l1 / 2, observation.previous.shape[:-1]).clip(max=1.0)
         return best_allocations(shrunk, 2 * observation.risk_aversion * sigma, observation.previous, half)

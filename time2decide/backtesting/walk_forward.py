@@ -129,6 +129,7 @@ def backtest(
     budget_from: str | None = None,
     constraints: Constraints | None = None,
     benchmark: ArrayLike | pd.Series | None = None,
+    min_trade: float = 0.0,
     gaps: str = "refuse",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
@@ -159,6 +160,9 @@ def backtest(
     benchmark : (m,), or Series by asset, optional
         Weights that risk is measured from in strategies that optimise by `solve_portfolio`: all those above except
         `minimum-variance` and `mean-variance-shrunk`, which are skfolio's.
+    min_trade : float in [0, 1]
+        Smallest trade, in weights, of strategies that solve their problem at every step (`market`, `market-risk`,
+        `pto-*`, `two-scale-minvar`, `pooled-rule`), as in `Time2Decide.decide`; the others trade as they do.
     gaps : {"refuse", "keep"}
         Whether missing returns (NaN) of a DataFrame are refused, or kept as assets that come and go: see
         `markets/universe.py` for who can be bought, held and sold when, and how constraints count. The oracle then
@@ -177,6 +181,7 @@ def backtest(
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = validate_cost(cost_bps)
     validate_positive("periods_per_year", periods_per_year)
+    validate_positive("min_trade", min_trade, allow_zero=True, most=1)
     convention = ("previous" if table is None else "drifted") if budget_from is None else budget_from
     if risk_aversion is None:
         risk_aversion = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
@@ -189,7 +194,7 @@ def backtest(
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
-    terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference}
+    terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference, "min_trade": min_trade}
     with threadpool_limits(1 if len(assets) <= _ONE_THREAD else None):
         oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
         rollouts = [_run_strategy(strategy, market, budgets, oracle, terms, progress) for strategy in chosen]

@@ -70,6 +70,9 @@ def backtest(
     benchmark: Annotated[
         Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
     ] = None,
+    min_trade: Annotated[
+        float, typer.Option(help="Smallest trade, in weights, of strategies that solve their problem at every step.")
+    ] = 0.0,
     window: Annotated[int, typer.Option(help="Steps of history before the first decision.")] = 96,
     last: Annotated[int | None, typer.Option(help="Use only this many last rows.")] = None,
     gaps: Annotated[
@@ -118,15 +121,17 @@ def backtest(
     periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
     terms |= {"benchmark": reference, "window": window, "periods_per_year": periods, "gaps": gaps}
+    terms["min_trade"] = min_trade
     with step_progress([name for name in names if name != "oracle"]) as progress:
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
     files = _write(result, summary, out)
     data_kind = f"{values}, {periods:g} a year"
     applied = "" if constraints is None or limits is None else _applied(constraints.name, limits, table.shape[1])
-    applied = " ".join(filter(None, (applied, *_gap_lines(table, gaps))))
+    least = f"Smallest trade {min_trade:g}." if min_trade else ""
+    applied = " ".join(filter(None, (applied, least, *_gap_lines(table, gaps))))
     if report is not None:
-        decision = latest_decision(result, table, limits, reference)
+        decision = latest_decision(result, table, limits, reference, min_trade)
         files.append(write_backtest_report(result, summary, report, source, data_kind, decision, applied))
     if as_json:
         from time2decide.reports.backtest_page import backtest_page_records
@@ -192,7 +197,11 @@ def _list_strategies(as_json: bool) -> None:
 
 
 def latest_decision(
-    result: Backtest, table: pd.DataFrame, constraints: Constraints | None = None, benchmark: pd.Series | None = None
+    result: Backtest,
+    table: pd.DataFrame,
+    constraints: Constraints | None = None,
+    benchmark: pd.Series | None = None,
+    min_trade: float = 0.0,
 ) -> dict[str, Any] | None:
     """The next decision of the market policy, or else of the decision network, from its last weights after drift.
 
@@ -220,6 +229,7 @@ def latest_decision(
         model="market" if real else "decide",
         constraints=constraints,
         benchmark=benchmark,
+        min_trade=min_trade if real else 0.0,
         with_explanation=real or plain,
         with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
         with_frontier=real,

@@ -24,19 +24,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """A file beside `path` to write to, which then takes its place; readers see the old one or the new one.
 
     Its name is not used twice, so that several processes may write at once; the last one counts. What a killed process
-    left behind is removed an hour later. An `OSError` names `path`.
+    left behind is removed an hour later. Of a link the file that it names is replaced; a device or pipe, which a file
+    would take the place of, is refused. An `OSError` names `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{secrets.token_hex(8)}.part"
-    _remove_abandoned(path.parent)
+    _refuse_devices("file", path)
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f".{secrets.token_hex(8)}.part"
+    _remove_abandoned(target.parent)
     try:
         yield temporary
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # not the temporary one; a full disk names none
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _refuse_devices(name: str, path: Path) -> None:
+    expect(not path.exists() or path.is_file() or path.is_dir(), name, "a file", f"the device {path}")
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -75,6 +82,7 @@ def validate_output_file(name: str, path: Path) -> None:
     """Raise an `InputError` that begins with `name` unless a file can be written at `path`."""
     validate_output_folder(name, path.parent)
     expect(not path.is_dir(), name, "a file", f"the folder {path}")
+    _refuse_devices(name, path)
 
 
 def validate_not_read(name: str, path: Path, read: Iterable[str | Path | None]) -> None:

@@ -229,7 +229,10 @@ def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
     used = np.abs(weights - p).sum(-1)
     box = p, problem.lower[0], problem.upper[0], problem.cost[0]
     money = problem.relative_cash[0], float(problem.exposure[0])
-    gap = turnover_duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)  # type: ignore[no-untyped-call]
+    with np.errstate(
+        invalid="ignore"
+    ):  # where no trade pays ν is infinite: no gap then, and the point is solved afresh
+        gap = turnover_duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)  # type: ignore[no-untyped-call]
     risk, income = _risk(problem, weights), weights @ problem.mean[0]
     traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
     earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))

@@ -59,6 +59,7 @@ def decision_facts(
     constraints: Constraints | None = None,
     cost_bps: float | None = None,
     benchmark: pd.Series | None = None,
+    min_trade: float = 0.0,
     with_frontier: bool = False,
     gaps: str = "refuse",
 ) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def decision_facts(
         decisions.
     seed : int
         Of the ensembles.
-    constraints, cost_bps, benchmark : optional
+    constraints, cost_bps, benchmark, min_trade : optional
         As in `Time2Decide.decide`. For the networks of synthetic markets uncertainty and reasons are those of the
         network alone, so not with these.
     with_frontier : bool
@@ -87,6 +88,7 @@ def decision_facts(
     """
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
+    terms["min_trade"] = min_trade
     decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     return describe_decision(
         network,

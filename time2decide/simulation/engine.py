@@ -27,7 +27,7 @@ from time2decide.core.validation import (
     validate_choice,
     validate_positive,
 )
-from time2decide.markets.constraints import Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import (
     RISK_AVERSION,
@@ -36,7 +36,12 @@ from time2decide.markets.oracle import (
     validate_oracle_budgets,
     validate_oracle_returns,
 )
-from time2decide.markets.portfolio import PortfolioSolution, nearest_portfolio, solve_portfolio
+from time2decide.markets.portfolio import (
+    PortfolioSolution,
+    nearest_portfolio,
+    solve_portfolio,
+    solve_without_small_trades,
+)
 from time2decide.markets.universe import Universe
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
@@ -79,6 +84,8 @@ class Observation:
         In a changing universe: which assets these are, as indices of its columns.
     frozen : (m,), bool, or None
         In a changing universe: assets whose weight cannot change at this step.
+    min_trade : float
+        Smallest trade, in weights, for strategies that solve their problem at every step; 0 for any.
     """
 
     returns: np.ndarray
@@ -93,6 +100,7 @@ class Observation:
     assets: np.ndarray | None = None
     frozen: np.ndarray | None = None
     benchmark: np.ndarray | None = None
+    min_trade: float = 0.0
 
     @property
     def previous(self) -> np.ndarray:
@@ -161,6 +169,7 @@ def rollout(
     cost_bps: float = 0.0,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
+    min_trade: float = 0.0,
     oracle: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rollout:
@@ -185,6 +194,8 @@ def rollout(
         without return.
     benchmark : (m,), optional
         Passed to the strategy: weights that risk is measured from.
+    min_trade : float in [0, 1]
+        Passed to the strategy: the smallest trade, in weights.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
     progress : function of (step, steps), optional
@@ -197,6 +208,7 @@ def rollout(
     budgets = validate_oracle_budgets(turnover_l1)
     risk = validate_risk_aversion(risk_aversion)
     cost = validate_cost(cost_bps)
+    least = validate_positive("min_trade", min_trade, allow_zero=True, most=1)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
     shape = (len(array), len(budgets), *array.shape[1:])
     if strategy.wants_hindsight:
@@ -230,6 +242,7 @@ def rollout(
             None if assets is None else assets.copy(),
             None if frozen is None else frozen.copy(),
             reference,
+            least,
         )
         if assets is not None:
             raw[:, :, t] = weights[:, :, t] = 0.0
@@ -400,17 +413,18 @@ def solve_observation(
 
     λ is the observation's unless given. Where the budget does not reach the constraints the best portfolio without a
     budget is returned, which the engine approaches as far as the budget allows; there is no solution then to start the
-    next decision from. Under constraints, weights that cannot change are fixed; where they leave no portfolio, the
-    current weights are returned.
+    next decision from, nor with a smallest trade. Under constraints, weights that cannot change are fixed; where they
+    leave no portfolio, the current weights are returned.
     """
     previous, risk = observation.previous, observation.risk_aversion if risk_aversion is None else risk_aversion
     lead, m = previous.shape[:-1], previous.shape[-1]
     gamma = np.broadcast_to(observation.turnover_l1, lead)
     options: dict[str, Any] = {"risk_aversion": risk, "benchmark": observation.benchmark}
-    rules, frozen = observation.constraints, observation.frozen
+    frozen, least = observation.frozen, observation.min_trade
+    rules = LONG_ONLY if observation.constraints is None and least else observation.constraints
     halted = rules is not None and frozen is not None and bool(frozen.any())
-    if not halted:
-        options["constraints"] = rules
+    options["constraints"] = rules
+    if not halted and not least:
         try:
             solved = solve_portfolio(mean, covariance, previous, turnover_l1=gamma, cost=cost, start=start, **options)
             return solved.weights, solved
@@ -425,17 +439,22 @@ def solve_observation(
             assert rules is not None
             assert frozen is not None
             options["constraints"] = rules.fix(previous[place], frozen)
-        weights[place] = _reach(data, float(gamma[place]), costs[place], options, may_stay=halted)
+        weights[place] = _reach(data, float(gamma[place]), costs[place], least, options, may_stay=halted)
     return weights, None
 
 
 def _reach(
-    data: tuple[np.ndarray, ...], gamma: float, cost: np.ndarray, options: dict[str, Any], may_stay: bool
+    data: tuple[np.ndarray, np.ndarray, np.ndarray],
+    gamma: float,
+    cost: np.ndarray,
+    least: float,
+    options: dict[str, Any],
+    may_stay: bool,
 ) -> np.ndarray:
     """The best portfolio within the budget, or else without one; the current weights if there is none and they may."""
     for budget in (gamma, UNLIMITED):
         try:
-            return solve_portfolio(*data, turnover_l1=budget, cost=cost, **options).weights
+            return solve_without_small_trades(*data, least, turnover_l1=budget, cost=cost, **options)[0].weights
         except InputError:
             if budget == UNLIMITED and not may_stay:
                 raise
