@@ -9,12 +9,15 @@ a point is optimal if cᵢx − dᵢ ≤ tol·(|dᵢ| + |cᵢ||x|), the same for
 duality gap Σ|xⱼrⱼ| + Σλᵢ|cᵢx − dᵢ| + … is at most tol times Σ|xⱼ|(|Ax|ⱼ + |bⱼ|), the size of the objective. The gap is
 what tells a point far from the answer of an ill-conditioned problem, where every rⱼ is small beside the sⱼ it is left
 over from. Where even rounding leaves a larger gap, residuals of the size of rounding are enough. Where all terms of a
-row are themselves rounding, as at degenerate points, a `RoundingFloor` says how large that rounding is.
+row are themselves rounding, as at degenerate points, a `RoundingFloor` says how large that rounding is. Where x is so
+far beyond the numbers of the problem that rows are lost in rounding, something has to ask for its size: see
+`_is_adrift`. Else any x far along the null space of A would solve a singular problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +27,10 @@ from time2decide.qp.problem import QP
 
 _EPS = float(np.finfo(float).eps)
 _CANCEL = 1e-3  # share of the tolerance for what is left of multipliers that cancel each other
+_LARGE = 1e-3  # share of the largest variable from which one counts as large
+_HELD = 1e-13  # share of its terms that is left of a row or of Ax where it still says how large x is
+_FAR = 1e8  # times the largest bound of a problem: x beyond it is looked at
+_NO_BOUND = 1e15  # a bound that stands for none
 
 
 class Arrays(NamedTuple):
@@ -118,6 +125,16 @@ class OptimalityRule:
         self.bounded = bool((p.lb > -np.inf).any() or (p.ub < np.inf).any())
         self.lb, self.ub = (np.where(np.isfinite(bound), np.abs(bound), 0.0) for bound in (p.lb, p.ub))
 
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """The size that the numbers of a problem suggest for x, (batch,); infinite where they say nothing."""
+        sides = np.concatenate([np.abs(self.p.d), np.abs(self.p.f), self.lb, self.ub], axis=-1)
+        largest = np.where(sides < _NO_BOUND, sides, 0.0).max(-1, initial=0.0)
+        curve = self.A.max((-1, -2))
+        slope = np.divide(self.b.max(-1), curve, out=np.zeros(len(curve)), where=curve > 0)
+        unit = np.where(largest > 0, largest, slope)
+        return np.where(unit > 0, unit, np.inf)
+
     def residual(self, point: Point, floor: RoundingFloor | None = None) -> np.ndarray:
         """The smallest `tol` at which each point is optimal, (batch,); infinite where there is none."""
         return self.measure(point).level(floor)
@@ -163,6 +180,8 @@ class OptimalityRule:
         gap = _share((gap + (size * left).sum(-1))[:, None], worth.sum(-1)[:, None])
         worst = np.where(exact, worst, np.maximum(worst, gap))
         worst = np.where((rows >= 0).all(-1) & np.isfinite(x).all(-1), worst, np.inf)
+        for k in map(int, np.flatnonzero(size.max(-1) > _FAR * self.unit)):
+            worst[k] = np.inf if _is_adrift(p.at(slice(k, k + 1)), x[k]) else worst[k]
         return _Measured(worst, misses[0], misses[1], (left, excuse))
 
 
@@ -182,6 +201,25 @@ class _Measured(NamedTuple):
                 if part is not None:
                     worst = np.maximum(worst, _share(part[0] - least, part[1]))
         return worst
+
+
+def _is_adrift(p: Arrays, x: np.ndarray) -> bool:
+    """Whether nothing asks for the size of the variables that are large, for one problem.
+
+    What asks for it is a bound, an entry of Ax that is not rounding, a row that is not lost in the rounding of its
+    terms, or a tight row whose other variables have their size already.
+    """
+    size, matrix = np.abs(x), np.concatenate([p.C[0], p.E[0]])
+    right, terms = np.concatenate([p.d[0], p.f[0]]), np.abs(matrix) * size
+    reach, pull = terms.sum(-1), np.abs(p.A[0]) @ size
+    held = (np.abs(p.A[0] @ x) + np.abs(p.b[0]) > _HELD * pull) & (pull > 0)
+    held |= (x <= p.lb[0]) | (x >= p.ub[0])
+    held |= (terms[np.abs(right) > _HELD * reach] > 0).any(0)
+    free, tight = (terms > 0) & ~held, np.abs(matrix @ x - right) <= _HELD * reach
+    while (last := tight & (free.sum(-1) == 1)).any():
+        held |= free[last].any(0)
+        free[:, held] = False
+    return bool((~held & (size > _LARGE * size.max())).any())
 
 
 def _pulled(dual: np.ndarray, slack: np.ndarray, rounding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -242,6 +280,8 @@ def is_surely_optimal(form: Form, x: np.ndarray, y: np.ndarray, tol: float, roun
     product, size, across = form.H @ x, np.abs(x), form.G @ x
     force = np.abs(product) + np.abs(form.g)
     left = np.abs(product + form.g + y[:k] + y[k:] @ form.G)
+    if size.max(initial=0.0) > _FAR:  # perhaps nothing asks for it: left to the rule
+        return False
     value = np.concatenate([x, across])
     active = y.nonzero()[0]
     pull = y[active]
