@@ -220,6 +220,8 @@ def ablation_covariance_claims(rows: list[Row], ours: str, sft: str, judged_on: 
     found = []
     for risk, here in grouped_rows(rows, "risk_aversion").items():
         cells = [own for own in grouped_rows(here, "market", "turnover_l1").values() if _paired_seeds(own, ours, sft)]
+        if not cells:
+            continue
         pairs = [paired_portfolio_scores(own, ours, sft, own[0]["turnover_l1"], "mse") for own in cells]
         surely = [portfolio_gain(mine, theirs, "mse")[1] > 0 for mine, theirs in pairs]
         less = sum(bool(mine.mean() < theirs.mean()) for mine, theirs in pairs)
