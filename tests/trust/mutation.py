@@ -53,7 +53,7 @@ FILES = [
 _MARKETS = ("portfolio", "portfolio_general", "constraints", "frontier", "covariance", "estimators", "turnover_path")
 TESTS = [
     *("tests/qp", "tests/test_solve_qp.py", "tests/simulation", "tests/backtesting/test_constrained_backtest.py"),
-    *(f"tests/markets/test_{name}.py" for name in (*_MARKETS, "turnover_decision")),
+    *(f"tests/markets/test_{name}.py" for name in (*_MARKETS, "turnover_decision", "constraint_files", "universe")),
 ]
 TIMED = "not within_a_second or [50-"  # what measures time says nothing of kernels that are not compiled, unless small
 LONGEST = 2.0  # seconds; longer tests are left out
