@@ -66,13 +66,13 @@ def test_a_point_that_is_off_is_not_accepted(part):
     assert point.rows.any()
     parts = {name: value[0].copy() for name, value in zip(Point._fields, point, strict=True)}
     arrays = [array[0] for array in given[:8]]
-    assert bulk._accept(*arrays, *parts.values(), 1e-10)
-    assert not bulk._accept(*arrays, *parts.values(), 0.0)  # some rounding is left in the gap
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10), True)
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 0.0), False)  # some rounding is left in the gap
     if part == "negative":
         parts["rows"] -= 1e-12 * (parts["rows"] == 0)
     else:
         parts[part] *= 1 + 1e-7
-    assert not bulk._accept(*arrays, *parts.values(), 1e-10)
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10), False)
 
 
 def test_every_part_of_a_batch_is_run_once():
@@ -80,6 +80,32 @@ def test_every_part_of_a_batch_is_run_once():
         runs = []
         bulk.bulk_in_parts(lambda begin, end, runs=runs: runs.append((begin, end)), batch, threads)
         assert sorted(i for begin, end in runs for i in range(begin, end)) == list(range(batch))
+        assert all(begin < end for begin, end in runs)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_no_more_threads_are_asked_for_than_may_run(threads, monkeypatch):
+    """The caller is one of them; what the others have not begun when it is done is called off."""
+    asked, called_off = [], []
+
+    class Waiting:
+        def cancel(self):
+            called_off.append(self)
+            return True
+
+    class Pool:
+        def submit(self, task):
+            asked.append(task)
+            return Waiting()
+
+    monkeypatch.setattr(bulk, "_pool", [Pool()])
+    runs = []
+    bulk.bulk_in_parts(lambda begin, end: runs.append((begin, end)), 100, threads)
+    assert len(asked) == len(called_off) == threads - 1
+    assert sum(end - begin for begin, end in runs) == 100
+    for task in asked:  # nothing is left for one that comes late
+        task()
+    assert sum(end - begin for begin, end in runs) == 100
 
 
 def test_a_multiplier_on_a_row_with_slack_is_a_gap():
@@ -128,3 +154,17 @@ def test_one_correction_leads_to_the_answer_of_the_active_set(seed):
     bulk._correct(A, b, C, d, E, f, lb, ub, J, R, x, y, r, z, dv, normal, active, q)
     np.testing.assert_allclose(x, answer, atol=1e-11)
     np.testing.assert_allclose(y[:q], pulls, atol=1e-10)
+
+
+def test_a_problem_in_a_batch_has_the_answer_that_it_has_alone():
+    """To the last bit, whatever was solved before it in the same memory: huge numbers, something singular."""
+    given = problems(11, batch=7, m=8)
+    A, b = given.A.copy(), given.b.copy()
+    A[3], b[4] = 1.0, 1e9 * b[4]
+    given = given._replace(A=A, b=b)
+    point, good = bulk.solve_bulk(given, 1e-10, 1)
+    np.testing.assert_array_equal(good, np.arange(7) != 3)
+    for i in np.flatnonzero(good):
+        alone, _ = bulk.solve_bulk(given.at(slice(i, i + 1)), 1e-10, 1)
+        for whole, part in zip(point, alone, strict=True):
+            np.testing.assert_array_equal(whole[i], part[0])

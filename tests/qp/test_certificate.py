@@ -10,6 +10,7 @@ from time2decide.bench import hard
 from time2decide.qp.certificate import (
     Arrays,
     Form,
+    OptimalityRule,
     Point,
     distinct_entries,
     is_optimal,
@@ -309,3 +310,28 @@ def test_what_a_batch_shares_is_read_once():
     own = np.arange(6.0).reshape(3, 2)
     assert distinct_entries(own) is own
     assert distinct_entries(np.broadcast_to(own[0], (3, 2))).tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize(("penalty", "radius"), [(0.0, 0.5), (0.3, 0.5), (0.3, 50.0), (2.0, 0.5)])
+def test_the_gap_of_l1_terms_is_that_of_duality(penalty, radius):
+    """At the answer, and for points a little inside of it: at least what is missing, beside its terms."""
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(4, 6))
+    qp = QP(G @ G.T, 3 * rng.normal(size=4), l1_penalty=penalty, l1_radius=radius)
+    A, b, best = qp.A.numpy()[0], qp.b.numpy()[0], solve(qp).x
+    rule, none = OptimalityRule(Arrays.of(qp)), (np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 4)))
+
+    def value(x):
+        return x @ A @ x / 2 + b @ x + penalty * np.abs(x).sum()
+
+    assert rule.residual(Point(best[None], *none))[0] < 1e-14
+    for off in (1e-9, 1e-8, 3e-7):
+        x = best * (1 - off)
+        size, used, gradient = np.abs(x), x != 0, A @ x + b
+        binds = size.sum() >= radius * (1 - 1e-6)
+        price = max(penalty, (-np.sign(x) * gradient)[used].mean()) if binds else penalty
+        left = (gradient + price * np.sign(x))[used]
+        gap = (price - penalty) * (radius - size.sum() if price > penalty else 0.0) + size[used] @ np.abs(left)
+        worth = size @ (np.abs(A @ x) + np.abs(b) + price)
+        assert rule.measure(Point(x[None], *none)).worst[0] == pytest.approx(gap / worth, rel=1e-6)
+        assert value(x) - value(best) <= gap + 1e-15
