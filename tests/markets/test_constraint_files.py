@@ -4,7 +4,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import parse_constraints, read_constraints
-from time2decide.markets.constraints import refuse_contradictions
+from time2decide.markets.constraints import files_of_constraints, refuse_contradictions
 
 ASSETS = ["AAA", "BBB", "CCC", "DDD"]
 GOOD = """
@@ -203,3 +203,29 @@ def test_what_is_no_path_and_no_mapping_is_refused(wrong):
 def test_sections_of_another_kind_are_refused_in_one_line(content):
     with pytest.raises(InputError, match=r"^constraints:.* expected .*, found .*$"):
         parse_constraints(content, ASSETS)
+
+
+def test_the_files_of_constraints_are_named(tmp_path):
+    """As a path or as text: the file itself, and the table that it names."""
+    (tmp_path / "c.toml").write_text('table = "b.csv"\n')
+    (tmp_path / "d.toml").write_text(GOOD)
+    for form in (str, lambda path: path):
+        assert files_of_constraints(form(tmp_path / "c.toml")) == [tmp_path / "c.toml", tmp_path / "b.csv"]
+        assert files_of_constraints(form(tmp_path / "d.toml")) == [tmp_path / "d.toml"]
+        assert files_of_constraints(form(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
+
+
+@pytest.mark.parametrize("name", ["none.toml", "none.csv", "folder.toml"])
+def test_what_is_no_file_is_refused(name, tmp_path):
+    (tmp_path / "folder.toml").mkdir()
+    for form in (str, lambda path: path):
+        with pytest.raises(InputError, match=name):
+            read_constraints(form(tmp_path / name), ASSETS)
+
+
+def test_the_return_of_cash_and_the_assets_are_those_of_the_file(tmp_path):
+    (tmp_path / "c.toml").write_text(GOOD)
+    found = read_constraints(tmp_path / "c.toml", ASSETS)
+    assert (found.cash_return, found.exposure, found.assets) == (0.0001, 1.0, tuple(ASSETS))
+    np.testing.assert_array_equal([[limit.low, limit.high] for limit in found.limits], [[-np.inf, 0.5], [0.1, np.inf]])
+    np.testing.assert_array_equal(found.limits[0].coefficients, [1, 1, 0, 0])

@@ -160,3 +160,15 @@ def test_numbers_with_names_are_put_into_the_order_of_the_columns():
     np.testing.assert_array_equal(found.lower, [0.01, 0.02, 0.03])  # without names: as they stand
     with pytest.raises(InputError, match="upper"):
         Constraints(upper=upper).aligned(["a", "b", "d"])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_limit_on_fixed_assets_waits_only_if_they_break_it(scale):
+    """By more than rounding beside its own size, at either end; a limit on a free asset stays in any case."""
+    held, fixed = np.array([0.3, 0.3, 0.4]), np.array([True, True, False])
+    pair, single = scale * np.array([1.0, 1.0, 0.0]), scale * np.array([1.0, 0.0, 1.0])
+    for end, kept in ((0.6, True), (0.6 + 1e-14, True), (0.6 - 1e-14, True), (0.6 - 1e-4, False)):
+        above = Constraints(limits=(Limit("pair", pair, -np.inf, scale * end), Limit("other", single, -np.inf, 0.0)))
+        below = Constraints(limits=(Limit("pair", -pair, -scale * end, np.inf), Limit("other", single, 9.0, np.inf)))
+        for one in (above, below):
+            assert [limit.name for limit in one.fix(held, fixed).limits] == (["pair"] if kept else []) + ["other"]

@@ -22,7 +22,8 @@ from time2decide.markets import (
     solve_portfolio,
 )
 from time2decide.markets import portfolio as portfolio_file
-from time2decide.markets.portfolio import solve_without_small_trades
+from time2decide.markets.constraints import LONG_ONLY
+from time2decide.markets.portfolio import build_portfolio_problem, solve_without_small_trades
 
 
 def random_problem(seed, most=30):
@@ -526,3 +527,23 @@ def test_a_large_smallest_trade_leaves_everything_and_forced_trades_are_made():
     same, untouched = solve_without_small_trades(mean, sigma, previous, 0.0, tight, **terms)
     assert untouched is tight
     assert (same.weights == solve_portfolio(mean, sigma, previous, constraints=tight, **terms).weights).all()
+
+
+def test_assets_that_are_not_traded_are_not_fixed():
+    """Only a small trade fixes its asset; one that stands still is free to trade in the next round."""
+    mean, sigma, previous = np.array([0.02, 0.0, 0.0, -0.02]), 1e-3 * np.eye(4), np.full(4, 0.25)
+    terms = {"risk_aversion": 1.0, "turnover_l1": 0.2, "cost": 0.015}
+    found, fixed = solve_without_small_trades(mean, sigma, previous, 0.05, **terms)
+    np.testing.assert_array_equal(np.abs(found.weights - previous) > 1e-12, [True, False, False, True])
+    assert fixed is None
+
+
+def test_each_kind_of_covariance_leaves_the_other_empty():
+    """Rows of a problem say by their shape which of the two forms of Σ they have."""
+    sigma, factors = np.eye(3), FactorCovariance(np.ones((3, 1)), np.ones(3))
+    for covariance, shapes in ((sigma, ((1, 3, 3), (1, 0, 0), (1, 0))), (factors, ((1, 0, 0), (1, 3, 1), (1, 3)))):
+        problem, lead = build_portfolio_problem(
+            np.zeros(3), covariance, np.full(3, 1 / 3), 1.0, 1.0, 0.0, None, LONG_ONLY
+        )
+        assert lead == ()
+        assert (problem.dense.shape, problem.loadings.shape, problem.specific.shape) == shapes
