@@ -172,3 +172,16 @@ def test_a_limit_on_fixed_assets_waits_only_if_they_break_it(scale):
         below = Constraints(limits=(Limit("pair", -pair, -scale * end, np.inf), Limit("other", single, 9.0, np.inf)))
         for one in (above, below):
             assert [limit.name for limit in one.fix(held, fixed).limits] == (["pair"] if kept else []) + ["other"]
+
+
+@pytest.mark.parametrize("given", [[0.1, 0.2], (0.1, 0.2), np.array([0.1, 0.2])], ids=type)
+def test_bounds_are_kept_as_numbers(given):
+    """Of one's own, whatever they were given as; a single number stays one."""
+    for name in ("lower", "upper"):
+        bound = getattr(Constraints(**{name: given}), name)
+        assert type(bound) is np.ndarray
+        assert bound.dtype == np.float64
+        np.testing.assert_array_equal(bound, [0.1, 0.2])
+    one = Constraints(lower=np.float32(0.5), upper=np.array(1))
+    assert (type(one.lower), type(one.upper)) == (float, float)
+    assert (one.lower, one.upper) == (0.5, 1.0)
