@@ -321,3 +321,30 @@ def test_the_mixture_is_the_best_on_the_simplex(spread):
         assert (weights >= 0).all()
         slope = (diagonals / (diagonals @ weights)[:, None]).sum(0) - residuals.T @ (residuals @ weights)
         assert slope.max() - slope @ weights < 1e-6 * 30, seed
+
+
+def test_what_is_not_given_is_what_the_documentation_says():
+    """And each of these numbers matters."""
+    returns = market(steps=700)
+    returns[20::45] *= 6  # cut off
+    pairs = ((10, 21), (21, 63), (63, 125), (125, 250), (250, 500))
+    for default, stated, others in (
+        (EWMA(), EWMA(63.0), (EWMA(64.0),)),
+        (
+            IteratedEWMA(),
+            IteratedEWMA(63.0, 125.0, clip=4.2, shrinkage=0.0, quadratic=False),
+            (IteratedEWMA(64.0), IteratedEWMA(63.0, 126.0), IteratedEWMA(shrinkage=0.1), IteratedEWMA(clip=5.2)),
+        ),
+        (
+            CombinedIEWMA(),
+            CombinedIEWMA(pairs, clip=4.2, memory=10),
+            (CombinedIEWMA(clip=5.2), CombinedIEWMA(memory=11)),
+        ),
+        (RollingQIS(), RollingQIS(504), (RollingQIS(505),)),
+    ):
+        found = default.update(returns).covariance()
+        np.testing.assert_array_equal(found, stated.update(returns).covariance())
+        assert default.least == stated.least == estimators.LEAST_OBSERVATIONS == 63
+        for other in others:
+            assert np.abs(other.update(returns).covariance() - found).max() > 0
+    np.testing.assert_array_equal(CombinedIEWMA().pairs, pairs)

@@ -1,5 +1,6 @@
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -547,3 +548,23 @@ def test_each_kind_of_covariance_leaves_the_other_empty():
         )
         assert lead == ()
         assert (problem.dense.shape, problem.loadings.shape, problem.specific.shape) == shapes
+
+
+@pytest.mark.parametrize("unit", [2.0**-40, 2.0**20])
+def test_the_unit_of_utility_changes_not_a_bit(unit):
+    """Returns, covariance and cost times a power of two: the same weights, and prices in that unit."""
+    rng = np.random.default_rng(4)
+    G, mean, p = rng.normal(size=(8, 9)), rng.normal(size=(6, 8)), rng.dirichlet(np.ones(8), 6)
+    gamma, limit = rng.uniform(0.6, 1.5, 6), Limit("first", 1.0 * (np.arange(8) < 3), 0.2, 0.5)
+    for rules in (None, Constraints(-0.1, 0.6, cash=(0.0, 0.3), cash_return=0.1), Constraints(limits=(limit,))):
+        scaled = None if rules is None else replace(rules, cash_return=unit * rules.cash_return)
+        one, other = (
+            solve_portfolio(
+                by * mean, by * (G @ G.T), p, risk_aversion=0.3, turnover_l1=gamma, cost=by * 0.01, constraints=terms
+            )
+            for by, terms in ((1.0, rules), (unit, scaled))
+        )
+        np.testing.assert_array_equal(other.weights, one.weights)
+        np.testing.assert_array_equal(other.turnover_price, unit * one.turnover_price)
+        np.testing.assert_array_equal(other.gap, one.gap)
+        np.testing.assert_allclose(other.utility, unit * one.utility, rtol=1e-14)

@@ -1,5 +1,7 @@
 """Decisions with linear limits: the second family of solvers, its active sets and its certificate, by themselves."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -276,3 +278,25 @@ def test_a_budget_that_never_binds_changes_nothing(turnover_l1):
         )
         assert far.gap < 1e-12
         np.testing.assert_allclose(far.weights, near.weights, atol=1e-9)
+
+
+def test_without_a_package_for_linear_limits_its_name_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "clarabel", None)
+    with pytest.raises(InputError, match=r"expected the package clarabel for linear limits \(pip install clarabel\)"):
+        general.solve_general_row(row(1))
+
+
+def test_equations_without_an_answer_leave_the_best_one_before(monkeypatch):
+    one, real, calls = row(1), general._equations, []
+    best = general.solve_general_row(one)
+
+    def once(*given):
+        calls.append(given)
+        s, *prices = real(*given)
+        return (s if len(calls) == 1 else np.full(7, np.nan), *prices)
+
+    monkeypatch.setattr(general, "_equations", once)
+    monkeypatch.setattr(general, "_revise", lambda row, answer, state, active, binding, cash: (True, binding, cash))
+    found = general._polish(one, best.s, best.theta, best.nu, best.eta, 1e-8)
+    assert len(calls) == 2
+    np.testing.assert_allclose(found.s, best.s, atol=1e-12)

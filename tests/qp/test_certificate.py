@@ -228,11 +228,11 @@ def test_proofs_are_checked():
         np.array([np.inf, 0.0, -1.0]),
     )
     assert proves_infeasible(form, np.array([0.0, 1.0, 1.0]))
-    assert not proves_infeasible(form, np.array([0.0, 1.0, 0.999]))
-    assert not proves_unbounded(form, np.array([1.0]))
+    assert proves_infeasible(form, np.array([0.0, 1.0, 0.999])) is False
+    assert proves_unbounded(form, np.array([1.0])) is False
     free = form._replace(high=np.array([np.inf, np.inf, 1.0]))
     assert proves_unbounded(free, np.array([1.0]))
-    assert not proves_unbounded(free, np.array([-1.0]))
+    assert proves_unbounded(free, np.array([-1.0])) is False
 
 
 def _quick_and_full(qp, x, rows, equal, box, tol):
@@ -335,3 +335,17 @@ def test_the_gap_of_l1_terms_is_that_of_duality(penalty, radius):
         worth = size @ (np.abs(A @ x) + np.abs(b) + price)
         assert rule.measure(Point(x[None], *none)).worst[0] == pytest.approx(gap / worth, rel=1e-6)
         assert value(x) - value(best) <= gap + 1e-15
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_proves_nothing(wrong):
+    low, high = np.array([-np.inf, -np.inf, 2.0]), np.array([9, 1, np.inf])
+    form = Form(np.zeros((1, 1)), np.ones(1), np.ones((2, 1)), low, high)
+    assert proves_infeasible(form, np.array([0.0, 1.0, -1.0])) is True
+    assert proves_infeasible(form, np.array([0.0, 1.0, wrong])) is False
+    assert proves_infeasible(form, np.array([-1.0, 1.0, 0.0])) is False  # a bound that is not there
+    assert proves_infeasible(form, np.zeros(3)) is False
+    free = form._replace(low=np.full(3, -np.inf), high=np.full(3, np.inf))
+    assert proves_unbounded(free, np.array([-1.0])) is True
+    assert proves_unbounded(free, np.array([wrong])) is False
+    assert proves_unbounded(free, np.zeros(1)) is False
