@@ -185,3 +185,11 @@ def test_bounds_are_kept_as_numbers(given):
     one = Constraints(lower=np.float32(0.5), upper=np.array(1))
     assert (type(one.lower), type(one.upper)) == (float, float)
     assert (one.lower, one.upper) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", ["cash_return", "exposure"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_number_is_taken_and_the_next_one_refused(name, sign):
+    assert getattr(Constraints(**{name: sign * 1e6}), name) == sign * 1e6
+    with pytest.raises(InputError, match=rf"^{name}: expected a number of at most 1e\+06"):
+        Constraints(**{name: sign * np.nextafter(1e6, np.inf)})

@@ -348,3 +348,15 @@ def test_what_is_not_given_is_what_the_documentation_says():
         for other in others:
             assert np.abs(other.update(returns).covariance() - found).max() > 0
     np.testing.assert_array_equal(CombinedIEWMA().pairs, pairs)
+
+
+@pytest.mark.parametrize("half_life", [3.0, 40.0])
+def test_exponential_weights_are_worth_as_many_steps_as_equal_ones_of_the_same_noise(half_life):
+    """(Σ w)² / Σ w² of the weights so far, and two at least."""
+    pairs, rows = estimators._PairAverage(half_life, 2), np.ones((30, 2))
+    for count in (1, 5, 30):
+        pairs = estimators._PairAverage(half_life, 2)
+        pairs.update(rows[:count])
+        weights = 0.5 ** (np.arange(count) / half_life)
+        expected = max(weights.sum() ** 2 / (weights**2).sum(), 2.0)
+        assert pairs.effective_steps() == pytest.approx(expected, rel=1e-12)

@@ -21,6 +21,7 @@ from time2decide.markets import (
     mean_variance_step,
     portfolio_layer,
     solve_portfolio,
+    turnover_kernels,
 )
 from time2decide.markets import portfolio as portfolio_file
 from time2decide.markets.constraints import LONG_ONLY
@@ -568,3 +569,18 @@ def test_the_unit_of_utility_changes_not_a_bit(unit):
         np.testing.assert_array_equal(other.turnover_price, unit * one.turnover_price)
         np.testing.assert_array_equal(other.gap, one.gap)
         np.testing.assert_allclose(other.utility, unit * one.utility, rtol=1e-14)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_indefinite_covariance_is_refused_by_whichever_form_checks_it(compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setitem(sys.modules, portfolio_file._KERNELS, turnover_kernels)
+    else:
+        monkeypatch.delitem(sys.modules, portfolio_file._KERNELS, raising=False)
+    S = np.stack([np.eye(3), np.diag([1.0, -0.5, 1.0])])
+    for covariance in (S, S[1]):
+        with pytest.raises(InputError, match="covariance: expected positive semidefinite"):
+            solve_portfolio(np.zeros(3), covariance, np.full(3, 1 / 3), risk_aversion=1.0)
+    S[1, 1, 1], S[1, 0, 2] = 0.5, 0.1
+    with pytest.raises(InputError, match="covariance: expected symmetric"):
+        solve_portfolio(np.zeros(3), S, np.full(3, 1 / 3), risk_aversion=1.0)

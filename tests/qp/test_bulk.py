@@ -264,3 +264,22 @@ def test_a_row_of_one_entry_puts_its_variable_on_the_bound(place):
     row[(place + 1) % 3] = 1.0
     bulk._put_on_row(row, 7.0, x, 3)
     np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize("kind", ["row", "equation", "force"])
+@pytest.mark.parametrize(("share", "good"), [(0.5, True), (2.0, False)])
+def test_what_is_missed_is_compared_with_the_terms_of_its_sum(kind, share, good):
+    """Two terms of 1e6 that leave 1: a miss of 5e-12 of their sum is accepted, and four times as much is not."""
+    x, line, bound = np.array([1e6, 1.0 - 1e6]), np.array([[1.0, 1.0]]), np.array([1.0])
+    miss, none = share * 1e-11 * 2e6, (np.zeros((0, 2)), np.zeros(0))
+    rows, b = np.zeros(0), -x
+    C, d, E, f = (*none, *none)
+    if kind == "row":
+        C, d, rows = line, bound - miss, np.zeros(1)
+    elif kind == "equation":
+        E, f = line, bound - miss
+    else:
+        b = b + miss / 2 * np.array([1.0, 0.0])
+    far = np.full(2, np.inf)
+    given = np.eye(2), b, C, d, E, f, -far, far, x, rows, np.zeros(len(f)), np.zeros(2)
+    np.testing.assert_equal(bulk._accept(*given, 1e-8), good)

@@ -289,6 +289,7 @@ def test_sparse_means_many_entries_of_which_few_are_used():
     assert not engines.is_sparse(shape(150, 50, 1, 0))
     assert not engines.is_sparse(shape(150, 50, 0, 1))
     assert not engines.is_sparse(shape(20, 10, 0, 0))
+    assert engines.is_sparse(shape(80, 80, 0, 0))  # rows count as well
 
 
 @pytest.mark.parametrize("seed", range(3))
