@@ -4,7 +4,7 @@ import pytest
 
 from time2decide.core.validation import InputError
 from time2decide.markets import parse_constraints, read_constraints
-from time2decide.markets.constraints import refuse_contradictions
+from time2decide.markets.constraints import files_of_constraints, refuse_contradictions
 
 ASSETS = ["AAA", "BBB", "CCC", "DDD"]
 GOOD = """
@@ -203,3 +203,126 @@ def test_what_is_no_path_and_no_mapping_is_refused(wrong):
 def test_sections_of_another_kind_are_refused_in_one_line(content):
     with pytest.raises(InputError, match=r"^constraints:.* expected .*, found .*$"):
         parse_constraints(content, ASSETS)
+
+
+def test_the_files_of_constraints_are_named(tmp_path):
+    """As a path or as text: the file itself, and the table that it names."""
+    (tmp_path / "c.toml").write_text('table = "b.csv"\n')
+    (tmp_path / "d.toml").write_text(GOOD)
+    for form in (str, lambda path: path):
+        assert files_of_constraints(form(tmp_path / "c.toml")) == [tmp_path / "c.toml", tmp_path / "b.csv"]
+        assert files_of_constraints(form(tmp_path / "d.toml")) == [tmp_path / "d.toml"]
+        assert files_of_constraints(form(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
+
+
+@pytest.mark.parametrize("name", ["none.toml", "none.csv", "folder.toml"])
+def test_what_is_no_file_is_refused(name, tmp_path):
+    (tmp_path / "folder.toml").mkdir()
+    for form in (str, lambda path: path):
+        with pytest.raises(InputError, match=name):
+            read_constraints(form(tmp_path / name), ASSETS)
+
+
+def test_the_return_of_cash_and_the_assets_are_those_of_the_file(tmp_path):
+    (tmp_path / "c.toml").write_text(GOOD)
+    found = read_constraints(tmp_path / "c.toml", ASSETS)
+    assert (found.cash_return, found.exposure, found.assets) == (0.0001, 1.0, tuple(ASSETS))
+    np.testing.assert_array_equal([[limit.low, limit.high] for limit in found.limits], [[-np.inf, 0.5], [0.1, np.inf]])
+    np.testing.assert_array_equal(found.limits[0].coefficients, [1, 1, 0, 0])
+
+
+LISTED = "a list of distinct assets"
+UNKNOWN = "assets of the table of returns, found 'ZZZ'"
+REFUSED = [  # section, label, content, what is said after the place
+    ("weights", "", {"uper": 1}, "]: expected keys among exposure, lower, upper, found uper"),
+    ("weights", "", {"upper": "all"}, "] upper: expected a number, found 'all'"),
+    ("weights", "", {"lower": True}, "] lower: expected a number, found True"),
+    ("weights", "", {"exposure": np.nan}, "] exposure: expected a number, found nan"),
+    ("weights", "", {"upper": np.inf}, "] upper: expected a finite number, found inf"),
+    ("cash", "", {"rate": 1}, "]: expected keys among least, most, return, found rate"),
+    ("cash", "", {"least": -0.1, "most": 0.2}, "]: expected 0 ≤ least ≤ most, found -0.1 and 0.2"),
+    ("cash", "", {"least": 0.3, "most": 0.2}, "]: expected 0 ≤ least ≤ most, found 0.3 and 0.2"),
+    ("cash", "", {"return": "x"}, "] return: expected a number, found 'x'"),
+    ("assets", ".AAA", {"most": 1}, "]: expected keys among lower, upper, found most"),
+    ("assets", ".AAA", {"upper": "x"}, "] upper: expected a number, found 'x'"),
+    ("assets", ".ZZZ", {"upper": 1}, f"]: expected {UNKNOWN}"),
+    ("groups", ".x", 3, "]: expected a section, found 3"),
+    ("groups", ".x", {"asset": []}, "]: expected keys among assets, lower, upper, found asset"),
+    ("groups", ".x", {"assets": ["ZZZ"], "upper": 0.1}, f"]: expected {UNKNOWN}"),
+    ("groups", ".x", {"assets": [], "upper": 0.1}, f"]: expected {LISTED}, found list []"),
+    ("groups", ".x", {"assets": ["AAA"] * 2, "upper": 0.1}, f"]: expected {LISTED}, found list ['AAA', 'AAA']"),
+    ("groups", ".x", {"upper": 0.1}, f"]: expected {LISTED}, found list []"),
+    ("groups", ".x", {"assets": ["AAA"]}, "]: expected a lower or an upper limit, found neither"),
+    ("groups", ".x", {"assets": ["AAA"], "lower": 0.3, "upper": 0.2}, "]: expected lower ≤ upper, found 0.3 and 0.2"),
+    ("groups", ".x", {"assets": ["AAA"], "lower": "a"}, "] lower: expected a number, found 'a'"),
+    ("exposures", ".b", {"upper": 1}, "]: expected coefficients by asset, found None"),
+    ("exposures", ".b", {"coefficients": {}, "upper": 1}, "]: expected coefficients by asset, found dict {}"),
+    ("exposures", ".b", {"coefficients": [1], "upper": 1}, "]: expected coefficients by asset, found list [1]"),
+    ("exposures", ".b", {"coefficients": {"ZZZ": 1}, "upper": 1}, f"]: expected {UNKNOWN}"),
+    ("exposures", ".b", {"coefficients": {"AAA": "x"}, "upper": 1}, "] AAA: expected a number, found 'x'"),
+    ("exposures", ".b", {"coefficients": {"AAA": 1}}, "]: expected a lower or an upper limit, found neither"),
+]
+
+
+@pytest.mark.parametrize(("section", "label", "content", "said"), REFUSED)
+def test_what_is_wrong_is_said_in_full(section, label, content, said):
+    with pytest.raises(InputError) as caught:
+        parse_constraints({section: {label[1:]: content} if label else content}, ASSETS)
+    assert str(caught.value) == f"constraints: [{section}{label}{said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("table = 5\n", "c.toml: table: expected the name of a CSV file, found 5"),
+        ("weights = 3\n", "c.toml: weights: expected a section, found 3"),
+        ("[other]\n", "c.toml: expected sections among assets, cash, exposures, groups, table, weights, found [other]"),
+        (
+            "[assets.AAA]\nlower = 0.5\nupper = 0.4\n",
+            "c.toml: bounds of 'AAA': expected lower ≤ upper, found lower 0.5 above upper 0.4",
+        ),
+        (
+            '[groups.x]\nassets = ["AAA", "BBB"]\nlower = 0.7\nupper = 0.8\n'
+            '[groups.y]\nassets = ["CCC"]\nlower = 0.5\n',
+            "constraints: expected some portfolio that meets them all, found none for the sum of weights (1) and "
+            "group x (0.7 to 0.8) and group y (at least 0.5) and the lower bound of DDD (0)",
+        ),
+        (
+            '[groups.x]\nassets = ["AAA", "BBB", "CCC"]\nlower = 1.5\nupper = 1.5\n',
+            "constraints: expected some portfolio that meets them all, found none for the sum of weights (1) and "
+            "group x (1.5) and the lower bound of DDD (0)",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_in_full(text, said, tmp_path):
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_constraints(tmp_path / "c.toml", ASSETS)
+    assert str(caught.value) == said
+    (tmp_path / "c.txt").write_text(text)
+    with pytest.raises(InputError, match=r"^c\.txt: expected a \.toml or \.csv file, found \.txt$"):
+        read_constraints(tmp_path / "c.txt", ASSETS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("AAA,0\n", "row 1: expected 3 cells, found 2"),
+        ("AAA,0,1\nZZZ,0,1\n", "row 2: expected an asset of the table of returns, found 'ZZZ'"),
+        ("AAA,0,1\nBBB,0,1\nAAA,0,1\n", "row 3: expected distinct assets, found 'AAA' again"),
+        ("AAA,much,1\n", "row 1: expected a number or an empty cell, found 'much'"),
+        ("AAA,0,1_0\n", "row 1: expected a number or an empty cell, found '1_0'"),
+        ("AAA,nan,1\n", "row 1: expected a number or an empty cell, found 'nan'"),
+    ],
+)
+def test_what_is_wrong_in_a_table_of_bounds_is_said_in_full(rows, said, tmp_path):
+    (tmp_path / "b.csv").write_text(f"asset,lower,upper\n{rows}")
+    with pytest.raises(InputError) as caught:
+        read_constraints(tmp_path / "b.csv", ASSETS)
+    assert str(caught.value) == f"b.csv: {said}"
+    (tmp_path / "b.csv").write_text("asset,low,high\nAAA,0,1\n")
+    with pytest.raises(InputError) as caught:
+        read_constraints(tmp_path / "b.csv", ASSETS)
+    assert str(caught.value) == (
+        "b.csv: expected the columns asset,lower,upper and perhaps group, found asset,low,high"
+    )

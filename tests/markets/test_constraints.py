@@ -160,3 +160,36 @@ def test_numbers_with_names_are_put_into_the_order_of_the_columns():
     np.testing.assert_array_equal(found.lower, [0.01, 0.02, 0.03])  # without names: as they stand
     with pytest.raises(InputError, match="upper"):
         Constraints(upper=upper).aligned(["a", "b", "d"])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_limit_on_fixed_assets_waits_only_if_they_break_it(scale):
+    """By more than rounding beside its own size, at either end; a limit on a free asset stays in any case."""
+    held, fixed = np.array([0.3, 0.3, 0.4]), np.array([True, True, False])
+    pair, single = scale * np.array([1.0, 1.0, 0.0]), scale * np.array([1.0, 0.0, 1.0])
+    for end, kept in ((0.6, True), (0.6 + 1e-14, True), (0.6 - 1e-14, True), (0.6 - 1e-4, False)):
+        above = Constraints(limits=(Limit("pair", pair, -np.inf, scale * end), Limit("other", single, -np.inf, 0.0)))
+        below = Constraints(limits=(Limit("pair", -pair, -scale * end, np.inf), Limit("other", single, 9.0, np.inf)))
+        for one in (above, below):
+            assert [limit.name for limit in one.fix(held, fixed).limits] == (["pair"] if kept else []) + ["other"]
+
+
+@pytest.mark.parametrize("given", [[0.1, 0.2], (0.1, 0.2), np.array([0.1, 0.2])], ids=type)
+def test_bounds_are_kept_as_numbers(given):
+    """Of one's own, whatever they were given as; a single number stays one."""
+    for name in ("lower", "upper"):
+        bound = getattr(Constraints(**{name: given}), name)
+        assert type(bound) is np.ndarray
+        assert bound.dtype == np.float64
+        np.testing.assert_array_equal(bound, [0.1, 0.2])
+    one = Constraints(lower=np.float32(0.5), upper=np.array(1))
+    assert (type(one.lower), type(one.upper)) == (float, float)
+    assert (one.lower, one.upper) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", ["cash_return", "exposure"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_number_is_taken_and_the_next_one_refused(name, sign):
+    assert getattr(Constraints(**{name: sign * 1e6}), name) == sign * 1e6
+    with pytest.raises(InputError, match=rf"^{name}: expected a number of at most 1e\+06"):
+        Constraints(**{name: sign * np.nextafter(1e6, np.inf)})

@@ -14,6 +14,8 @@ def test_windows_of_any_batch_are_those_of_numpy():
         np.testing.assert_allclose(found[place], np.cov(windows[place].T), atol=1e-14)
         expected = LedoitWolf().fit(windows[place]).covariance_
         np.testing.assert_allclose(covariance_by(LedoitWolf())(windows)[place], expected, atol=1e-14)
+        np.testing.assert_allclose(covariance_by(LedoitWolf())(windows[place]), expected, atol=1e-14)
+        np.testing.assert_allclose(empirical_covariance(windows[place]), found[place], atol=1e-16)
 
 
 def test_rolling_windows_end_with_every_row():

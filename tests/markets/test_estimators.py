@@ -97,7 +97,7 @@ def test_forgotten_assets_start_anew(make):
     estimator = make().update(returns)
     estimator.forget(np.arange(5) == 2)
     assert np.isnan(estimator.covariance()[2]).all()
-    later = market(steps=100, seed=5)
+    later = market(steps=70, seed=5)  # fewer than any window
     estimator.update(later)
     assert np.isfinite(estimator.covariance()).all()
     returns[:, 2] = np.nan  # as if it had not been there
@@ -268,10 +268,11 @@ def test_only_what_is_not_definite_is_repaired():
     np.testing.assert_allclose(estimators.definite_correlation(np.ones((3, 3))), 1.0, atol=1e-5)
 
 
-def test_with_gaps_the_rolling_sample_is_pairwise_and_made_definite():
+@pytest.mark.parametrize("missing", [0.05, 0.4])
+def test_with_gaps_the_rolling_sample_is_pairwise_and_made_definite(missing):
     rng = np.random.default_rng(4)
     rows = rng.standard_normal((12, 5)) @ rng.standard_normal((5, 5))
-    rows[rng.random(rows.shape) < 0.4] = np.nan
+    rows[rng.random(rows.shape) < missing] = np.nan
     sample, counts = np.empty((5, 5)), np.empty((5, 5))
     mean = np.nanmean(rows, axis=0)
     for i in range(5):
@@ -281,7 +282,7 @@ def test_with_gaps_the_rolling_sample_is_pairwise_and_made_definite():
             counts[i, j], sample[i, j] = both.sum(), products.sum() / (both.sum() - 1)
     deviation = np.sqrt(np.diag(sample))
     correlation = np.clip(sample / np.outer(deviation, deviation), -1, 1)
-    assert np.linalg.eigvalsh(correlation)[0] < 0  # gaps leave no covariance
+    assert (np.linalg.eigvalsh(correlation)[0] < 0) == (missing > 0.1)  # many gaps leave no covariance
     definite = estimators.definite_correlation(correlation) * np.outer(deviation, deviation)
     found = RollingQIS(12, least=3).update(rows).covariance()
     np.testing.assert_allclose(found, qis(definite, counts.mean() - 1), rtol=1e-10)
@@ -305,3 +306,57 @@ def test_fewer_than_two_observations_count_as_two():
     sample = np.diag([1.0, 2.0, 3.0])
     np.testing.assert_array_equal(qis(sample, 1.0), qis(sample, 2.0))
     assert not np.allclose(qis(sample, 2.0), qis(sample, 3.0))
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+def test_the_mixture_is_the_best_on_the_simplex(spread):
+    """Experts of very different scale, some alike, some of no use: the conditions of the maximum hold."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        diagonals = np.exp(spread * rng.normal(size=(30, 4)))
+        residuals = rng.normal(size=(30, 4)) * np.exp(spread * rng.normal(size=4))
+        diagonals[:, 3] = diagonals[:, 2]
+        weights = mixture_weights(diagonals, residuals.T @ residuals)
+        assert weights.sum() == pytest.approx(1, abs=1e-12)
+        assert (weights >= 0).all()
+        slope = (diagonals / (diagonals @ weights)[:, None]).sum(0) - residuals.T @ (residuals @ weights)
+        assert slope.max() - slope @ weights < 1e-6 * 30, seed
+
+
+def test_what_is_not_given_is_what_the_documentation_says():
+    """And each of these numbers matters."""
+    returns = market(steps=700)
+    returns[20::45] *= 6  # cut off
+    pairs = ((10, 21), (21, 63), (63, 125), (125, 250), (250, 500))
+    for default, stated, others in (
+        (EWMA(), EWMA(63.0), (EWMA(64.0),)),
+        (
+            IteratedEWMA(),
+            IteratedEWMA(63.0, 125.0, clip=4.2, shrinkage=0.0, quadratic=False),
+            (IteratedEWMA(64.0), IteratedEWMA(63.0, 126.0), IteratedEWMA(shrinkage=0.1), IteratedEWMA(clip=5.2)),
+        ),
+        (
+            CombinedIEWMA(),
+            CombinedIEWMA(pairs, clip=4.2, memory=10),
+            (CombinedIEWMA(clip=5.2), CombinedIEWMA(memory=11)),
+        ),
+        (RollingQIS(), RollingQIS(504), (RollingQIS(505),)),
+    ):
+        found = default.update(returns).covariance()
+        np.testing.assert_array_equal(found, stated.update(returns).covariance())
+        assert default.least == stated.least == estimators.LEAST_OBSERVATIONS == 63
+        for other in others:
+            assert np.abs(other.update(returns).covariance() - found).max() > 0
+    np.testing.assert_array_equal(CombinedIEWMA().pairs, pairs)
+
+
+@pytest.mark.parametrize("half_life", [3.0, 40.0])
+def test_exponential_weights_are_worth_as_many_steps_as_equal_ones_of_the_same_noise(half_life):
+    """(Σ w)² / Σ w² of the weights so far, and two at least."""
+    pairs, rows = estimators._PairAverage(half_life, 2), np.ones((30, 2))
+    for count in (1, 5, 30):
+        pairs = estimators._PairAverage(half_life, 2)
+        pairs.update(rows[:count])
+        weights = 0.5 ** (np.arange(count) / half_life)
+        expected = max(weights.sum() ** 2 / (weights**2).sum(), 2.0)
+        assert pairs.effective_steps() == pytest.approx(expected, rel=1e-12)

@@ -1,5 +1,6 @@
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -20,9 +21,11 @@ from time2decide.markets import (
     mean_variance_step,
     portfolio_layer,
     solve_portfolio,
+    turnover_kernels,
 )
 from time2decide.markets import portfolio as portfolio_file
-from time2decide.markets.portfolio import solve_without_small_trades
+from time2decide.markets.constraints import LONG_ONLY
+from time2decide.markets.portfolio import build_portfolio_problem, solve_without_small_trades
 
 
 def random_problem(seed, most=30):
@@ -526,3 +529,58 @@ def test_a_large_smallest_trade_leaves_everything_and_forced_trades_are_made():
     same, untouched = solve_without_small_trades(mean, sigma, previous, 0.0, tight, **terms)
     assert untouched is tight
     assert (same.weights == solve_portfolio(mean, sigma, previous, constraints=tight, **terms).weights).all()
+
+
+def test_assets_that_are_not_traded_are_not_fixed():
+    """Only a small trade fixes its asset; one that stands still is free to trade in the next round."""
+    mean, sigma, previous = np.array([0.02, 0.0, 0.0, -0.02]), 1e-3 * np.eye(4), np.full(4, 0.25)
+    terms = {"risk_aversion": 1.0, "turnover_l1": 0.2, "cost": 0.015}
+    found, fixed = solve_without_small_trades(mean, sigma, previous, 0.05, **terms)
+    np.testing.assert_array_equal(np.abs(found.weights - previous) > 1e-12, [True, False, False, True])
+    assert fixed is None
+
+
+def test_each_kind_of_covariance_leaves_the_other_empty():
+    """Rows of a problem say by their shape which of the two forms of Σ they have."""
+    sigma, factors = np.eye(3), FactorCovariance(np.ones((3, 1)), np.ones(3))
+    for covariance, shapes in ((sigma, ((1, 3, 3), (1, 0, 0), (1, 0))), (factors, ((1, 0, 0), (1, 3, 1), (1, 3)))):
+        problem, lead = build_portfolio_problem(
+            np.zeros(3), covariance, np.full(3, 1 / 3), 1.0, 1.0, 0.0, None, LONG_ONLY
+        )
+        assert lead == ()
+        assert (problem.dense.shape, problem.loadings.shape, problem.specific.shape) == shapes
+
+
+@pytest.mark.parametrize("unit", [2.0**-40, 2.0**20])
+def test_the_unit_of_utility_changes_not_a_bit(unit):
+    """Returns, covariance and cost times a power of two: the same weights, and prices in that unit."""
+    rng = np.random.default_rng(4)
+    G, mean, p = rng.normal(size=(8, 9)), rng.normal(size=(6, 8)), rng.dirichlet(np.ones(8), 6)
+    gamma, limit = rng.uniform(0.6, 1.5, 6), Limit("first", 1.0 * (np.arange(8) < 3), 0.2, 0.5)
+    for rules in (None, Constraints(-0.1, 0.6, cash=(0.0, 0.3), cash_return=0.1), Constraints(limits=(limit,))):
+        scaled = None if rules is None else replace(rules, cash_return=unit * rules.cash_return)
+        one, other = (
+            solve_portfolio(
+                by * mean, by * (G @ G.T), p, risk_aversion=0.3, turnover_l1=gamma, cost=by * 0.01, constraints=terms
+            )
+            for by, terms in ((1.0, rules), (unit, scaled))
+        )
+        np.testing.assert_array_equal(other.weights, one.weights)
+        np.testing.assert_array_equal(other.turnover_price, unit * one.turnover_price)
+        np.testing.assert_array_equal(other.gap, one.gap)
+        np.testing.assert_allclose(other.utility, unit * one.utility, rtol=1e-14)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_indefinite_covariance_is_refused_by_whichever_form_checks_it(compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setitem(sys.modules, portfolio_file._KERNELS, turnover_kernels)
+    else:
+        monkeypatch.delitem(sys.modules, portfolio_file._KERNELS, raising=False)
+    S = np.stack([np.eye(3), np.diag([1.0, -0.5, 1.0])])
+    for covariance in (S, S[1]):
+        with pytest.raises(InputError, match="covariance: expected positive semidefinite"):
+            solve_portfolio(np.zeros(3), covariance, np.full(3, 1 / 3), risk_aversion=1.0)
+    S[1, 1, 1], S[1, 0, 2] = 0.5, 0.1
+    with pytest.raises(InputError, match="covariance: expected symmetric"):
+        solve_portfolio(np.zeros(3), S, np.full(3, 1 / 3), risk_aversion=1.0)

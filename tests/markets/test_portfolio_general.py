@@ -1,11 +1,14 @@
 """Decisions with linear limits: the second family of solvers, its active sets and its certificate, by themselves."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from time2decide.core.validation import InputError
-from time2decide.markets import Constraints, Limit, solve_portfolio
+from time2decide.markets import Constraints, FactorCovariance, Limit, solve_portfolio
 from time2decide.markets import portfolio_general as general
+from time2decide.markets.portfolio import build_portfolio_problem
 from time2decide.markets.portfolio_general import _Row
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
 
@@ -94,7 +97,7 @@ def test_a_point_near_the_answer_shows_its_active_set(monkeypatch):
 def test_what_contradicts_itself_changes():
     """Each class, limit, budget and cash bound that the prices or the weights contradict, one at a time."""
     one = row(3)._replace(
-        Q=np.zeros((7, 7)), A=np.array([[1.0, 0, 0, 0, 0, 0, 0]]), low=np.array([-1.0]), high=np.array([1.0])
+        Q=np.eye(7) / 2 + 0.1, A=np.array([[1.0, 0, 0, 0, 0, 0, 0]]), low=np.array([-1.0]), high=np.array([1.0])
     )
     one = one._replace(p=np.full(7, 0.1), cost=np.zeros(7), budget=0.5, lower=np.zeros(7), upper=np.full(7, 0.8))
 
@@ -102,7 +105,7 @@ def test_what_contradicts_itself_changes():
         change, classes, limits = one._replace(**given), np.zeros(7, int), np.array([active])
         classes[0], weights, q = state, np.full(7, 0.1), np.full(7, nu)
         weights[0], q[0] = s, nu + a + eta
-        change = change._replace(q=q)
+        change = change._replace(q=q + one.Q @ weights)
         answer = general._Answer(weights, theta, nu, np.array([eta]), 0.0)
         changed, binding, cash_at = general._revise(change, answer, classes, limits, binding, cash_at)
         assert (classes[1:] == UNTOUCHED).all()
@@ -208,6 +211,41 @@ def test_singular_equations_are_solved_near_the_guess():
     np.testing.assert_allclose(general._solve_kkt(np.eye(2), right, np.zeros(2)), [2.0, 2.0])
 
 
+def test_regular_equations_need_no_least_squares(monkeypatch):
+    """And are solved to rounding whatever the guess, with one step of refinement."""
+    monkeypatch.delattr(np.linalg, "lstsq")
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        matrix, x = rng.normal(size=(6, 6)), rng.normal(size=6)
+        right = matrix @ x / 10
+        found = general._solve_kkt(matrix, right, 9 * x)
+        np.testing.assert_allclose(found, x / 10, atol=1e-12)
+
+
+@pytest.mark.parametrize("cash", [(0.0, 0.0), (0.0, 0.2)])
+def test_a_row_in_units_of_size_one_is_the_same_decision(cash):
+    """For every portfolio the utility in these units is that of the problem but for a constant, in both forms of Σ."""
+    rng = np.random.default_rng(0)
+    m = 5
+    mean, loadings, specific = rng.normal(size=m), rng.normal(size=(m, 2)), rng.uniform(0.1, 0.5, m)
+    p, cost, limit = np.full(m, 0.2), rng.uniform(0, 0.1, m), Limit("two", 3.0 * (np.arange(m) < 2), 0.9, 1.4)
+    constraints = Constraints(-0.1, 0.9, cash=cash, cash_return=0.3 if cash[1] else 0.0, limits=(limit,))
+    for covariance in (loadings @ loadings.T + np.diag(specific), FactorCovariance(loadings, specific)):
+        problem, _ = build_portfolio_problem(mean, covariance, p, 1.7, 0.8, cost, None, constraints)
+        one, scale, _ = general.scaled_general_row(problem, 0)
+        slope = one.q - one.Q @ one.p
+        assert slope.max() == pytest.approx(0, abs=1e-12)
+        assert max(-slope.min(), one.Q.diagonal().max(), one.cost.max(), abs(one.cash[2])) >= 1 - 1e-12
+        differences, met = [], set()
+        for s in rng.dirichlet(np.ones(m), 20):
+            s = s * (1 - cash[1] * rng.random())
+            differences.append(problem.utility(s[None])[0] - scale * value(one, s))
+            met.add(0.9 <= 3 * s[:2].sum() <= 1.4)
+            assert bool((one.low <= one.A @ s) & (one.A @ s <= one.high)) == (0.9 <= 3 * s[:2].sum() <= 1.4)
+        assert np.ptp(differences) < 1e-12
+        assert met == {True, False}
+
+
 def test_limits_that_no_portfolio_meets_are_a_contradiction():
     one = row(1)
     with pytest.raises(InputError, match="found a contradiction"):
@@ -240,3 +278,25 @@ def test_a_budget_that_never_binds_changes_nothing(turnover_l1):
         )
         assert far.gap < 1e-12
         np.testing.assert_allclose(far.weights, near.weights, atol=1e-9)
+
+
+def test_without_a_package_for_linear_limits_its_name_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "clarabel", None)
+    with pytest.raises(InputError, match=r"expected the package clarabel for linear limits \(pip install clarabel\)"):
+        general.solve_general_row(row(1))
+
+
+def test_equations_without_an_answer_leave_the_best_one_before(monkeypatch):
+    one, real, calls = row(1), general._equations, []
+    best = general.solve_general_row(one)
+
+    def once(*given):
+        calls.append(given)
+        s, *prices = real(*given)
+        return (s if len(calls) == 1 else np.full(7, np.nan), *prices)
+
+    monkeypatch.setattr(general, "_equations", once)
+    monkeypatch.setattr(general, "_revise", lambda row, answer, state, active, binding, cash: (True, binding, cash))
+    found = general._polish(one, best.s, best.theta, best.nu, best.eta, 1e-8)
+    assert len(calls) == 2
+    np.testing.assert_allclose(found.s, best.s, atol=1e-12)

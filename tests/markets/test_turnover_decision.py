@@ -116,6 +116,23 @@ def test_wrong_classes_are_put_right(kind):
     assert recovered > 0.7 * tried > 70, (recovered, tried)
 
 
+def test_cash_on_the_wrong_side_of_its_bound_is_put_right():
+    """Free where it should be at a bound, and at either bound where it should be free."""
+    recovered = {True: [], False: []}
+    for seed in range(40):
+        Q, g0, box, cash = decision("cash", seed)
+        d, state, (theta, nu, z), free, _, _, _ = follow_turnover_path(Q, g0, box, cash, 0.0, 500, 0)
+        for end in (cash.low, cash.high) if free else (z,):
+            found, *prices, now = polish_turnover_decision(
+                Q, g0, box, cash, d, state.copy(), (theta, nu, end), not free, 0.0
+            )
+            data = g0 - curvature_product(Q, found), 0 * g0, box.low, box.high, box.cost, box.budget
+            gap = turnover_duality_gap(*data, (cash.low, cash.high, cash.rate), cash.now, found, *prices)
+            recovered[free].append(gap < 1e-13 and now == free and np.abs(found - d).max() < 1e-12)
+    assert sum(recovered[True]) > 0.8 * len(recovered[True]) > 8
+    assert sum(recovered[False]) > 0.7 * len(recovered[False]) > 20
+
+
 RECLASSIFY = [  # class, a, d, the class that fits
     (BOUGHT, 1.0, 0.1, BOUGHT),
     (BOUGHT, 1.0, -1e-9, UNTOUCHED),

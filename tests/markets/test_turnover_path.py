@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from time2decide.markets import turnover_kernels, turnover_path
+from time2decide.markets import turnover_decision, turnover_kernels, turnover_path
 from time2decide.markets.turnover_decision import turnover_duality_gap
 from time2decide.markets.turnover_path import (
     AT_LOWER,
@@ -54,6 +54,7 @@ def decision(kind, seed, m=9):
         money = Cash(now, 0.0, 0.3, rng.normal() / 4)
     if "bounds" in kind or kind == "cash and singular":
         lower, upper = -rng.uniform(0, 0.1, m), p + rng.uniform(0, 0.2, m)
+        upper[::4] = p[::4]  # no room to buy
     if kind == "factors":
         Q = Curvature(np.zeros((0, 0)), B, D, 1.0)
     else:
@@ -93,7 +94,9 @@ def test_every_breakpoint_is_optimal_for_its_turnover(form, kind):
 
 
 def _classes_fit(state, d, box):
-    """A trade is in the class that the path ends with."""
+    """A trade is in the class that the path ends with, and what has no room to be traded to a side is not."""
+    assert (state[box.high == 0] <= 0).all()
+    assert (state[box.low == 0] >= 0).all()
     assert (d[state == UNTOUCHED] == 0).all()
     assert (d[state == BOUGHT] >= 0).all()
     assert (d[state == SOLD] <= 0).all()
@@ -209,6 +212,11 @@ def test_the_curvature_is_a_matrix(form, kind):
     np.testing.assert_allclose(functions.curvature_diagonal(Q, 9), matrix.diagonal(), rtol=1e-13)
     for i in range(9):
         np.testing.assert_allclose(functions.curvature_row(Q, i), matrix[i], rtol=1e-13)
+    alone = Curvature(Q.S[:1, :1], Q.B[:1], Q.D[:1], 1.7)  # one asset
+    one = np.array([2.0])
+    np.testing.assert_allclose(functions.curvature_product(alone, one), 2 * matrix[0, :1], rtol=1e-13)
+    np.testing.assert_allclose(functions.curvature_row(alone, 0), matrix[0, :1], rtol=1e-13)
+    np.testing.assert_allclose(functions.curvature_diagonal(alone, 1), matrix[0, :1], rtol=1e-13)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -441,7 +449,7 @@ def test_a_tie_is_no_exchange():
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_twin_that_was_tied_trades_when_the_other_is_done(form):
+def test_a_twin_trades_when_the_other_is_done(form):
     """Two assets that are one to the objective: the first is bought up to its bound, and then the second."""
     S = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]) / 10
     box = TradeLimits(np.array([0.0, 0.0, -1.0]), np.array([0.2, 0.2, 0.0]), np.zeros(3), 2.0)
@@ -450,3 +458,51 @@ def test_a_twin_that_was_tied_trades_when_the_other_is_done(form):
     assert count > 0
     np.testing.assert_allclose(d, [0.2, 0.2, -0.4], atol=1e-14)
     np.testing.assert_array_equal(state[:2], [AT_UPPER, AT_UPPER])
+
+
+def tied_decision(seed):
+    """Small round numbers of low rank, so that assets reach their prices together and depend on each other exactly."""
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(3, 13))
+    B = np.round(2 * rng.normal(size=(m, int(rng.integers(1, 4))))) / rng.choice([1, 2, 4])
+    B = B[rng.integers(0, m // 2 + 1, m)] if seed % 2 else B
+    S, steps = B @ B.T, np.round(2 * rng.normal(size=m)) / 4
+    p = np.full(m, 1 / m) if seed % 5 else np.eye(m)[0]
+    cash = Cash(0.1, 0.0, 0.3, np.round(2 * rng.normal()) / 4) if rng.random() < 0.4 else Cash(0.0, 0.0, 0.0, 0.0)
+    box = TradeLimits(-p, np.full(m, 0.2) if rng.random() < 0.5 else 1 - p, np.zeros(m), 2.0)
+    q = S @ steps if seed % 3 == 0 else steps
+    return Curvature(S, np.zeros((0, 0)), np.zeros(0), 1.0), q - S @ p, box, cash
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_assets_that_were_tied_trade_when_the_others_are_done(form):
+    """Round numbers: a tied asset waits, and the path is optimal at every breakpoint all the same."""
+    ended = 0
+    for seed in range(200):
+        Q, g0, box, cash = tied_decision(seed)
+        *_, count, points, trades = FORMS[form].follow_turnover_path(Q, g0, box, cash, 0.0, 500, 90)
+        ended += count > 0
+        for i in range(max(count, 0)):
+            data = g0 - turnover_path.curvature_product(Q, trades[i]), 0 * g0, box.low, box.high, box.cost, points[i, 0]
+            money = (cash.low, cash.high, cash.rate), cash.now
+            assert turnover_duality_gap(*data, *money, trades[i], *points[i, 1:3]) < 1e-12, (seed, i)
+    assert ended > 185
+
+
+def test_every_compiled_function_calls_the_compiled_ones():
+    """The code is that of the three files, the names it looks up are those of the compiled functions."""
+    compiled, plain = turnover_kernels._compile(), {**vars(turnover_path), **vars(turnover_decision)}
+    loops = {function.__name__: function for function in turnover_kernels._LOOPS}
+    named = [*loops, *turnover_kernels._PATH.split(), *turnover_kernels._DECISION.split()]
+    for name in named:
+        function = getattr(compiled[name], "py_func", compiled[name])  # plain where numba is switched off
+        source = loops.get(name, plain[name])
+        assert function.__code__ is source.__code__
+        assert function.__globals__ is compiled
+        assert function.__module__ == source.__module__
+        assert function.__qualname__.startswith(f"{name}_")  # and a digest of the sources
+        for called in function.__code__.co_names:
+            if getattr(plain.get(called), "__module__", "").startswith("time2decide"):
+                assert called in (*named, "Curvature", "TradeLimits", "Cash"), (name, called)
+    for name in ("solve_turnover_rows", "follow_turnover_path", "adjoint_turnover_rows", "solve_turnover_single"):
+        assert getattr(turnover_kernels, name) is turnover_kernels._COMPILED[name]

@@ -95,3 +95,27 @@ def test_the_second_step_removes_what_rounding_left_of_the_first():
     assert np.abs(N @ u[0] + w).max() < once / 10
     scale = np.abs(A) @ np.abs(u[0]) + np.abs(N).T @ np.abs(s[0])
     assert (np.abs(A @ u[0] + N.T @ s[0] + v) < 1e-14 * scale).all()
+
+
+def test_pivots_are_compared_with_their_diagonal():
+    for size in (1e-9, 1.0, 1e9):
+        assert adjoint._cholesky(size * np.eye(3), 3) == pytest.approx(1.0, rel=1e-15)
+    assert adjoint._cholesky(np.zeros((3, 3)), 0) == 1.0  # nothing has failed
+
+
+def test_a_system_in_a_batch_has_the_answer_that_it_has_alone():
+    """To the last bit, whatever was solved before it: huge numbers, other sizes, something singular."""
+    rng = np.random.default_rng(3)
+    G, N = rng.normal(size=(6, 5, 7)), rng.normal(size=(6, 3, 5))
+    A, v, w = G @ G.transpose(0, 2, 1), rng.normal(size=(6, 5)), rng.normal(size=(6, 3))
+    v[::2], w[::2] = 1e12 * v[::2], 1e12 * w[::2]
+    A[2] = 0.0
+    fixed, counts = np.zeros((6, 5), bool), np.array([3, 1, 2, 2, 3, 0])
+    fixed[3, 1:3] = True
+    u, s, good = solved(A, N, counts, fixed, v, w)
+    np.testing.assert_array_equal(good, [True, True, False, True, True, True])
+    for i in range(6):
+        one = slice(i, i + 1)
+        alone = solved(A[one], N[one], counts[one], fixed[one], v[one], w[one])
+        np.testing.assert_array_equal(u[i], alone[0][0])
+        np.testing.assert_array_equal(s[i], alone[1][0])

@@ -66,13 +66,13 @@ def test_a_point_that_is_off_is_not_accepted(part):
     assert point.rows.any()
     parts = {name: value[0].copy() for name, value in zip(Point._fields, point, strict=True)}
     arrays = [array[0] for array in given[:8]]
-    assert bulk._accept(*arrays, *parts.values(), 1e-10)
-    assert not bulk._accept(*arrays, *parts.values(), 0.0)  # some rounding is left in the gap
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10), True)
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 0.0), False)  # some rounding is left in the gap
     if part == "negative":
         parts["rows"] -= 1e-12 * (parts["rows"] == 0)
     else:
         parts[part] *= 1 + 1e-7
-    assert not bulk._accept(*arrays, *parts.values(), 1e-10)
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10), False)
 
 
 def test_every_part_of_a_batch_is_run_once():
@@ -80,6 +80,32 @@ def test_every_part_of_a_batch_is_run_once():
         runs = []
         bulk.bulk_in_parts(lambda begin, end, runs=runs: runs.append((begin, end)), batch, threads)
         assert sorted(i for begin, end in runs for i in range(begin, end)) == list(range(batch))
+        assert all(begin < end for begin, end in runs)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_no_more_threads_are_asked_for_than_may_run(threads, monkeypatch):
+    """The caller is one of them; what the others have not begun when it is done is called off."""
+    asked, called_off = [], []
+
+    class Waiting:
+        def cancel(self):
+            called_off.append(self)
+            return True
+
+    class Pool:
+        def submit(self, task):
+            asked.append(task)
+            return Waiting()
+
+    monkeypatch.setattr(bulk, "_pool", [Pool()])
+    runs = []
+    bulk.bulk_in_parts(lambda begin, end: runs.append((begin, end)), 100, threads)
+    assert len(asked) == len(called_off) == threads - 1
+    assert sum(end - begin for begin, end in runs) == 100
+    for task in asked:  # nothing is left for one that comes late
+        task()
+    assert sum(end - begin for begin, end in runs) == 100
 
 
 def test_a_multiplier_on_a_row_with_slack_is_a_gap():
@@ -128,3 +154,132 @@ def test_one_correction_leads_to_the_answer_of_the_active_set(seed):
     bulk._correct(A, b, C, d, E, f, lb, ub, J, R, x, y, r, z, dv, normal, active, q)
     np.testing.assert_allclose(x, answer, atol=1e-11)
     np.testing.assert_allclose(y[:q], pulls, atol=1e-10)
+
+
+def test_a_problem_in_a_batch_has_the_answer_that_it_has_alone():
+    """To the last bit, whatever was solved before it in the same memory: huge numbers, something singular."""
+    given = problems(11, batch=7, m=8)
+    A, b = given.A.copy(), given.b.copy()
+    A[3], b[4] = 1.0, 1e9 * b[4]
+    given = given._replace(A=A, b=b)
+    point, good = bulk.solve_bulk(given, 1e-10, 1)
+    np.testing.assert_array_equal(good, np.arange(7) != 3)
+    for i in np.flatnonzero(good):
+        alone, _ = bulk.solve_bulk(given.at(slice(i, i + 1)), 1e-10, 1)
+        for whole, part in zip(point, alone, strict=True):
+            np.testing.assert_array_equal(whole[i], part[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_definite_matrix_has_a_factor_and_its_inverse(seed):
+    rng = np.random.default_rng(seed)
+    G, J, L = rng.normal(size=(5, 7)), np.full((5, 5), 9.0), np.zeros((5, 5))
+    np.testing.assert_equal(bulk._factorise(G @ G.T, J, L, 5), True)
+    np.testing.assert_allclose(L @ L.T, G @ G.T, atol=1e-12)
+    np.testing.assert_allclose(J @ L, np.eye(5), atol=1e-12)
+    G[4] = G[1] + G[2]
+    np.testing.assert_equal(bulk._factorise(G @ G.T, J, L, 5), False)
+    nearly = np.diag([1.0, 1.0, 1.0, 1.0, 1.0])
+    nearly[3, 4] = nearly[4, 3] = 1 - 1e-13  # definite, but not safely
+    np.testing.assert_equal(bulk._factorise(nearly, J, L, 5), False)
+
+
+def test_every_constraint_has_its_normal_and_bound():
+    """Equations, rows, upper and lower bounds in this order, each as cᵀx ≤ bound."""
+    _, _, C, d, E, f, lb, ub = (array[0] for array in problems(1, n=4, m=3, p=2, batch=1)[:8])
+    normals = np.vstack([E, C, np.eye(4), -np.eye(4)])
+    bounds = np.concatenate([f, d, ub, -lb])
+    out = np.empty(4)
+    for index in range(len(bounds)):
+        bulk._normal(index, C, E, 3, 2, 4, out)
+        np.testing.assert_array_equal(out, normals[index])
+        assert bulk._bound(index, d, f, lb, ub, 3, 2, 4) == bounds[index]
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+def test_the_most_violated_constraint_is_the_one_that_misses_most_beside_its_terms(boxed):
+    found = set()
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        _, _, C, d, _, _, lb, ub = (array[0] for array in problems(seed, n=4, m=3, p=2, batch=1)[:8])
+        x, used = rng.normal(size=4), rng.random(2 + 3 + 8) < 0.3
+        share = np.concatenate(
+            [
+                (C @ x - d) / (np.abs(C) @ np.abs(x) + np.abs(d)),
+                (x - ub) / (np.abs(x) + np.abs(ub)),
+                (lb - x) / (np.abs(x) + np.abs(lb)),
+            ]
+        )
+        share = np.where(used[2:], -np.inf, share)[: 11 if boxed else 3]
+        which = bulk._most_violated(C, d, lb, ub, x, np.abs(x), used, 3, 2, 4, boxed)
+        assert (which == -1) == (share.max() <= 0)
+        assert which == -1 or share[which - 2] >= share.max() - 1e-12  # of two on the wrong side of zero, either
+        found.add(which)
+    assert found >= ({2, 3, 4, 5, 8, 9, 12} if boxed else {-1, 2, 3, 4})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rotations_keep_what_the_method_knows_of_its_active_set(seed):
+    """JAJᵀ = I, and JN is R above zeros, whichever constraints have come and gone."""
+    rng = np.random.default_rng(seed)
+    n = 6
+    G = rng.normal(size=(n, n + 2))
+    A, J, L, R = G @ G.T, np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n + 1))
+    bulk._factorise(A, J, L, n)
+    normals, active, y = [], np.zeros(n + 1, np.int64), np.zeros(n + 1)
+
+    def holds():
+        q = len(normals)
+        product = J @ np.array(normals).reshape(q, n).T
+        np.testing.assert_allclose(J @ A @ J.T, np.eye(n), atol=1e-11)
+        np.testing.assert_allclose(np.triu(R[:q, :q]), product[:q], atol=1e-11)
+        np.testing.assert_allclose(product[q:], 0, atol=1e-11)
+
+    for count, name in ((4, 0), (2, 10)):
+        for i in range(count):
+            normals.append(rng.normal(size=n) * (rng.random(n) < 0.7))
+            active[len(normals) - 1], y[len(normals) - 1] = name + i, name + i + 0.5
+            bulk._add(J, R, J @ normals[-1], len(normals) - 1, n)
+            holds()
+        for place in (1, 0, len(normals) - 3):
+            left = [int(one) for one in np.delete(active[: len(normals)], place)]
+            bulk._drop(J, R, active, y, place, len(normals), n)
+            del normals[place]
+            holds()
+            assert active[: len(normals)].tolist() == left
+            np.testing.assert_array_equal(y[: len(normals)], np.array(left) + 0.5)
+            if len(normals) < 3:
+                break
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_row_of_one_entry_puts_its_variable_on_the_bound(place):
+    x, row = np.array([0.1, 0.2, 0.3]), np.zeros(3)
+    bulk._put_on_row(row, 5.0, x, 3)  # says nothing
+    row[place] = -2.0
+    expected = x.copy()
+    expected[place] = 2.5
+    bulk._put_on_row(row, -5.0, x, 3)
+    np.testing.assert_array_equal(x, expected)
+    row[(place + 1) % 3] = 1.0
+    bulk._put_on_row(row, 7.0, x, 3)
+    np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize("kind", ["row", "equation", "force"])
+@pytest.mark.parametrize(("share", "good"), [(0.5, True), (2.0, False)])
+def test_what_is_missed_is_compared_with_the_terms_of_its_sum(kind, share, good):
+    """Two terms of 1e6 that leave 1: a miss of 5e-12 of their sum is accepted, and four times as much is not."""
+    x, line, bound = np.array([1e6, 1.0 - 1e6]), np.array([[1.0, 1.0]]), np.array([1.0])
+    miss, none = share * 1e-11 * 2e6, (np.zeros((0, 2)), np.zeros(0))
+    rows, b = np.zeros(0), -x
+    C, d, E, f = (*none, *none)
+    if kind == "row":
+        C, d, rows = line, bound - miss, np.zeros(1)
+    elif kind == "equation":
+        E, f = line, bound - miss
+    else:
+        b = b + miss / 2 * np.array([1.0, 0.0])
+    far = np.full(2, np.inf)
+    given = np.eye(2), b, C, d, E, f, -far, far, x, rows, np.zeros(len(f)), np.zeros(2)
+    np.testing.assert_equal(bulk._accept(*given, 1e-8), good)

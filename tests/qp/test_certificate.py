@@ -10,6 +10,7 @@ from time2decide.bench import hard
 from time2decide.qp.certificate import (
     Arrays,
     Form,
+    OptimalityRule,
     Point,
     distinct_entries,
     is_optimal,
@@ -227,11 +228,11 @@ def test_proofs_are_checked():
         np.array([np.inf, 0.0, -1.0]),
     )
     assert proves_infeasible(form, np.array([0.0, 1.0, 1.0]))
-    assert not proves_infeasible(form, np.array([0.0, 1.0, 0.999]))
-    assert not proves_unbounded(form, np.array([1.0]))
+    assert proves_infeasible(form, np.array([0.0, 1.0, 0.999])) is False
+    assert proves_unbounded(form, np.array([1.0])) is False
     free = form._replace(high=np.array([np.inf, np.inf, 1.0]))
     assert proves_unbounded(free, np.array([1.0]))
-    assert not proves_unbounded(free, np.array([-1.0]))
+    assert proves_unbounded(free, np.array([-1.0])) is False
 
 
 def _quick_and_full(qp, x, rows, equal, box, tol):
@@ -351,3 +352,42 @@ def test_what_asks_for_the_size_of_a_variable():
     adrift = QP(np.array([[4.0, -4], [-4, 4]]), np.zeros(2), E=[[2.0, -2], [3, -3]], f=[-4.0, -6])
     huge = Point(*(np.array([part]) for part in ([1e16, 1e16], [], [0.0, 0.0], [0.0, 0.0])))
     assert not is_optimal(Arrays.of(adrift), huge, 1e-8)[0]
+
+
+@pytest.mark.parametrize(("penalty", "radius"), [(0.0, 0.5), (0.3, 0.5), (0.3, 50.0), (2.0, 0.5)])
+def test_the_gap_of_l1_terms_is_that_of_duality(penalty, radius):
+    """At the answer, and for points a little inside of it: at least what is missing, beside its terms."""
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(4, 6))
+    qp = QP(G @ G.T, 3 * rng.normal(size=4), l1_penalty=penalty, l1_radius=radius)
+    A, b, best = qp.A.numpy()[0], qp.b.numpy()[0], solve(qp).x
+    rule, none = OptimalityRule(Arrays.of(qp)), (np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 4)))
+
+    def value(x):
+        return x @ A @ x / 2 + b @ x + penalty * np.abs(x).sum()
+
+    assert rule.residual(Point(best[None], *none))[0] < 1e-14
+    for off in (1e-9, 1e-8, 3e-7):
+        x = best * (1 - off)
+        size, used, gradient = np.abs(x), x != 0, A @ x + b
+        binds = size.sum() >= radius * (1 - 1e-6)
+        price = max(penalty, (-np.sign(x) * gradient)[used].mean()) if binds else penalty
+        left = (gradient + price * np.sign(x))[used]
+        gap = (price - penalty) * (radius - size.sum() if price > penalty else 0.0) + size[used] @ np.abs(left)
+        worth = size @ (np.abs(A @ x) + np.abs(b) + price)
+        assert rule.measure(Point(x[None], *none)).worst[0] == pytest.approx(gap / worth, rel=1e-6)
+        assert value(x) - value(best) <= gap + 1e-15
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_proves_nothing(wrong):
+    low, high = np.array([-np.inf, -np.inf, 2.0]), np.array([9, 1, np.inf])
+    form = Form(np.zeros((1, 1)), np.ones(1), np.ones((2, 1)), low, high)
+    assert proves_infeasible(form, np.array([0.0, 1.0, -1.0])) is True
+    assert proves_infeasible(form, np.array([0.0, 1.0, wrong])) is False
+    assert proves_infeasible(form, np.array([-1.0, 1.0, 0.0])) is False  # a bound that is not there
+    assert proves_infeasible(form, np.zeros(3)) is False
+    free = form._replace(low=np.full(3, -np.inf), high=np.full(3, np.inf))
+    assert proves_unbounded(free, np.array([-1.0])) is True
+    assert proves_unbounded(free, np.array([wrong])) is False
+    assert proves_unbounded(free, np.zeros(1)) is False

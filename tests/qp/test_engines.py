@@ -289,6 +289,7 @@ def test_sparse_means_many_entries_of_which_few_are_used():
     assert not engines.is_sparse(shape(150, 50, 1, 0))
     assert not engines.is_sparse(shape(150, 50, 0, 1))
     assert not engines.is_sparse(shape(20, 10, 0, 0))
+    assert engines.is_sparse(shape(80, 80, 0, 0))  # rows count as well
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -339,6 +340,10 @@ def test_a_factorisation_says_if_it_is_one_of_a_shifted_matrix(n, rows, dependen
     left = np.abs(K @ apply(right) - right).max()
     assert left < (1e-5 if shifted else 1e-13)
     assert left > 1e-12 or not shifted
+    if shifted:  # up in the variables, down in the rows: what was singular is not, and keeps its signs
+        shift = np.append(np.full(n, 1e-8), np.full(rows, -1e-8))
+        solved = apply(right)
+        assert np.abs(K @ solved + shift * solved - right).max() < 1e-3 * left
 
 
 @pytest.mark.parametrize(("n", "rows"), [(12, 5), (240, 100)])
@@ -371,3 +376,22 @@ def test_what_an_engine_returned_stays_as_it_was():
     np.testing.assert_array_equal(x, [0.3, 0.6])
     same = engines._put_on_rows(x, np.array([[1.0, 1.0]]), np.array([1.0]))
     np.testing.assert_array_equal(same, x)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_variable_off_its_bounds_has_no_multiplier(seed):
+    """Exactly none, also where a bound is zero and the forces cancel but for rounding."""
+    rng = np.random.default_rng(seed)
+    M = rng.normal(size=(9, 12))
+    lower = np.where(np.arange(9) % 3, 0.0, -0.2)
+    p = Arrays.of(QP((M @ M.T)[None], 3 * rng.normal(size=9), lb=lower, ub=lower + 0.2))
+    one = engines.lift_l1(p, 0)
+    entries = engines.entries_of(one.H, one.G)
+    units = engines.units_of(one, entries, engines.equilibration(entries, 9))
+    answer = engines.by_daqp(one)
+    found = engines.polish_active(p, engines.unlift_l1(p, answer.x, answer.y), units)
+    inside = (found.x > p.lb) & (found.x < p.ub)
+    assert 0 < inside.sum() < 9
+    assert not found.box[inside].any()
+    assert (found.box[found.x == p.lb] <= 0).all()
+    assert (found.box[found.x == p.ub] >= 0).all()

@@ -5,8 +5,8 @@ import torch
 from scipy import sparse
 
 from time2decide import QP, InputError, random_qp, solve, solve_qp
-from time2decide.qp import PAPER_SIZES, reference_problems
-from time2decide.qp.certificate import Arrays
+from time2decide.qp import PAPER_SIZES, exact, reference_problems
+from time2decide.qp.certificate import Arrays, Form
 from time2decide.qp.engines import lift_l1
 from time2decide.qp.exact import solve_exact
 
@@ -283,3 +283,31 @@ def test_engines_that_answer_where_there_is_no_answer_are_not_believed(kind, mon
         answer = solve_exact(QP(np.stack([A] * batch), np.stack([b] * batch), *map(np.array, rows)))
         assert answer.status.tolist() == [kind] * batch
         assert np.isnan(answer.x).all()
+
+
+INFEASIBLE = Form(np.eye(1), np.zeros(1), np.ones((2, 1)), np.array([-9, -9, 2.0]), np.array([9, 1.0, 9]))
+
+
+def test_a_proof_must_hold_in_the_units_given_and_in_units_of_size_one(monkeypatch):
+    real = exact.proves_infeasible
+    assert exact._diagnose(INFEASIBLE) == "infeasible"
+    for refused in (True, False):
+        monkeypatch.setattr(exact, "proves_infeasible", lambda form, y, no=refused: (form is INFEASIBLE) != no)
+        assert exact._diagnose(INFEASIBLE) is None
+    monkeypatch.setattr(exact, "proves_infeasible", real)
+    monkeypatch.setattr(exact.engines, "by_highs", lambda form: None)
+    assert exact._diagnose(INFEASIBLE) is None  # no proof from an engine without an answer
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_a_proof_is_cleaned_in_whatever_units_it_has(size):
+    """Multipliers far below the largest go, and what should cancel does."""
+    rng = np.random.default_rng(0)
+    G = np.vstack([rng.normal(size=(2, 4)), np.zeros((2, 4))])
+    G[2] = -G[:2].sum(0)
+    form = Form(np.eye(4), np.zeros(4), G, np.full(8, -np.inf), np.append(np.full(4, np.inf), -np.ones(4)))
+    y = size * np.array([0, 0, 0, 0, 1.0, 1.0 + 1e-7, 1.0, 1e-10])
+    found = exact._cleaned_proof(form, y)
+    np.testing.assert_allclose(found[4:7] / size, 1.0, atol=1e-6)
+    assert found[7] == 0
+    assert np.abs(G.T @ found[4:]).max() < 1e-14 * size

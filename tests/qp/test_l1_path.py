@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from time2decide import QP, random_qp, solve
+from time2decide.qp import l1_path
 from time2decide.qp.certificate import Arrays
 from time2decide.qp.exact import solve_exact, solve_exact_one
 from time2decide.qp.l1_path import solve_l1
@@ -56,3 +57,32 @@ def test_threads_change_nothing(kind):
     one, two, many = (solve_exact(qp, workers=count) for count in (1, 2, 5))
     assert (one.x == two.x).all()
     assert (one.x == many.x).all()
+
+
+def test_a_problem_in_a_batch_has_the_answer_that_it_has_alone():
+    """To the last bit, whatever was solved before it in the same memory: huge numbers, something singular."""
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(7, 5, 6))
+    A, b, penalty = G @ G.transpose(0, 2, 1), rng.normal(size=(7, 5)), np.full(7, 0.1)
+    v = np.array([1.0, 2.0, 0.0, 0.0, 0.0])
+    A[3], b[3], b[4], penalty[4] = np.outer(v, v), [-1.0, -2.5, 0.0, 0.0, 0.0], 1e9 * b[4], 1e8
+    p = Arrays.of(QP(A, b, l1_penalty=penalty, l1_radius=np.where(np.arange(7) % 3 == 1, 0.2, 1e6)))
+    point, solved = l1_path.solve_l1(p, 1e-12, 1)
+    np.testing.assert_array_equal(solved, np.arange(7) != 3)
+    for i in np.flatnonzero(solved):
+        alone, _ = l1_path.solve_l1(p.at(slice(i, i + 1)), 1e-12, 1)
+        np.testing.assert_array_equal(point.x[i], alone.x[0])
+
+
+def test_a_path_that_cannot_be_followed_is_told():
+    """The second variable to enter is a multiple of the first; the matrix of both has no inverse."""
+    A, b = np.array([[1.0, 2.0], [2.0, 4.0]]), np.array([-1.0, -2.5])
+    M, L, used = np.zeros((2, 2)), np.zeros((2, 2)), np.zeros(2, np.int64)
+    x, sign, gradient, way, pull = (np.zeros(2) for _ in range(5))
+    for B, expected in ((A, (-1, False)), (np.eye(2), (2, False))):
+        found = l1_path._follow(B, b, 0.1, np.inf, M, x, sign, used, gradient, way, pull)
+        assert found == expected
+    used[:], sign[:] = [0, 1], 1.0
+    for B, expected in ((A, False), (np.eye(2), True)):
+        np.testing.assert_equal(l1_path._finish(B, b, 0.1, np.inf, False, L, x, sign, used, way, pull, 2), expected)
+    np.testing.assert_allclose(x, [0.9, 2.4])

@@ -7,6 +7,7 @@ import torch
 
 from time2decide import QP, InputError, random_qp, solve
 from time2decide.qp import KAPPA_RANGES, kkt
+from time2decide.qp.problem import _is_semidefinite, cholesky_factor
 
 
 def eye(n=3):
@@ -198,3 +199,32 @@ def test_an_eigenvalue_may_be_negative_by_rounding_alone(n, unit):
 def test_tensors_on_two_devices_are_refused():
     with pytest.raises(InputError, match="one device"):
         QP(torch.eye(2), torch.zeros(2, device="meta"))
+
+
+def test_the_first_problem_without_a_minimum_is_named():
+    A = np.stack([np.eye(2), np.eye(2), np.diag([1.0, -0.25]), -np.eye(2)])
+    with pytest.raises(InputError, match=r"found eigenvalue -0.25 in problem 2$"):
+        QP(A, np.zeros(2))
+
+
+@pytest.mark.parametrize("n", [3, 48, 60])
+def test_a_factor_is_that_of_the_matrix(n):
+    """Large diagonal matrices are seen as such, and only these; what has no factor is told."""
+    main = np.arange(1.0, n + 1)
+    arrow, zero, negative = np.diag(main), main.copy(), main.copy()
+    arrow[-1, -2] = arrow[-2, -1] = 0.5
+    zero[-1], negative[-1] = 0.0, -1.0
+    for A, singular, diagonal, good in (
+        (np.diag(main), False, n >= 48, True),
+        (np.diag(zero), True, n >= 48, True),
+        (np.diag(negative), True, False, False),
+        (arrow, False, False, True),
+        (np.ones((n, n)), True, False, True),
+        (np.ones((n, n)) - np.eye(n), True, False, False),
+    ):
+        found = cholesky_factor(A)
+        assert (found.singular, found.diagonal) == (singular, diagonal)
+        if not singular:
+            L = np.tril(found.L)
+            np.testing.assert_allclose(L @ L.T, A, atol=1e-12)
+        assert _is_semidefinite(A, found) is good

@@ -118,3 +118,20 @@ def test_current_weights_may_be_off_by_the_rounding_of_their_precision():
         assert project_portfolio(y.to(dtype), held + fine / 3, 0.5).sum().item() == pytest.approx(1, abs=1e-6)
         with pytest.raises(InputError, match="previous"):
             project_portfolio(y.to(dtype), held + off / 3, 0.5)
+
+
+def test_any_batch_of_vectors_is_projected_one_by_one():
+    """Of two dimensions, each vector with its own radius or budget."""
+    rng = np.random.default_rng(0)
+    y, previous, size = rng.normal(size=(2, 3, 5)), rng.dirichlet(np.ones(5), (2, 3)), rng.uniform(0.1, 1.5, (2, 3))
+    balls, moves, portfolios = project_l1_ball(y, size), project_portfolio(y, previous, size), project_simplex(y, 0.7)
+    one = project_portfolio(y[0, 0], previous, size)  # shared by all
+    for i in np.ndindex(2, 3):
+        np.testing.assert_allclose(balls[i], project_l1_ball(y[i], size[i]), atol=1e-15)
+        np.testing.assert_allclose(moves[i], project_portfolio(y[i], previous[i], size[i]), atol=1e-15)
+        np.testing.assert_allclose(portfolios[i], project_simplex(y[i], 0.7), atol=1e-15)
+        np.testing.assert_allclose(one[i], project_portfolio(y[0, 0], previous[i], size[i]), atol=1e-15)
+    with pytest.raises(InputError, match="radius: expected"):
+        project_l1_ball(y, size.T)
+    with pytest.raises(InputError, match="turnover_l1: expected"):
+        project_portfolio(y, previous, size.T)

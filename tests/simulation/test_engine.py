@@ -260,3 +260,21 @@ def test_weights_that_cannot_change_stay_and_the_others_are_the_nearest():
         rules = LONG_ONLY.fix(held[i, k], frozen)
         expected = nearest_portfolio(raw[i, k, None], held[i, k, None], budgets[k, None], rules)
         np.testing.assert_allclose(found[i, k], expected[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_answer_is_taken_and_the_next_number_refused(sign):
+    @dataclass
+    class Says:
+        answer: np.ndarray
+        name: str = "says"
+        wants_hindsight: bool = False
+
+        def decide(self, past: Observation) -> np.ndarray:
+            return self.answer
+
+    returns = np.random.default_rng(0).normal(0, 0.01, (98, 3))
+    held = rollout(returns, Says(sign * np.array([1e9, 0.0, 0.0])), 2.0).allocations
+    np.testing.assert_allclose(held[0, 0, 97], [1, 0, 0] if sign > 0 else [0, 0.5, 0.5], atol=1e-6)
+    with pytest.raises(InputError, match=r"says: expected weights within 1e\+09"):
+        rollout(returns, Says(sign * np.array([np.nextafter(1e9, np.inf), 0.0, 0.0])), 2.0)

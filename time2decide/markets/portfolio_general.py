@@ -176,7 +176,7 @@ def _clarabel(row: _Row) -> tuple[np.ndarray, float, float, np.ndarray]:
     b = np.concatenate([np.asarray(right, dtype=float) for _, right in parts])
     count = int(fixed.sum())
     cones = [clarabel.ZeroConeT(1) if equal else clarabel.NonnegativeConeT(1)]
-    cones += [clarabel.NonnegativeConeT(len(b) - 1 - count), clarabel.ZeroConeT(count)][: 2 if count else 1]
+    cones += [clarabel.NonnegativeConeT(len(b) - 1 - count), *([clarabel.ZeroConeT(count)] if count else [])]
     P = sparse.block_diag([sparse.triu(sparse.csc_matrix(row.Q)), none], format="csc")
     settings = clarabel.DefaultSettings()
     for name, value in _SETTINGS.items():

@@ -122,8 +122,9 @@ def release_asset(a, box, d, state, theta):
     for i in range(len(state)):
         waits = state[i] == 2 * side if off > 0 else state[i] == UNTOUCHED
         room = box.high[i] > 0 if side > 0 else box.low[i] < 0
-        if waits and room and abs(side * a[i] - box.cost[i] - theta) < best:
-            best, who = abs(side * a[i] - box.cost[i] - theta), i
+        away = abs(side * a[i] - box.cost[i] - theta)
+        if waits and room and away < best:
+            best, who = away, i
     if who < 0:
         return 0
     state[who] = side

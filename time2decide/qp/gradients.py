@@ -98,9 +98,8 @@ def _backward(p: Arrays, point: Point, solved: np.ndarray, wanted: list[np.ndarr
     v = gx + batch_times(p.A, pinned)
     u, s = _solve(p.A, N, used, fixed, v, np.where(used, w, 0.0), solved)
     u = np.where(fixed, pinned, u)
-    theta = np.where(ball, _ball_multiplier(p, point, signs), 0.0)
-    y = np.concatenate([np.take_along_axis(np.where(active, rows, 0.0), order[:, :most], 1), equal, theta[:, None]], 1)
-    dN = y[:, :, None] * u[:, None, :] + s[:, :, None] * x[:, None, :]
+    y = np.concatenate([np.take_along_axis(np.where(active, rows, 0.0), order[:, :most], 1), equal], 1)
+    dN = y[:, :, None] * u[:, None, :] + s[:, :-1, None] * x[:, None, :]  # of rows and equations
     dC, dd = np.zeros_like(p.C), np.zeros_like(p.d)
     np.put_along_axis(dC, order[:, :most, None], np.where(used[:, :most, None], dN[:, :most], 0.0), 1)
     np.put_along_axis(dd, order[:, :most], np.where(used[:, :most], -s[:, :most], 0.0), 1)
@@ -111,8 +110,8 @@ def _backward(p: Arrays, point: Point, solved: np.ndarray, wanted: list[np.ndarr
         "b": u,
         "C": dC if m else np.zeros_like(p.C),
         "d": dd,
-        "E": dN[:, most : most + equations],
-        "f": -s[:, most : most + equations],
+        "E": dN[:, most:],
+        "f": -s[:, most:-1],
         "lb": np.where(x == p.lb, moved, 0.0),
         "ub": np.where((x == p.ub) & (x != p.lb), moved, 0.0),
         "l1_penalty": (signs * u).sum(1),
@@ -143,18 +142,6 @@ def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ..
     if (weak & solved).any():
         _warn(int(np.flatnonzero(weak & solved)[0]), "a constraint is active by accident")
     return fixed, at_bound, active, signs, ball
-
-
-def _ball_multiplier(p: Arrays, point: Point, signs: np.ndarray) -> np.ndarray:
-    gradient = (
-        batch_times(p.A, point.x)
-        + p.b
-        + transposed_times(p.C, point.rows)
-        + transposed_times(p.E, point.equal)
-        + point.box
-    )
-    count = np.maximum(np.abs(signs).sum(1), 1)
-    return np.asarray(-(signs * gradient).sum(1) / count - p.penalty)
 
 
 def _solve(

@@ -151,7 +151,7 @@ def _portfolio_arguments(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLi
     expect(p.shape[-1] == y.shape[-1], "previous", f"{y.shape[-1]} weights as in y", p.shape[-1])
     p = validate_simplex("previous", p, 1e-6 if y.dtype == torch.float64 else 1e-4)
     try:
-        y, p = y + torch.zeros_like(p), p + torch.zeros_like(y)  # one shape for both
+        y, p = torch.broadcast_tensors(y, p)  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise InputError(f"previous: expected shape {tuple(y.shape)} as y, found {tuple(p.shape)}") from None
     gamma = per_instance("turnover_l1", turnover_l1, y, tuple(y.shape[:-1]))
