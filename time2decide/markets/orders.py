@@ -168,10 +168,14 @@ def weights_of_shares(
     if value is not None:
         if allows_cash(limits) if found <= value else allows_borrowing(limits):
             return money / value, value
-        wanted = f"{found:,.2f}, the shares at their prices (cash and borrowing only as the constraints allow)"
-        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, f"{value:,.2f}")
+        wanted = f"{_money(found)}, the shares at their prices (cash and borrowing only as the constraints allow)"
+        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, _money(value))
     expect(found > 0, "previous", "shares of a positive value", f"{found:g}")
     return money / found, found
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}" if abs(amount) < _LARGEST_VALUE else f"{amount:.3g}"
 
 
 class _Rebalancing(Protocol):
