@@ -43,6 +43,38 @@ def test_a_file_made_by_a_run_that_failed_is_removed(tmp_path):
     assert not book.path.exists()
 
 
+def test_what_was_there_before_a_run_that_failed_stays(tmp_path):
+    """An empty file that was there, and a link; of a link that names nothing yet, the file made for it goes."""
+    empty, link, loose = (Journal(tmp_path / name) for name in ("empty.jsonl", "link.jsonl", "loose.jsonl"))
+    empty.path.touch()
+    link.path.symlink_to(empty.path)
+    loose.path.symlink_to(tmp_path / "later" / "file.jsonl")
+    for book in (empty, link, loose):
+        with pytest.raises(KeyError), book.locked():
+            raise KeyError
+    assert empty.path.is_file()
+    assert link.path.is_symlink()
+    assert loose.path.is_symlink()
+    assert not loose.path.exists()
+    with loose.locked():
+        loose.append({"number": 0})
+    assert loose.path.is_symlink()
+    assert (tmp_path / "later" / "file.jsonl").read_bytes() == loose.path.read_bytes() != b""
+
+
+def test_a_pipe_or_device_is_neither_read_nor_removed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        book = Journal(tmp_path / name)
+        with pytest.raises(InputError, match=f"journal: expected a file, found the device .*{name}"):
+            book.entries()
+        with pytest.raises(InputError, match=f"journal: expected a file, found the device .*{name}"), book.locked():
+            pass
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_line_cut_anywhere_is_removed_and_the_journal_goes_on(journal):
     whole = journal.path.read_bytes()
     start = whole.rstrip(b"\n").rfind(b"\n") + 1

@@ -1,12 +1,13 @@
 """Whole shares: never on credit, close to the target, and what is left is stated."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from time2decide.core.validation import InputError
-from time2decide.markets.orders import whole_shares
+from time2decide.markets.orders import weights_of_shares, whole_shares
 
 
 def test_an_example_by_hand():
@@ -87,3 +88,12 @@ def test_arguments_of_another_kind_are_refused_in_one_line(name, wrong):
     with pytest.raises(InputError, match=r"^\w+: expected .*, found .*$") as told:
         whole_shares(**{**right, name: wrong})
     assert str(told.value).startswith(name) or wrong == [1]  # one weight: the others do not fit either
+
+
+def test_shares_of_a_monstrous_value_are_named_in_few_digits():
+    quotes = pd.DataFrame({"price": [10.0], "current": [True]}, index=["A"])
+    with pytest.raises(InputError, match=r"^value: expected 1e\+301, the shares") as caught:
+        weights_of_shares(pd.Series([1e300], index=["A"]), quotes, 1e6, None)
+    assert len(str(caught.value)) < 150
+    with pytest.raises(InputError, match=r"^value: expected 1,000\.00, the shares .*, found 1,500\.50"):
+        weights_of_shares(pd.Series([100.0], index=["A"]), quotes, 1500.5, None)

@@ -478,13 +478,13 @@ def test_a_benchmark_has_a_weight_for_each_asset(benchmark):
 def test_code_is_compiled_for_much_work_only_and_loaded_for_some(monkeypatch, done, compiled, name):
     monkeypatch.delitem(sys.modules, portfolio_file._KERNELS, raising=False)
     monkeypatch.setattr(portfolio_file, "_done", done)
-    monkeypatch.setattr(portfolio_file, "_compiled_before", lambda: compiled)
+    monkeypatch.setattr(portfolio_file, "compiled_before", lambda: compiled)
     monkeypatch.setattr(portfolio_file, "import_module", lambda module: SimpleNamespace(__name__=module))
     assert portfolio_file.turnover_engine(1, 1).__name__ == f"time2decide.markets.{name}"
 
 
 def test_compiled_code_counts_if_it_is_whole_and_newer_than_its_sources(monkeypatch, tmp_path):
-    look = portfolio_file._compiled_before.__wrapped__
+    look = portfolio_file.compiled_before.__wrapped__
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert not look()
     (tmp_path / "a").mkdir()

@@ -206,6 +206,35 @@ def test_labels_of_rows_do_not_depend_on_the_offset_of_later_ones(tmp_path):
     assert label_texts(days) == [f"2024-03-{day:02}" for day in range(7, 12)]  # dates, those of Tokyo
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", None])
+@pytest.mark.parametrize("begin", ["2024-03-04 19:00", "2024-03-04 00:00", "2024-10-14 00:00"])
+@pytest.mark.parametrize("freq", ["1D", "24h", "12h", "1h"])
+def test_labels_of_rows_do_not_depend_on_later_rows(tmp_path, zone, begin, freq):
+    """At 19:00 in New York it is midnight in UTC, in winter only; 24 hours after midnight may be another time."""
+    index = pd.date_range(begin, periods=700 if freq == "1h" else 100, freq=freq, tz=zone)
+    table = pd.DataFrame(0.01 * np.random.default_rng(0).standard_normal((len(index), 2)), index, ["A", "B"])
+    table.to_csv(tmp_path / "bars.csv")
+    whole, framed = label_texts(load_returns(tmp_path / "bars.csv").index), label_texts(index)
+    assert len(set(whole)) == len(set(framed)) == len(index)
+    for rows in (2, 20, 40, 60):
+        assert label_texts(_first(tmp_path / "bars.csv", rows).index) == whole[:rows]
+        assert label_texts(index[:rows]) == framed[:rows]
+    days, shifted = begin.endswith("00:00") and freq in ("1D", "24h"), freq == "24h" and zone is not None
+    assert whole == framed or (days and shifted)
+    if days and not shifted:
+        assert whole == [str(day.date()) for day in index]
+
+
+def test_a_time_of_day_that_comes_later_changes_no_label(tmp_path, table):
+    days = [str(day.date()) for day in DAYS]
+    for offset in ("", "+01:00"):
+        labels = [f"{day} 00:00:00{offset}" for day in days[:-1]] + [f"{days[-1]} 16:00:00{offset}"]
+        table.set_axis(labels).to_csv(tmp_path / "r.csv", index_label="date")
+        found = label_texts(load_returns(tmp_path / "r.csv").index)
+        assert found == [*days[:-1], f"{days[-1]}T16:00:00"]
+        assert found[:20] == label_texts(_first(tmp_path / "r.csv", 20).index)
+
+
 def _first(path, rows):
     """The table of the first rows of a file."""
     lines = path.read_text().splitlines(keepends=True)

@@ -18,6 +18,7 @@ from time2decide.backtesting.walk_forward import backtest
 from time2decide.core.checkpoints import save_tensors
 from time2decide.core.validation import InputError
 from time2decide.markets import synthetic_returns
+from time2decide.markets.constraints import read_constraints
 from time2decide.markets.synthetic import LMCConfig
 from time2decide.policy.model import (
     PRETRAINED,
@@ -204,3 +205,46 @@ def test_weights_that_are_no_finite_reals_are_refused(tmp_path: Path, damage: Ca
 def test_a_name_that_no_file_can_have_is_refused() -> None:
     with pytest.raises(InputError, match="checkpoint: expected market, decide"):
         load_policy("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    "given", [[True, False], np.array([True, False]), torch.tensor([True, False]), (0.5, np.True_)]
+)
+@pytest.mark.parametrize("name", ["previous_weights", "benchmark"])
+def test_weights_that_are_true_or_false_are_refused(given, name):
+    with pytest.raises(InputError, match=f"{name}: expected real numbers, found (dtype|true or false)"):
+        Time2Decide.from_pretrained().decide(returns(assets=2), **{name: given})
+
+
+@pytest.mark.parametrize("gaps", ["refuse", "keep"])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"A": [0.1] * 20}, "a DataFrame or array, found dict"),
+        (None, "a DataFrame or array, found None"),
+        ("sp500", "a DataFrame or array, found 'sp500'"),
+        (torch.empty(120, 4, device="meta"), "a tensor with numbers, found one on the device meta"),
+        ([[True, False]] * 30, "real numbers, found true or false"),
+    ],
+)
+def test_what_is_no_table_is_named(given, text, gaps):
+    with pytest.raises(InputError, match=f"^returns: expected {text}"):
+        Time2Decide.from_pretrained().decide(given, gaps=gaps)
+
+
+def test_constraints_may_be_a_file(tmp_path):
+    path, model = tmp_path / "limits.toml", Time2Decide.from_pretrained()
+    table = pd.DataFrame(returns(assets=3), columns=list("ABC"))
+    path.write_text("[weights]\nupper = 0.4\n[assets.B]\nupper = 0.3\n")
+    rules = read_constraints(path, list("ABC"))
+    for file in (path, str(path)):
+        pd.testing.assert_series_equal(model.decide(table, constraints=file), model.decide(table, constraints=rules))
+        found = backtest(table, ["uniform"], window=96, constraints=file).weights("uniform", 1.0)
+        assert (found["B"] <= 0.3 + 1e-9).all()
+    path.write_text('[assets."asset 1"]\nupper = 0.3\n')
+    assert model.decide(returns(assets=3), constraints=path)[1] <= 0.3 + 1e-9
+    with pytest.raises(InputError, match=r"limits\.toml: .*found 'asset 1'"):
+        model.decide(table, constraints=path)
+    for wrong in (tmp_path / "none.toml", 7):
+        with pytest.raises(InputError, match=r"expected a (file, found none|Constraints object or the path of a file)"):
+            model.decide(table, constraints=wrong)

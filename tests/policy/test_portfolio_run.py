@@ -71,6 +71,21 @@ def test_bars_of_half_a_day_have_one_decision_each_also_at_midnight(live, days):
         live(ROWS + 4, table=bars)
 
 
+@pytest.mark.parametrize("clock", ["19:00", "00:00"])
+def test_days_that_are_at_midnight_in_winter_only_go_on_in_summer(live, days, clock):
+    zone = "America/New_York" if clock == "19:00" else "Europe/Berlin"  # midnight in UTC, and in Berlin
+    last = pd.Timestamp(f"2024-03-29 {clock}", tz=zone).tz_convert("UTC") + pd.Timedelta(days=5)
+    index = pd.date_range(end=last, periods=ROWS + 5, freq="24h").tz_convert(zone).rename("date")
+    bars = days.iloc[: len(index)].set_axis(index)
+    for number in (1, 2, 3):
+        assert live(ROWS - 2 + 2 * number, table=bars).number == number
+    table = load_returns(live.folder / "returns.csv")
+    files = sorted((live.folder / "decisions").iterdir())
+    assert len(files) == 3
+    assert all(verify_decision(path, table).passed for path in files)
+    assert replay_journal(live.folder / "journal.jsonl", table).equal
+
+
 def test_bars_of_a_time_zone_go_on_when_the_clocks_change(live, days):
     hours = pd.date_range("2024-03-10 12:00", periods=len(days), freq="1h", tz="America/New_York")
     bars = days.set_axis((hours - pd.Timedelta(hours=ROWS + 12)).rename("date"))  # the clocks change at 2:00 that day
@@ -84,10 +99,32 @@ def test_bars_of_a_time_zone_go_on_when_the_clocks_change(live, days):
     assert live(winter + 3, table=bars).number == 3
 
 
-def test_a_pipe_in_place_of_the_state_is_not_waited_for(live):
-    os.mkfifo(live.folder / "state.safetensors")
-    done = live(ROWS)
-    assert any("no regular file" in text for text in done.messages)
+@pytest.mark.parametrize(
+    "name", ["state.safetensors", "journal.jsonl", "decisions/today.json", "decisions/before.json"]
+)
+def test_a_pipe_in_place_of_a_file_is_named_and_nothing_is_decided(live, days, name):
+    live(ROWS)
+    kept = (live.folder / "journal.jsonl").read_bytes()
+    dates = {"today": days.index[ROWS], "before": days.index[ROWS - 1]}
+    stem = (live.folder / name).stem
+    pipe = live.folder / (f"decisions/{dates[stem].date()}.json" if stem in dates else name)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match=f"expected a file, found the device .*{pipe.name}"):
+        live(ROWS + 1)
+    assert pipe.is_fifo()
+    if pipe.name != "journal.jsonl":
+        assert (live.folder / "journal.jsonl").read_bytes() == kept
+
+
+def test_journal_and_state_may_be_links(live):
+    (live.folder / "data").mkdir()
+    for name in ("journal.jsonl", "state.safetensors"):
+        (live.folder / name).symlink_to(live.folder / "data" / name)
+    assert [live(ROWS).number, live(ROWS + 1).number] == [1, 2]
+    for name in ("journal.jsonl", "state.safetensors"):
+        assert (live.folder / name).is_symlink()
+        assert (live.folder / "data" / name).stat().st_size > 0
 
 
 def test_a_number_that_no_float_can_hold_is_refused(live):

@@ -24,6 +24,7 @@ from time2decide.service.app import Limits, make_app
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LONG = pytest.mark.skipif(not os.environ.get("TIME2DECIDE_LONG"), reason="minutes: set TIME2DECIDE_LONG=1")
+JSON = {"content-type": "application/json"}
 LIMITS = Limits(megabytes=0.5, assets=8, rows=400, cells=2000)
 
 
@@ -222,6 +223,7 @@ def test_requests_made_from_the_description_get_our_own_errors(client, examples)
     "change",
     [
         {"assets": ["\ud800", "B", "C", "D"]},
+        {"benchmark": {"\ud800": 1.0}},
         {"previous": {"\ud800": 1.0}},
         {"constraints": {"groups": {"\ud800": {"assets": ["A"], "upper": 0.5}}}},
         {"constraints": {"cash": {"most": 0.5, "return": 1e308}}},
@@ -230,6 +232,110 @@ def test_requests_made_from_the_description_get_our_own_errors(client, examples)
     ],
 )
 def test_what_no_answer_can_hold_is_refused(client, change):
-    answer = client.post("/decide", content=json.dumps(request_of(**change)))
+    answer = client.post("/decide", content=json.dumps(request_of(**change)), headers=JSON)
     assert answer.status_code == 422, answer.text
-    assert "expected" in answer.json()["detail"] or "valid" in answer.json()["detail"]
+    assert "expected" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        (', "turnover_l1": 2}', "turnover_l1"),
+        (', "previous": {"A": 1, "B": 0, "A": 0, "C": 0, "D": 0}}', "A"),
+        (', "constraints": {"weights": {"upper": 0.3, "upper": 1}}}', "upper"),
+    ],
+)
+def test_a_name_twice_is_refused(client, more, name):
+    text = json.dumps(request_of(turnover_l1=0.1))[:-1] + more
+    answer = client.post("/decide", content=text, headers=JSON)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == f"body: expected every name once, found {name!r} again"
+
+
+def test_nothing_is_compiled_for_a_request(monkeypatch):
+    """A first request with a benchmark took 20 seconds, and was answered by a 503."""
+    name = "time2decide.markets.turnover_kernels"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with TestClient(make_app()) as one:
+        compiled = vars(sys.modules[name])["_COMPILED"]
+
+        def count():
+            return {key: len(made.signatures) for key, made in compiled.items() if hasattr(made, "signatures")}
+
+        before, equal = count(), dict.fromkeys("ABCD", 0.25)
+        groups = {"groups": {"x": {"assets": ["A", "B"], "upper": 0.4}}}
+        for options in (
+            {"benchmark": equal, "previous": equal},
+            {"constraints": {"weights": {"upper": 0.3}}, "min_trade": 0.05},
+            {"constraints": groups, "benchmark": equal, "gaps": "keep"},
+        ):
+            assert one.post("/decide", json=request_of(**options)).status_code == 200
+    assert count() == before
+
+
+def test_the_start_says_that_it_compiles_only_if_it_does(monkeypatch, capsys):
+    for before, line in ((True, ""), (False, "compiling, once after an installation: about a minute\n")):
+        monkeypatch.setattr(service, "compiled_before", lambda before=before: before)
+        make_app()
+        assert capsys.readouterr().err == line
+
+
+def test_orders_are_those_of_decide(client, run, tmp_path):
+    asked, price = (
+        request_of(previous=dict.fromkeys("ABCD", 0.25)),
+        {"A": 10.0, "B": 33.3, "C": 250.0, "D": 7.0, "E": 1},
+    )
+    answer = client.post("/decide", json=asked | {"value": 1e5, "prices": price})
+    assert answer.status_code == 200, answer.text
+    orders = answer.json()["orders"]
+    table = pd.DataFrame(asked["returns"], columns=asked["assets"])
+    table.to_csv(tmp_path / "returns.csv", index_label="step")
+    (tmp_path / "prices.csv").write_text("asset,price\n" + "".join(f"{name},{one}\n" for name, one in price.items()))
+    given = ("--value", "1e5", "--price-file", "prices.csv", "--json")
+    told = json.loads(run("decide", "returns.csv", "--returns", *given, cwd=tmp_path).stdout)["orders"]
+    assert orders.pop("at") == "the prices of the request"
+    assert told.pop("at") == "prices.csv"
+    assert any(orders["shares"].values())
+    for key, found in orders.items():
+        assert found == pytest.approx(told[key]), key
+    file = write_decision(answer.json(), tmp_path / "decision.json")
+    found = verify_decision(file, table)
+    assert found.passed
+    assert "orders in whole shares follow" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"value": 1e5}, "value: expected prices of the assets with it, found none"),
+        ({"prices": {"A": 1.0}}, "prices: expected the value of the portfolio with them, found none"),
+        ({"value": 0.0, "prices": {}}, "value: expected a positive number, found 0.0"),
+        (
+            {"value": 1e5, "prices": {"A": 1.0}},
+            "prices: expected a price of every asset that can be traded, found none",
+        ),
+        ({"value": 1e5, "prices": dict.fromkeys("ABCD", -1.0)}, "prices: expected positive prices, found -1"),
+        ({"value": 1e5, "prices": dict.fromkeys("ABCD", 1e300)}, "prices: expected prices from 1e-06 to 1e+12"),
+        ({"value": 1e300, "prices": dict.fromkeys("ABCD", 1.0)}, "value: expected a number in (0, 1e+18]"),
+    ],
+)
+def test_orders_without_what_they_need_are_refused(client, change, text):
+    answer = client.post("/decide", json=request_of(**change))
+    assert answer.status_code == 422
+    assert text in answer.json()["detail"]
+
+
+def test_requests_that_were_given_up_hold_no_more_threads_than_allowed(monkeypatch):
+    gate, running = threading.Event(), []
+
+    def slow(*given):
+        running.append(threading.get_ident())
+        gate.wait(30)
+        return {}
+
+    monkeypatch.setattr(service, "_decide_request", slow)
+    with TestClient(make_app(limits=Limits(seconds=0.2, workers=1))) as one:
+        codes = [one.post("/decide", json=request_of()).status_code for _ in range(3)]
+        assert (codes, len(running)) == ([503] * 3, 1)  # what has not begun is dropped
+        gate.set()
+        assert one.post("/decide", json=request_of()).status_code == 200

@@ -16,7 +16,7 @@ from sklearn.utils.validation import validate_data
 from time2decide.core.validation import expect, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.constraints import Constraints, read_constraints
+from time2decide.markets.constraints import Constraints, constraints_for
 from time2decide.markets.validation import (
     looks_like_prices,
     validate_any_weights,
@@ -190,13 +190,7 @@ class Time2DecidePortfolio(BaseOptimization):
         """Cost in basis points, constraints and benchmark for the exact solver."""
         names = list(map(str, getattr(self, "feature_names_in_", [f"asset {i}" for i in range(assets)])))
         cost = validate_cost(model.cost_bps if self.cost_bps is None else self.cost_bps)
-        constraints = self.constraints
-        if isinstance(constraints, (str, Path)):
-            constraints = read_constraints(constraints, names)
-        elif constraints is not None:
-            expected = "a Constraints object or the path of a file"
-            expect(isinstance(constraints, Constraints), "constraints", expected, type(constraints).__name__)
-            constraints = constraints.aligned(getattr(self, "feature_names_in_", None))
+        constraints = constraints_for(self.constraints, getattr(self, "feature_names_in_", None), assets)
         benchmark = self.benchmark
         if benchmark is not None:
             benchmark = validate_any_weights("benchmark", benchmark, assets, names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import ORACLE, make_strategies
 from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
-from time2decide.markets.constraints import Constraints, refuse_contradictions
+from time2decide.markets.constraints import Constraints, constraints_for, refuse_contradictions
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
 from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import Universe, universe_of
@@ -127,7 +128,7 @@ def backtest(
     window: int = WINDOW,
     periods_per_year: float = 252.0,
     budget_from: str | None = None,
-    constraints: Constraints | None = None,
+    constraints: Constraints | str | Path | None = None,
     benchmark: ArrayLike | pd.Series | None = None,
     min_trade: float = 0.0,
     gaps: str = "refuse",
@@ -152,7 +153,7 @@ def backtest(
     budget_from : {"drifted", "previous"}, optional
         Whether the budget is measured from the weights after drift or from the weights chosen a step before (the
         paper's convention). After drift for a DataFrame, which holds a real market, by default.
-    constraints : Constraints, optional
+    constraints : Constraints or path of a TOML or CSV file, optional
         What every strategy's weights must meet. Strategies that optimise (`market`, `market-risk`, `pto-*`,
         `minimum-variance*`, `mean-variance*`, `two-scale-minvar`, `pooled-rule`) solve their problem under them; the
         answers of the others are projected onto them. The oracle, which regret is measured from, stays long-only and
@@ -187,14 +188,13 @@ def backtest(
         risk_aversion = RISK_AVERSION if table is None else MARKET_RISK_AVERSION
     chosen = make_strategies(strategies)
     budgets = validate_oracle_budgets(turnover_l1)
-    if constraints is not None:
-        expect(isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__)
-        constraints = constraints.aligned(None if table is None else assets)
-        _refuse_contradictions(constraints, market, assets, steps)
+    rules = constraints_for(constraints, None if table is None else assets, len(assets))
+    if rules is not None:
+        _refuse_contradictions(rules, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
-    terms |= {"cost_bps": cost, "constraints": constraints, "benchmark": reference, "min_trade": min_trade}
+    terms |= {"cost_bps": cost, "constraints": rules, "benchmark": reference, "min_trade": min_trade}
     with threadpool_limits(1 if len(assets) <= _ONE_THREAD else None):
         oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
         rollouts = [_run_strategy(strategy, market, budgets, oracle, terms, progress) for strategy in chosen]

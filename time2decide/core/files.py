@@ -27,7 +27,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     left behind is removed an hour later. Of a link the file that it names is replaced; a device or pipe, which a file
     would take the place of, is refused. An `OSError` names `path`.
     """
-    _refuse_devices("file", path)
+    expect_regular("file", path)
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".{secrets.token_hex(8)}.part"
@@ -42,8 +42,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _refuse_devices(name: str, path: Path) -> None:
-    expect(not path.exists() or path.is_file() or path.is_dir(), name, "a file", f"the device {path}")
+def expect_regular(name: str, path: Path) -> None:
+    """Raise an `InputError` that begins with `name` if there is something other than a file at `path`.
+
+    Devices and pipes can be read without end, and a file that takes their place destroys them.
+    """
+    expect(not os.path.isdir(path), name, "a file", f"the folder {path}")
+    expect(not os.path.exists(path) or os.path.isfile(path), name, "a file", f"the device {path}")
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -81,8 +86,7 @@ def validate_output_folder(name: str, path: Path) -> None:
 def validate_output_file(name: str, path: Path) -> None:
     """Raise an `InputError` that begins with `name` unless a file can be written at `path`."""
     validate_output_folder(name, path.parent)
-    expect(not path.is_dir(), name, "a file", f"the folder {path}")
-    _refuse_devices(name, path)
+    expect_regular(name, path)
 
 
 def validate_not_read(name: str, path: Path, read: Iterable[str | Path | None]) -> None:

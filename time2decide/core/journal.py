@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from time2decide.core.files import append_line
+from time2decide.core.files import append_line, expect_regular
 from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError, distinct_keys, expect
 
@@ -32,10 +32,11 @@ class Journal:
     def locked(self) -> Iterator[None]:
         """Hold the journal against other processes; a second one is refused.
 
-        A file that was made for this and is empty when an error ends it is removed again.
+        A file that was made for this and is empty when an error ends it is removed again; one that was there, and a
+        link, stay.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
+        file, made = self._open()
+        with file:
             busy = f"{self.path}: expected no other run on this journal, found one at work"
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,9 +47,23 @@ class Journal:
             try:
                 yield
             except BaseException:
-                if os.fstat(file.fileno()).st_size == 0:
-                    self.path.unlink(missing_ok=True)
+                if made and os.fstat(file.fileno()).st_size == 0:
+                    self._file.unlink(missing_ok=True)
                 raise
+
+    @property
+    def _file(self) -> Path:
+        """The file itself, where the path is a link to it."""
+        return Path(os.path.realpath(self.path))
+
+    def _open(self) -> tuple[IO[bytes], bool]:
+        """The file, opened to be locked, and whether it was made by that."""
+        expect_regular("journal", self.path)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return self._file.open("x+b"), True
+        except FileExistsError:
+            return self._file.open("r+b"), False
 
     def entries(self) -> list[dict[str, Any]]:
         """All entries, oldest first; a torn last line is left out, any other damage is an `InputError`."""
@@ -81,11 +96,12 @@ class Journal:
         with self.path.open("ab") as file:
             append_line(file, _line(entry) + b"\n")
         if not entries:  # the file is new
-            _synchronise_folder(self.path.parent)
+            _synchronise_folder(self._file.parent)
         return dict(json.loads(_line(entry)))
 
     def _read(self) -> tuple[list[dict[str, Any]], int, int]:
         """Entries, the length of the lines that end well, and the length of the file."""
+        expect_regular("journal", self.path)
         content = self.path.read_bytes() if self.path.exists() else b""
         *lines, rest = content.split(b"\n")
         entries: list[dict[str, Any]] = []

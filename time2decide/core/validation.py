@@ -58,6 +58,7 @@ def as_tensor(name: str, value: ArrayLike) -> Tensor:
 
     if isinstance(value, torch.Tensor):
         tensor = value
+        expect(not tensor.is_meta, name, "a tensor with numbers", "one on the device meta, which has none")
         if tensor.layout != torch.strided:
             raise InputError(f"{name}: expected a dense tensor, found {str(tensor.layout).removeprefix('torch.')}")
     else:
@@ -92,6 +93,15 @@ def refuse_masked(name: str, value: ArrayLike) -> None:
     parts = [value, *rows, *(one for row in rows if isinstance(row, (list, tuple)) for one in row)]
     masked = any(isinstance(one, np.ma.MaskedArray) and np.ma.is_masked(one) for one in parts)
     expect(not masked, name, "an array of numbers", "masked ones")
+
+
+def refuse_booleans(name: str, value: ArrayLike) -> None:
+    """Raise when an array, or a list (of lists), holds true or false, which would be read as 1 and 0."""
+    kind = str(getattr(value, "dtype", ""))
+    expect(kind not in ("bool", "boolean", "torch.bool"), name, "real numbers", f"dtype {kind}")
+    rows = value if isinstance(value, (list, tuple)) else ()
+    cells = (one for row in rows for one in (row if isinstance(row, (list, tuple)) else (row,)))
+    expect(not any(isinstance(one, (bool, np.bool_)) for one in cells), name, "real numbers", "true or false")
 
 
 def labels_of(value: Any, axis: int = -1) -> list[Any] | None:

@@ -293,6 +293,20 @@ def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
     return _constraints(content, path, assets)
 
 
+def constraints_for(
+    constraints: Constraints | str | Path | None, names: Sequence[Any] | None, assets: int
+) -> Constraints | None:
+    """The constraints as given, or of the file that is named, for columns of these names ("asset 0", … without)."""
+    if constraints is None:
+        return None
+    if isinstance(constraints, (str, Path)):
+        columns = [f"asset {i}" for i in range(assets)] if names is None else list(map(str, names))
+        return read_constraints(constraints, columns)
+    expected = "a Constraints object or the path of a file"
+    expect(isinstance(constraints, Constraints), "constraints", expected, type(constraints).__name__)
+    return constraints.aligned(names)
+
+
 def files_of_constraints(path: str | Path) -> list[Path]:
     """The files that `read_constraints` reads: that of the path, and the table that it names."""
     path = Path(path)

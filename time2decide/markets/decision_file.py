@@ -30,7 +30,7 @@ from time2decide.markets.stated_problem import (
     centred_reasons,
     number_from_json,
 )
-from time2decide.markets.tables import last_prices, load_market
+from time2decide.markets.tables import begins_with_days, last_prices, load_market
 from time2decide.markets.universe import Availability
 from time2decide.markets.verdict import Verdict
 
@@ -81,15 +81,19 @@ class Verification:
 
 
 def label_texts(index: pd.Index) -> list[str]:
-    """Dates as ISO text, without the time where all are midnight; times of a time zone in UTC; other labels as text.
+    """Dates as ISO text, without the time in tables of days; times of a time zone in UTC; other labels as text.
 
-    The text of a row must not depend on later rows, as it would with an offset that is that of summer or of winter.
+    The text of a row must not depend on later rows. So the first two say what a table is (`begins_with_days`), and not
+    all, as later ones may have a time of day; and an offset, which may be that of summer or of winter, is not shown.
     """
-    if isinstance(index, pd.DatetimeIndex):
-        days = bool((index == index.normalize()).all())
-        index = index if days or index.tz is None else index.tz_convert("UTC")
-        return [str(text) for text in (index.strftime("%Y-%m-%d") if days else index.map(lambda one: one.isoformat()))]
-    return [str(label) for label in index]
+    if not isinstance(index, pd.DatetimeIndex):
+        return [str(label) for label in index]
+    midnight = np.asarray(index == index.normalize()) & begins_with_days(index)
+    times = index if index.tz is None else index.tz_convert("UTC")
+    texts = [str(text) for text in index.strftime("%Y-%m-%d")]
+    for row in np.flatnonzero(~midnight):
+        texts[row] = times[row].isoformat()
+    return texts
 
 
 def data_fingerprint(table: pd.DataFrame) -> dict[str, Any]:

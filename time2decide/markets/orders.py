@@ -135,13 +135,16 @@ def read_quotes(source: str | Path, values: str, price_file: Path | None, table:
         wanted = "prices: a table of prices, or --price-file (price_file in portfolio.toml)"
         expect(values == "prices", "value", wanted, "a table of returns")
         return last_prices(source).reindex(names)
-    found = read_by_asset(price_file, "price")
-    expect((found > 0).all(), price_file.name, "positive prices", f"{found.min():g}")
-    missing = [name for name in names if name not in found.index and not math.isnan(table[name].iloc[-1])]
-    what = "a price of every asset that can be traded"
-    expect(not missing, price_file.name, what, f"none of {', '.join(missing[:5])}")
-    price = found.reindex(names)
-    return price.to_frame().assign(current=price.notna())
+    return quotes_of_prices(price_file.name, read_by_asset(price_file, "price"), table)
+
+
+def quotes_of_prices(name: str, found: pd.Series, table: pd.DataFrame) -> pd.DataFrame:
+    """The quotes, as of `read_quotes`, of prices by asset; an `InputError` begins with `name`."""
+    expect((found > 0).all(), name, "positive prices", f"{found.min():g}")
+    missing = [str(one) for one in table.columns if one not in found.index and not math.isnan(table[one].iloc[-1])]
+    expect(not missing, name, "a price of every asset that can be traded", f"none of {', '.join(missing[:5])}")
+    price = found.reindex([str(column) for column in table.columns])
+    return price.to_frame("price").assign(current=price.notna())
 
 
 def weights_of_shares(
@@ -165,10 +168,14 @@ def weights_of_shares(
     if value is not None:
         if allows_cash(limits) if found <= value else allows_borrowing(limits):
             return money / value, value
-        wanted = f"{found:,.2f}, the shares at their prices (cash and borrowing only as the constraints allow)"
-        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, f"{value:,.2f}")
+        wanted = f"{_money(found)}, the shares at their prices (cash and borrowing only as the constraints allow)"
+        expect(abs(found - value) <= _LEFT_OVER * value, "value", wanted, _money(value))
     expect(found > 0, "previous", "shares of a positive value", f"{found:g}")
     return money / found, found
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}" if abs(amount) < _LARGEST_VALUE else f"{amount:.3g}"
 
 
 class _Rebalancing(Protocol):
@@ -184,8 +191,8 @@ class _Rebalancing(Protocol):
     def cost_bps(self) -> float: ...
 
 
-def quoted_orders(decision: _Rebalancing, quotes: pd.DataFrame, value: float, price_file: Path | None) -> Orders:
-    """The orders of a decision at the current prices of `read_quotes`."""
+def quoted_orders(decision: _Rebalancing, quotes: pd.DataFrame, value: float, source: Path | str | None) -> Orders:
+    """The orders of a decision at the current prices of `read_quotes`: those of a file, of the table, or as said."""
     prices = quotes["price"].where(quotes["current"]).to_numpy(dtype=float)
-    at = TABLE_PRICES if price_file is None else price_file.name
+    at = source.name if isinstance(source, Path) else source or TABLE_PRICES
     return whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps, at)

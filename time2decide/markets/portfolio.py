@@ -399,13 +399,13 @@ def turnover_engine(rows: int, m: int) -> Any:
     """
     global _done
     _done += rows * m
-    if _KERNELS in sys.modules or (_done >= _LOAD_FROM and (_done >= _COMPILE_FROM or _compiled_before())):
+    if _KERNELS in sys.modules or (_done >= _LOAD_FROM and (_done >= _COMPILE_FROM or compiled_before())):
         return import_module(_KERNELS)
     return turnover_decision
 
 
 @cache
-def _compiled_before() -> bool:
+def compiled_before() -> bool:
     """Whether an earlier process left the compiled code in one of the folders that numba uses."""
     sources = Path(turnover_decision.__file__).parent
     written = max((sources / f"{name}.py").stat().st_mtime for name in _COMPILED_SOURCES)

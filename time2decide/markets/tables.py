@@ -273,19 +273,21 @@ def _index_problems(index: pd.Index, labels: list[Any], name: str, most_gap: flo
 
 
 def _parse_labels(index: pd.Index, name: str) -> pd.Index:
-    """Whole numbers, dates, or times; those with an offset in UTC, or as dates where each is midnight at its own.
+    """Whole numbers, dates, or times.
 
-    A row has the same label whatever rows follow it, also those of another offset, as summer and winter have.
+    Of times with an offset those of a table that begins with days, each at midnight at its own offset, are taken as
+    they stand. The others get the offset of a row among the first two that is not at midnight, whatever offsets follow,
+    as those of summer and winter do: a row has the same label whatever rows come later.
     """
     texts = [str(label).strip() for label in index]
     if all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in texts) and not all(len(text) == 8 for text in texts):
         return pd.Index([int(text) for text in texts])
     times = [_OFFSET.search(text) for text in texts]
     zoned = np.array([time is not None for time in times])
-    if all(time is not None and not time[1].strip("0:.") for time in times):  # midnight, wherever that is
+    later = next((i for i, time in enumerate(times[:2]) if time is not None and time[1].strip("0:.")), None)
+    if later is None:
         texts = [_OFFSET.sub(r"\1", text) for text in texts]
-        zoned[:] = False
-    dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=bool(zoned.any()))
+    dates = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=later is not None)
     words = np.array([not text[:1].isdigit() for text in texts])  # pandas reads "now" and "today" as the time of day
     refuse(
         f"{name}: row {row + 1}: expected a date like 2024-01-31 in the first column, found {texts[row]!r}"
@@ -295,7 +297,16 @@ def _parse_labels(index: pd.Index, name: str) -> pd.Index:
         f"{name}: row {row + 1}: expected an offset such as +00:00 in every row or in none, found {texts[row]!r}"
         for row in np.flatnonzero(zoned != zoned[0])
     )
-    return pd.DatetimeIndex(dates)
+    dates = pd.DatetimeIndex(dates)
+    return dates if later is None else dates.tz_convert(pd.to_datetime(texts[later], format="ISO8601").tz)
+
+
+def begins_with_days(index: pd.DatetimeIndex) -> bool:
+    """Whether a table is one of days: its first two rows are at midnight, in its time zone if it has one.
+
+    Bars that begin at midnight are not: their second row has a time of day.
+    """
+    return bool((index[:2] == index[:2].normalize()).all())
 
 
 def _numbers(cells: pd.Series, name: str, column: str, gaps: str) -> np.ndarray:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from time2decide.core.validation import ArrayLike, as_array, as_tensor, expect, validate_positive
+from time2decide.core.validation import (
+    ArrayLike,
+    as_array,
+    as_tensor,
+    describe_value,
+    expect,
+    refuse_booleans,
+    validate_positive,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +49,7 @@ def validate_returns(
         returns = load_returns(returns, gaps=gaps).to_numpy()
     missing, filled = None, returns
     if gaps != "refuse":
+        _expect_table(returns)
         numbers = as_tensor("returns", returns).detach().cpu().numpy()
         missing = np.isnan(numbers)
         found = f"what look like prices (median {np.median(numbers[~missing]):g})" if (~missing).any() else "no number"
@@ -58,8 +69,7 @@ def validate_returns(
 
 def validate_real_returns(returns: ArrayLike) -> np.ndarray:
     """Finite simple returns of at least −1 that do not look like prices, as a float64 array."""
-    kind = str(getattr(returns, "dtype", ""))
-    expect(kind not in ("bool", "torch.bool"), "returns", "real numbers", f"dtype {kind}")
+    _expect_table(returns)
     array = as_array("returns", returns)
     if array.size:
         found = f"what look like prices (median {np.median(array):g})"
@@ -67,6 +77,13 @@ def validate_real_returns(returns: ArrayLike) -> np.ndarray:
         place = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
         expect(array[place] >= -1, "returns", "returns of at least -1", f"{array[place]:g} at index {place}")
     return array
+
+
+def _expect_table(returns: object) -> None:
+    """Raise for what is neither a table nor an array of numbers."""
+    none = isinstance(returns, (Mapping, set, str, bytes, Path, type(None)))
+    expect(not none, "returns", "a DataFrame or array", describe_value(returns))
+    refuse_booleans("returns", returns)
 
 
 def validate_weights(weights: ArrayLike | pd.Series | None, assets: int, names: list[str] | None = None) -> np.ndarray:
@@ -123,6 +140,7 @@ def validate_any_weights(
         return np.full(assets, 1.0 / assets)
     if hasattr(weights, "reindex") and names is not None:
         weights = weights_in_order(name, weights, names, "weight")
+    refuse_booleans(name, weights)
     array = as_tensor(name, weights).detach().cpu().double().numpy()
     found = f"shape {array.shape}" if array.shape != (assets,) else "one that is not finite"
     fits = array.shape == (assets,) and bool(np.isfinite(array).all())

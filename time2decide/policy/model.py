@@ -20,7 +20,7 @@ from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints, constraints_for
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
@@ -242,7 +242,7 @@ class Time2Decide:
         turnover_l1: float = 1.0,
         *,
         risk_aversion: float | None = None,
-        constraints: Constraints | None = None,
+        constraints: Constraints | str | Path | None = None,
         cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
@@ -267,7 +267,8 @@ class Time2Decide:
         constraints, benchmark : optional
             The market policy's weights are the exact maximum of μᵀs − λ (s−b)ᵀΣ(s−b) − c ‖s − previous‖₁ under the
             constraints. So are those of the other networks where constraints, costs or a benchmark are given, with
-            their forecasts as μ and the covariance of the window.
+            their forecasts as μ and the covariance of the window. Constraints are an object, or the path of a TOML or
+            CSV file that names the columns.
         gaps : {"refuse", "keep"}
             Whether returns may be missing (NaN); for the market policy. Nothing is filled in. An asset with fewer than
             63 returns is not bought, one without a return on the last row is not traded, one without any in the last 21
@@ -296,7 +297,7 @@ class Time2Decide:
         turnover_l1: float = 1.0,
         *,
         risk_aversion: float | None = None,
-        constraints: Constraints | None = None,
+        constraints: Constraints | str | Path | None = None,
         cost_bps: float | None = None,
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
@@ -308,28 +309,23 @@ class Time2Decide:
         array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
         previous_weights = with_untradable_weights(previous_weights, names, array)
-        if constraints is None:
-            previous = validate_weights(previous_weights, array.shape[1], names)
+        rules, m = constraints_for(constraints, names, array.shape[1]), array.shape[1]
+        if rules is None:
+            previous = validate_weights(previous_weights, m, names)
         else:
-            expect(
-                isinstance(constraints, Constraints), "constraints", "a Constraints object", type(constraints).__name__
-            )
-            constraints = constraints.aligned(names)
-            previous = validate_current_weights(
-                "previous_weights", previous_weights, array.shape[1], names, constraints
-            )
+            previous = validate_current_weights("previous_weights", previous_weights, m, names, rules)
         gamma = validate_turnover(turnover_l1)
         risk = validate_risk_aversion(self.risk_aversion if risk_aversion is None else risk_aversion)
         cost = validate_cost(self.cost_bps if cost_bps is None else cost_bps)
         least = validate_positive("min_trade", min_trade, allow_zero=True, most=1)
-        b = None if benchmark is None else validate_any_weights("benchmark", benchmark, array.shape[1], names)
-        terms: dict[str, Any] = {"constraints": constraints, "benchmark": b}
+        b = None if benchmark is None else validate_any_weights("benchmark", benchmark, m, names)
+        terms: dict[str, Any] = {"constraints": rules, "benchmark": b}
         origin = DecisionOrigin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
-        state, current = MarketState(array.shape[1]).extend(array), None if previous_weights is None else previous
+        state, current = MarketState(m).extend(array), None if previous_weights is None else previous
         terms["min_trade"] = least
         return replace(decide_market(self.policy, state, array, current, gamma, risk, cost, **terms), origin=origin)
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from time2decide import __version__
 from time2decide.core.checkpoints import WEIGHTS, checkpoint_checksum
-from time2decide.core.files import read_toml, validate_not_read
+from time2decide.core.files import expect_regular, read_toml, validate_not_read
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
@@ -120,6 +120,8 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
         if (place := config.path(name)) is not None
     }
     expect("journal" in named and "state" in named, path.name, "a file for journal and state", "none")
+    for name in ("journal", "state"):
+        expect_regular(f"{path.name}: {name}", named[name])
     places = [place.resolve() for place in named.values()]
     same = [name for name, place in zip(named, places, strict=True) if places.count(place) > 1]
     expect(not same, path.name, "a file of its own for each", f"one for {' and '.join(same)}")
@@ -411,10 +413,15 @@ def _match_state(entries: list[dict[str, Any]], seen: pd.DataFrame, name: str, c
 
 
 def _match_decisions(entries: list[dict[str, Any]], table: pd.DataFrame, config: PortfolioConfig) -> None:
-    """Raise if a date between the last entry and the last row has a decision file; `_write_new` looks at the last."""
+    """Raise if a date between the last entry and the last row has a decision file; `_write_new` looks at the last.
+
+    Names to be written to must be free or those of files: later, a decision would have been made.
+    """
     folder = config.path("decisions")
     if folder is None or not os.path.isdir(folder):
         return
+    for date in (*(entry["date"] for entry in entries[-_MOST_MADE_AGAIN:]), label_texts(table.index)[-1]):
+        expect_regular("decisions", folder / _file_name(date))
     there = {path.name for path in folder.iterdir()}
     names = [_file_name(date) for date in label_texts(table.index)[entry_rows(entries) : -1]]
     _expect_no_lost_line(next((name for name in names if name in there), None), config)

@@ -2,44 +2,58 @@
 
 One process, one copy of each model. Decisions are made in threads, at most as many as `Limits.workers` at once. What is
 too large is refused before it is read, bad input is a 422 that names the field, and a request that waits too long is
-answered by a 503.
+answered by a 503. What it asked for is computed to its end all the same, on one of the `Limits.workers` threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
-import threading
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
 
-import anyio
+import numpy as np
 import pandas as pd
 import torch
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from threadpoolctl import threadpool_limits
 
 from time2decide import __version__
 from time2decide.core.checkpoints import checkpoint_checksum
-from time2decide.core.validation import InputError, expect, validate_fields
+from time2decide.core.validation import InputError, distinct_keys, expect, is_text, validate_fields, validate_positive
 from time2decide.markets.constraints import parse_constraints
 from time2decide.markets.decision_file import seal_decision
+from time2decide.markets.orders import quoted_orders, quotes_of_prices
+from time2decide.markets.portfolio import compiled_before
 from time2decide.markets.tables import GAPS, load_market
 from time2decide.markets.validation import MOST_ASSETS
 from time2decide.policy.decision_record import decision_document
 from time2decide.policy.model import Time2Decide
 
+
+def _text(name: str) -> str:
+    if not is_text(name):
+        raise ValueError("expected text, found half of a character that takes two")
+    return name
+
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Weights = dict[str, Finite]
+Name = Annotated[str, AfterValidator(_text)]
+Weights = dict[Name, Finite]
 _LOG = logging.getLogger("time2decide.service")
-_WARM = 64  # rows of the decision that is made before the first request, so that nobody waits for compilation
+_WARM = 64  # rows of the decisions that are made before the first request, so that nobody waits for compilation
+_QUOTED = "the prices of the request"  # what orders are `at`
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class DecisionRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    assets: list[str] = Field(description="Names of the assets.", min_length=2)
+    assets: list[Name] = Field(description="Names of the assets.", min_length=2)
     returns: list[list[Finite | None]] = Field(
         description="Past simple returns, oldest row first, one number per asset; null where there is none (see gaps).",
         min_length=1,
@@ -79,8 +93,28 @@ class DecisionRequest(BaseModel):
         None, description="Sections weights, cash, assets, groups and exposures, as in a constraint file."
     )
     min_trade: Finite = Field(0.0, description="Smallest trade, in weights; 0 for any.")
+    value: Finite | None = Field(
+        None, description="Value of the portfolio; adds orders in whole shares, at the prices given with it."
+    )
+    prices: Weights | None = Field(
+        None, description="Price by asset of every asset that can be traded, for the orders; others are ignored."
+    )
     gaps: str = Field("refuse", description="refuse missing returns, or keep: young, halted and delisted assets.")
     model: str = Field("market", description="One of GET /models.")
+
+
+class OrdersOfFile(BaseModel):
+    """Orders in whole shares: trades rounded towards zero, buys reduced until cash pays them and the cost."""
+
+    shares: dict[str, float] = Field(description="Shares to trade by asset, bought positive.")
+    money: dict[str, float] = Field(description="What they cost or bring, at the prices.")
+    price: dict[str, float | None]
+    unpriced: list[str] = Field(description="Assets to be traded that get no order, for want of a price.")
+    value: float = Field(description="Of the portfolio before.")
+    cost: float = Field(description="Of trading.")
+    cash: float = Field(description="After trading and its cost.")
+    largest_difference: float = Field(description="Between a weight that is held then and its target.")
+    at: str = Field(description="Where the prices come from.")
 
 
 class DecisionFile(BaseModel):
@@ -98,6 +132,7 @@ class DecisionFile(BaseModel):
     turnover: float
     cost: float
     verdict: str
+    orders: OrdersOfFile | None = Field(None, description="Only if the request has value and prices.")
     checksum: str
 
 
@@ -144,9 +179,9 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
     expect(len(models) > 0, "models", "at least one", "none")
     _prepare_threads()
     served = {name: Time2Decide.from_pretrained(name) for name in models}
-    for model in served.values():
-        model.decide([[0.01 * math.sin(3.0 * t + a) for a in range(3)] for t in range(_WARM)])
+    _warm(served)
     app = FastAPI(title="time2decide", version=__version__, description="The next rebalancing, as a decision file.")
+    app.router.route_class = _StrictRoute
     app.add_middleware(_BodyLimit, megabytes=limits.megabytes)
     _answer_errors(app)
     workers = _Workers(limits)
@@ -184,12 +219,25 @@ def _prepare_threads() -> None:
     import_module("time2decide.markets.turnover_kernels")
 
 
+def _warm(served: dict[str, Time2Decide]) -> None:
+    """Make decisions of every kind that compiles or imports something by itself, before anybody waits for one."""
+    if not compiled_before():
+        print("compiling, once after an installation: about a minute", file=sys.stderr, flush=True)
+    returns = np.array([[0.01 * math.sin(3.0 * t + a) for a in range(3)] for t in range(_WARM)])
+    bounds = parse_constraints({"weights": {"upper": 0.6}}, list("ABC"))
+    groups = parse_constraints({"groups": {"x": {"assets": ["A", "B"], "upper": 0.5}}}, list("ABC"))
+    for model in served.values():
+        for terms in ({}, {"benchmark": [0.5, 0.3, 0.2]}, {"constraints": bounds}, {"constraints": groups}):
+            model.decide(returns, **terms)
+
+
 def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], limits: Limits) -> dict[str, Any]:
     """The decision file of a request; an `InputError` names the field."""
     expect(request.model in served, "model", f"one of {', '.join(served)}", repr(request.model)[:60])
     expect(request.gaps in GAPS, "gaps", f"one of {', '.join(GAPS)}", repr(request.gaps)[:60])
     table = _table(request, limits)
     names = list(table.columns)
+    quotes = _quotes(request, table)
     constraints = None if request.constraints is None else parse_constraints(request.constraints, names)
     decision = served[request.model].decision(
         table,
@@ -202,7 +250,22 @@ def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], li
         gaps=request.gaps,
         min_trade=request.min_trade,
     )
-    return seal_decision(decision_document(decision, source="request", values="returns"))
+    orders = None
+    if quotes is not None and request.value is not None:
+        orders = quoted_orders(decision, quotes, request.value, _QUOTED)
+    return seal_decision(decision_document(decision, orders, source="request", values="returns"))
+
+
+def _quotes(request: DecisionRequest, table: pd.DataFrame) -> pd.DataFrame | None:
+    """What the orders are made from, if any are wanted."""
+    if request.value is None:
+        expect(request.prices is None, "prices", "the value of the portfolio with them", "none")
+        return None
+    validate_positive("value", request.value)
+    prices = _series(request.prices)
+    if prices is None:
+        raise InputError("value: expected prices of the assets with it, found none")
+    return quotes_of_prices("prices", prices, table)
 
 
 def _table(request: DecisionRequest, limits: Limits) -> pd.DataFrame:
@@ -230,21 +293,45 @@ def _series(weights: Weights | None) -> pd.Series | None:
 
 
 class _Workers:
-    """Threads for decisions. A request that is not answered in time gets a 503; its thread ends by itself."""
+    """Threads for decisions. A request that is not answered in time gets a 503.
+
+    A thread cannot be stopped: a computation that has begun ends by itself, and keeps its thread until then, so that
+    there are never more at once than `Limits.workers`. One that has not begun is dropped.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._limiter: anyio.CapacityLimiter | None = None
-        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(limits.workers, thread_name_prefix="decision")
 
     async def run(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        with self._lock:
-            limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self.limits.workers)
-        made = anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+        made = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.wait_for(made, self.limits.seconds)
         except TimeoutError:
             raise HTTPException(503, f"busy: no answer within {self.limits.seconds:g} s") from None
+
+
+class _StrictRequest(Request):
+    """A request whose JSON has every name once; the last of two would be taken silently."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            return json.loads(body, object_pairs_hook=distinct_keys)
+        except InputError as error:
+            raise HTTPException(422, f"body: {error}") from None
+
+
+class _StrictRoute(APIRoute):
+    """A route that reads a `_StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handle(_StrictRequest(request.scope, request.receive))
+
+        return strict
 
 
 class _BodyLimit:
