@@ -12,7 +12,7 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints, some_portfol
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 
 _ROUNDING = 1e-9  # by which a trade may miss the smallest one, relative to it
-_SOLVES = 25  # at most, of problems; a few are enough but where constraints and small trades are tightly bound up
+_SOLVES = 12  # at most, of problems; a few are enough but where constraints and small trades are tightly bound up
 
 
 def solve_without_small_trades(
