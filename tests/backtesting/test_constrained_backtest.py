@@ -1,8 +1,12 @@
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from time2decide.backtesting import backtest
+from time2decide.cli import app
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.simple import ridge
@@ -192,3 +196,31 @@ def test_the_smallest_trade_is_that_of_a_live_decision():
     assert counts > {0}  # days with trades and days without
     with pytest.raises(InputError, match=r"min_trade: expected a number in \[0, 1\], found 2"):
         backtest(table, ["uniform"], 0.2, min_trade=2.0)
+
+
+def test_a_problem_without_an_answer_is_named_by_strategy_and_date(monkeypatch, capsys):
+    """In one line, with the exit code of bad input; other arithmetic errors are faults of the program."""
+
+    class Fails:
+        name, wants_hindsight, error = "fails", False, ArithmeticError("portfolio: no answer was found")
+
+        def decide(self, observation):
+            if observation.step == 99:
+                raise self.error
+            return observation.previous
+
+    table = market(104)
+    named = f"fails, {str(table.index[99])[:10]}: portfolio: no answer was found"
+    with pytest.raises(ArithmeticError, match=named):
+        backtest(table, [Fails()], 0.2)
+
+    def failing(*_, **__):
+        backtest(table, [Fails()], 0.2)
+
+    command = SimpleNamespace(make_context=lambda *_: nullcontext(), invoke=failing)
+    monkeypatch.setattr(app.typer.main, "get_command", lambda _: command)
+    assert app.run_command() == 2
+    assert capsys.readouterr().err == f"time2decide: {named}\n"
+    Fails.error = ZeroDivisionError("a fault")
+    with pytest.raises(ZeroDivisionError, match="a fault"):
+        app.run_command()

@@ -3,7 +3,8 @@ import pandas as pd
 import pytest
 
 from time2decide.core.validation import InputError
-from time2decide.markets import parse_constraints, read_constraints
+from time2decide.markets import Constraints, Limit, parse_constraints, read_constraints
+from time2decide.markets import constraints as constraints_file
 from time2decide.markets.constraints import files_of_constraints, refuse_contradictions
 
 ASSETS = ["AAA", "BBB", "CCC", "DDD"]
@@ -147,6 +148,24 @@ def test_a_turnover_budget_that_cannot_reach_a_group(tmp_path):
     with pytest.raises(InputError, match=r"group x .* and the turnover budget \(0.1\); .* works is 0.7$"):
         refuse_contradictions(constraints, ASSETS, np.full(4, 0.25), 0.1)
     refuse_contradictions(constraints, ASSETS, np.full(4, 0.25), 0.7)
+
+
+def test_many_assets_are_refused_with_few_linear_programs(monkeypatch):
+    """One program per asset would be 400; the two bounds that are needed are still found among them."""
+    m, solved, can_be_met = 200, [], constraints_file._can_be_met
+    monkeypatch.setattr(constraints_file, "_can_be_met", lambda *terms: solved.append(1) or can_be_met(*terms))
+    upper = np.full(m, 1.0)
+    upper[[7, 150]] = 0.2
+    pair = Limit("pair", 1.0 * np.isin(np.arange(m), [7, 150]), 0.5, 1.0)
+    names = [f"A{i}" for i in range(m)]
+    expected = r"none for pair \(0.5 to 1\) and the upper bound of A7 \(0.2\) and the upper bound of A150 \(0.2\)$"
+    with pytest.raises(InputError, match=expected):
+        refuse_contradictions(Constraints(upper=upper, limits=(pair,)), names)
+    assert len(solved) < 70
+    solved.clear()
+    with pytest.raises(InputError, match="upper bounds of 200 assets"):
+        refuse_contradictions(Constraints(upper=0.9 / m), names)
+    assert len(solved) < 70
 
 
 def test_an_empty_cell_of_the_table_leaves_the_bounds_of_all_weights(tmp_path):

@@ -25,7 +25,8 @@ from time2decide.markets import (
 )
 from time2decide.markets import portfolio as portfolio_file
 from time2decide.markets.constraints import LONG_ONLY
-from time2decide.markets.portfolio import build_portfolio_problem, solve_without_small_trades
+from time2decide.markets.portfolio import build_portfolio_problem
+from time2decide.markets.smallest_trade import solve_without_small_trades
 
 
 def random_problem(seed, most=30):
@@ -584,3 +585,19 @@ def test_an_indefinite_covariance_is_refused_by_whichever_form_checks_it(compile
     S[1, 1, 1], S[1, 0, 2] = 0.5, 0.1
     with pytest.raises(InputError, match="covariance: expected symmetric"):
         solve_portfolio(np.zeros(3), S, np.full(3, 1 / 3), risk_aversion=1.0)
+
+
+def test_what_cannot_keep_its_weight_trades_enough_if_it_can():
+    """Fixing all small trades breaks the group; one of its assets has to be bought, and by the smallest trade."""
+    previous, mean = np.array([0.15, 0.15, 0.2, 0.2, 0.15, 0.15]), np.array([2e-4, -3e-4, -1e-4, 0, 0, 1e-4])
+    rules = Constraints(limits=(Limit("x", np.array([1.0, 1, 0, 0, 0, 0]), 0.306, 1.0),))
+    terms = {"risk_aversion": 2.0, "turnover_l1": 0.03}
+    free = solve_portfolio(mean, 1e-3 * np.eye(6), previous, constraints=rules, **terms)
+    assert (np.abs(free.weights - previous) < 0.008).any()
+    found, fixed = solve_without_small_trades(mean, 1e-3 * np.eye(6), previous, 0.008, rules, **terms)
+    trades = np.abs(found.weights - previous)
+    assert ((trades < 1e-12) | (trades >= 0.008 * (1 - 1e-6))).all(), found.weights - previous
+    assert found.gap <= 1e-12
+    again = solve_portfolio(mean, 1e-3 * np.eye(6), previous, constraints=fixed, **terms)
+    np.testing.assert_allclose(found.weights, again.weights, atol=1e-12)
+    assert (fixed.bounds(6)[0] == fixed.bounds(6)[1]).sum() >= 2

@@ -254,12 +254,13 @@ def test_limits_that_no_portfolio_meets_are_a_contradiction():
 
 def test_a_contradiction_that_the_solver_does_not_see_is_one_all_the_same(monkeypatch):
     one = row(1)
-    good = general._clarabel(one)
+    good = general._clarabel(one, 1e-8)
     nothing = one._replace(low=np.array([2.0, -np.inf]), high=np.array([3.0, np.inf]))
-    monkeypatch.setattr(general, "_clarabel", lambda row: (one.p, *good[1:]))
+    monkeypatch.setattr(general, "_clarabel", lambda row, _: good._replace(s=one.p))
     with pytest.raises(InputError, match="found a contradiction"):
         general.solve_general_row(nothing)
-    monkeypatch.setattr(general, "_clarabel", lambda row: (good[0] + np.full(7, 1e-5), *good[1:]))  # off, but polished
+    off = good._replace(s=good.s + np.full(7, 1e-5))  # but polished
+    monkeypatch.setattr(general, "_clarabel", lambda row, _: off)
     assert general.solve_general_row(one).gap < 1e-12
 
 
@@ -300,3 +301,58 @@ def test_equations_without_an_answer_leave_the_best_one_before(monkeypatch):
     found = general._polish(one, best.s, best.theta, best.nu, best.eta, 1e-8)
     assert len(calls) == 2
     np.testing.assert_allclose(found.s, best.s, atol=1e-12)
+
+
+def hard_problem(rng):
+    """Weights, caps, limits and budgets that differ by as little as an interior-point method can tell apart."""
+    m, hair = int(rng.integers(4, 25)), 10.0 ** rng.uniform(-12, -8, 25)
+    p = rng.dirichlet(np.full(m, rng.choice([0.1, 1.0])))
+    tiny = rng.random(m) < 0.3
+    p[tiny] = 10.0 ** rng.uniform(-13, -7, tiny.sum())
+    p /= p.sum()
+    upper = np.where((rng.random(m) < 0.2) & (p > 1e-3), p + hair[:m] * rng.choice([-1, 0, 1], m), 1.0)
+    fixed = rng.random(m) < rng.choice([0.0, 0.5])
+    lower, upper = np.where(fixed, p, 0.0), np.where(fixed, p, upper)
+    limits = []
+    for name in "ab":
+        group, room = 1.0 * (rng.random(m) < 0.5), float(rng.choice([0.0, 1e-13, 1e-10, 1e-8, 1e-4]))
+        low = -np.inf if rng.random() < 0.5 else group @ p - room
+        limits.append(Limit(name, group, low, group @ p + room if low == -np.inf else np.inf))
+    B = rng.normal(size=(m, 3)) * 0.01
+    mean, sigma = rng.normal(size=m) * 10.0 ** rng.uniform(-5, -1), B @ B.T + 1e-4 * np.eye(m) * rng.choice([0, 1])
+    terms = {"risk_aversion": float(rng.choice([0, 1e-8, 0.1, 25, 1e4])), "cost": float(rng.choice([0, 1e-9, 1e-3]))}
+    terms |= {"turnover_l1": float(rng.choice([1e-9, 1e-4, 0.01, 0.1, 2.0]))}
+    return (mean, sigma, p), {**terms, "constraints": Constraints(lower, upper, limits=tuple(limits))}
+
+
+def test_problems_that_differ_by_rounding_have_answers_too():
+    """Every problem is feasible to 1e-9 at worst: it has a certified answer, or is refused as a contradiction."""
+    solved = 0
+    for seed in range(250):
+        data, terms = hard_problem(np.random.default_rng(seed))
+        try:
+            found = solve_portfolio(*data, **terms)
+        except InputError:
+            continue
+        assert found.gap <= 1e-10, seed
+        now = found.problem.previous[0]  # without rounding against the bounds
+        assert terms["constraints"].excess(found.weights, now, terms["turnover_l1"]) <= 1e-11, seed
+        solved += 1
+    assert solved > 150, solved
+
+
+def test_a_point_that_is_a_little_infeasible_is_brought_to_the_nearest_feasible_one(monkeypatch):
+    """Without a polish: what the interior-point method leaves is within the constraints, and all but optimal."""
+    monkeypatch.setattr(general, "_polish", lambda *_: None)
+    for seed in range(12):
+        one, rng = row(seed), np.random.default_rng(seed)
+        found = general._clarabel(one, 1e-8)
+        off = found._replace(s=found.s + 1e-9 * rng.random(7))
+        near = general._nearest_feasible(one, off.s)
+        assert general._feasible(one, near)
+        assert np.abs(near - off.s).sum() < 1e-7
+        monkeypatch.setattr(general, "_clarabel", lambda row, _, off=off: off)
+        assert general.solve_general_row(one).gap < 1e-7
+        monkeypatch.undo()
+        monkeypatch.setattr(general, "_polish", lambda *_: None)
+    assert general._nearest_feasible(one._replace(low=np.array([2.0, -np.inf])), off.s) is None

@@ -290,3 +290,15 @@ def test_answers_are_shared_for_the_same_rows_and_terms_only(model):
         np.testing.assert_array_equal(
             rollout(table, MarketStrategy(policy, shared=shared), [0.5], **terms).allocations, alone
         )
+
+
+@pytest.mark.parametrize("total", [1.0, 1.0 - 3e-7, 1.0 + 9e-7])
+def test_assets_whose_trade_is_too_small_are_named_whatever_rounding_the_weights_have(model, returns, total):
+    """Weights are brought to a sum of 1 before each solve, so that the fixed ones differ in the last bit."""
+    previous = np.array([0.15, 0.15, 0.2, 0.2, 0.3]) * total
+    for rules in (None, Constraints(upper=0.5)):
+        made = model.decision(returns, previous, 0.03, min_trade=0.5, cost_bps=0.1, constraints=rules)
+        free = model.decision(returns, previous, 0.03, cost_bps=0.1, constraints=rules)
+        assert np.abs(free.weights - free.start).max() > 1e-3
+        assert np.abs(made.weights - made.start).max() < 1e-12
+        assert made.untraded[np.abs(free.weights - free.start) > 1e-9].all()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,7 @@ def backtest(
     terms |= {"cost_bps": cost, "constraints": rules, "benchmark": reference, "min_trade": min_trade}
     with threadpool_limits(1 if len(assets) <= _ONE_THREAD else None):
         oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
-        rollouts = [_run_strategy(strategy, market, budgets, oracle, terms, progress) for strategy in chosen]
+        rollouts = [_run_strategy(strategy, market, steps, budgets, oracle, terms, progress) for strategy in chosen]
     best = utility_path(array, oracle, risk_aversion, window)
     frames, rows = [], []
     for result in rollouts:
@@ -213,6 +212,7 @@ def backtest(
 def _run_strategy(
     strategy: Strategy | str,
     market: np.ndarray | Universe,
+    steps: pd.Index,
     budgets: np.ndarray,
     oracle: np.ndarray,
     terms: dict[str, Any],
@@ -221,8 +221,19 @@ def _run_strategy(
     """The rollout of a strategy, or the oracle's path for its name."""
     if isinstance(strategy, str):
         return oracle_rollout(oracle, budgets, terms["window"], terms["risk_aversion"])
-    shown = None if progress is None else partial(progress, strategy.name)
-    return rollout(market, strategy, budgets.tolist(), **terms, oracle=oracle, progress=shown)
+    name, place = strategy.name, 0
+
+    def shown(step: int, count: int) -> None:
+        nonlocal place
+        place = step
+        if progress is not None:
+            progress(name, step, count)
+
+    try:
+        return rollout(market, strategy, budgets.tolist(), **terms, oracle=oracle, progress=shown)
+    except ArithmeticError as error:
+        date = str(steps[terms["window"] + place])[:10]
+        raise type(error)(f"{name}, {date}: {error}") from error
 
 
 def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> Any:

@@ -47,7 +47,7 @@ app.add_typer(train_app, name="train")
 
 
 def run_command() -> int:
-    """Run the command of `sys.argv`; its exit code. Bad input is one line on standard error and 2."""
+    """Run the command of `sys.argv`; its exit code. Bad input, or no answer, is one line on standard error and 2."""
     command = typer.main.get_command(app)
     try:  # not through `app()`, which has an exit code of its own for a broken pipe
         with command.make_context("time2decide", sys.argv[1:]) as context:
@@ -56,6 +56,10 @@ def run_command() -> int:
     except typer.Exit as ended:
         return int(ended.exit_code)
     except InputError as error:
+        return complain(str(error))
+    except ArithmeticError as error:
+        if type(error) is not ArithmeticError:  # a fault of the program, such as a division by zero
+            raise
         return complain(str(error))
     except _CommandLineError as error:
         return complain(error.format_message())

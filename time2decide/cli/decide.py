@@ -353,8 +353,11 @@ def _least_trade_line(facts: dict[str, Any]) -> list[str]:
         return []
     least, kept = facts["min_trade"]["weight"], len(facts["min_trade"]["fixed"])
     small = sum(TRADED < abs(trade) < least * (1 - 1e-6) for trade in facts["change"].values())
-    forced = f"; {small} smaller ones are forced by constraints or delistings" if small else ""
-    return [f"Trades smaller than {least:.2%} are not made: {kept} assets keep their weight for that{forced}."]
+    remain = "trade remains" if small == 1 else "trades remain"
+    why = "no portfolio without it was found" if small == 1 else "no portfolio without them was found"
+    forced = f"; {small} smaller {remain}: {why} that meets the constraints" if small else ""
+    keep = "1 asset keeps its weight" if kept == 1 else f"{kept} assets keep their weight"
+    return [f"Trades smaller than {least:.2%} are not made: {keep} for that{forced}."]
 
 
 def _binding(facts: dict[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """The start of the command line: signals, exit codes, one line on standard error for what goes wrong.
 
-Exit codes are 0 (done), 1 (what was asked has a negative answer), 2 (bad input, or a file that cannot be written), 130
-(Ctrl-C), 143 (SIGTERM) and 141 (the reader of the output went away, as in ``| head -1``). Only the standard library is
-imported before signals are handled, so that a Ctrl-C during the imports ends the command as any other does.
+Exit codes are 0 (done), 1 (what was asked has a negative answer), 2 (bad input, a file that cannot be written, or a
+problem for which no answer was found), 130 (Ctrl-C), 143 (SIGTERM) and 141 (the reader of the output went away, as in
+``| head -1``). Only the standard library is imported before signals are handled, so that a Ctrl-C during the imports
+ends the command as any other does.
 """
 
 from __future__ import annotations

@@ -279,7 +279,8 @@ _KEYS = {
 
 _BUDGET = "the turnover budget"
 _NAMED = 3  # bounds that are listed one by one
-_Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows over (s, t), their lower and upper limits
+_WORK = 12_000  # linear programs · assets, about, to find which bounds are needed
+_Row = tuple[Any, np.ndarray, np.ndarray]  # sparse rows over (s, t), their lower and upper limits
 
 
 def read_constraints(path: str | Path, assets: Sequence[str]) -> Constraints:
@@ -477,7 +478,8 @@ def refuse_contradictions(
     """Raise an `InputError` that names the constraints which contradict each other, if no portfolio meets them all.
 
     The names are a smallest set in the sense that without any one of them the others can be met (a deletion filter
-    over linear programs). With `previous` and `turnover_l1` the turnover budget is one of the constraints.
+    over linear programs); of hundreds of bounds some may be named that could go. With `previous` and `turnover_l1` the
+    turnover budget is one of the constraints.
     """
     m = len(assets)
     lower, upper = (bound.copy() for bound in constraints.bounds(m))
@@ -498,34 +500,48 @@ def refuse_contradictions(
     raise InputError(f"constraints: expected some portfolio that meets them all, found {found}")
 
 
+def some_portfolio_meets(constraints: Constraints, previous: np.ndarray, turnover_l1: float) -> bool:
+    """Whether a portfolio meets the constraints within the turnover budget, to 1e-9."""
+    lower, upper = constraints.bounds(len(previous))
+    return _can_be_met(_rows(constraints, len(previous), previous, turnover_l1), lower, upper)
+
+
 def _needed_bounds(
     rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray, bound: np.ndarray, absent: float
 ) -> np.ndarray:
-    """Places of `bound`, one of the two others, that cannot be left out; the rest become `absent`."""
-    kept = bound.copy()
-    bound[:] = absent
-    if not _can_be_met(rows, lower, upper):
-        return np.empty(0, int)
-    bound[:] = kept
-    for i in range(len(bound)):
-        bound[i] = absent
+    """Places of `bound`, one of the two others, that cannot be left out; the rest become `absent`.
+
+    Whole blocks are left out first, halved where they are needed: a linear program per asset would take minutes. Where
+    many assets would need too many, what is undecided counts as needed.
+    """
+    blocks, programs, most = [np.arange(len(bound))], 0, max(20, _WORK // len(bound))
+    while blocks and programs < most:
+        block = blocks.pop()
+        kept = bound[block].copy()
+        if (kept == absent).all():
+            continue
+        bound[block], programs = absent, programs + 1
         if _can_be_met(rows, lower, upper):
-            bound[i] = kept[i]
+            bound[block] = kept
+            blocks += [half for half in np.array_split(block, 2) if 0 < len(half) < len(block)]
     return np.flatnonzero(np.isfinite(bound))
 
 
 def _rows(constraints: Constraints, m: int, previous: np.ndarray | None, turnover_l1: float | None) -> dict[str, _Row]:
     """Everything but bounds by name, as rows over s and t ≥ |s − p|."""
+    from scipy import sparse
+
     total = (constraints.exposure - constraints.cash[1], constraints.exposure - constraints.cash[0])
     invested = f"{total[0]:g}" if total[0] == total[1] else f"{total[0]:g} to {total[1]:g}"
     named = [(f"the sum of weights ({invested})", np.ones(m), *total)]
     named += [(f"{one.name} ({_span(one.low, one.high)})", *one.scaled()[1:]) for one in constraints.limits]
     rows: dict[str, _Row] = {}
     for name, coefficients, low, high in named:
-        rows[name] = (np.hstack([coefficients, np.zeros(m)])[None], np.array([low]), np.array([high]))
+        matrix = sparse.csr_matrix(np.hstack([coefficients, np.zeros(m)])[None])
+        rows[name] = (matrix, np.array([low]), np.array([high]))
     if previous is not None and turnover_l1 is not None and turnover_l1 < np.inf:
-        eye, ones = np.eye(m), np.concatenate([np.zeros(m), np.ones(m)])[None]
-        matrix = np.vstack([np.hstack([eye, -eye]), np.hstack([-eye, -eye]), ones])
+        eye = sparse.identity(m, format="csr")
+        matrix = sparse.bmat([[eye, -eye], [-eye, -eye], [None, np.ones((1, m))]], format="csr")
         most = np.concatenate([previous, -previous, [turnover_l1]])
         rows[f"{_BUDGET} ({turnover_l1:g})"] = (matrix, np.full(len(most), -np.inf), most)
     return rows
@@ -563,10 +579,12 @@ def _can_be_met(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray) -> 
 
 def _minimum(rows: dict[str, _Row], lower: np.ndarray, upper: np.ndarray, objective: np.ndarray) -> float | None:
     """The minimum of a linear objective over s and t; None if no point meets the rows, NaN if it was not found."""
+    from scipy import sparse
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     free = np.full(len(lower), np.inf)
-    matrix, low, high = (np.concatenate([row[i] for row in rows.values()]) for i in range(3))
+    matrix = sparse.vstack([row[0] for row in rows.values()], format="csc")
+    low, high = (np.concatenate([row[i] for row in rows.values()]) for i in (1, 2))
     bounds = Bounds(np.concatenate([lower, -free]), np.concatenate([upper, free]))
     limits = LinearConstraint(matrix, low - 1e-9, high + 1e-9)
     solved = milp(objective, constraints=limits, bounds=bounds)

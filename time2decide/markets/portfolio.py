@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +41,6 @@ _LOAD_FROM = 20_000  # decisions · assets of this process from which compiled c
 _COMPILE_FROM = 1_000_000  # and from which it is compiled where it never was: most of a minute, as long as in numpy
 _KERNELS = "time2decide.markets.turnover_kernels"
 _UNLIMITED = 1e6  # a turnover budget that never binds
-_LEAST_ROUNDING = 1e-9  # by which a trade may miss the smallest one, relative to it
 _THREADS_FROM = 5e5  # rows · assets² of one thread
 
 
@@ -251,40 +250,6 @@ def solve_portfolio(
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
     weights, classes, eta = (array.reshape(*lead, array.shape[-1]) for array in (weights, classes, eta))
     return PortfolioSolution(weights, theta, nu, np.maximum(gap, 0.0), classes, lambda: problem, eta)
-
-
-def solve_without_small_trades(
-    mean: np.ndarray,
-    covariance: np.ndarray,
-    previous: np.ndarray,
-    min_trade: float,
-    constraints: Constraints | None = None,
-    **terms: Any,
-) -> tuple[PortfolioSolution, Constraints | None]:
-    """One decision in which no trade is smaller than `min_trade`, and the constraints that it is exact for.
-
-    Assets whose optimal trade is smaller are fixed at their current weights and the others solved again, until no trade
-    is smaller. A weight outside its bounds is traded whatever the size; where the constraints cannot be met with these
-    assets fixed, the solution before stands. `terms` are those of `solve_portfolio`.
-    """
-    solution = solve_portfolio(mean, covariance, previous, constraints=constraints, **terms)
-    if not min_trade:
-        return solution, constraints
-    now, base = solution.problem.previous[0], constraints or LONG_ONLY
-    lower, upper = base.bounds(len(now))
-    fixed, within = np.zeros(len(now), dtype=bool), (now >= lower) & (now <= upper)
-    while True:
-        trade = np.abs(solution.weights - now)
-        small = ~fixed & within & (trade > 0) & (trade < min_trade * (1 - _LEAST_ROUNDING))
-        if not small.any():
-            return solution, constraints
-        fixed |= small
-        rules = replace(base, lower=np.where(fixed, now, lower), upper=np.where(fixed, now, upper))
-        try:
-            solution = solve_portfolio(mean, covariance, now, constraints=rules, **terms)
-        except InputError:
-            return solution, constraints
-        constraints = rules
 
 
 def _solve_single(

@@ -1,7 +1,8 @@
 """The portfolio problem with general linear limits: Clarabel on the lifted problem, then an active-set polish.
 
 Clarabel's answer says which bounds, trades and limits are active; the equations of that active set are solved to
-rounding, and the result is certified by the same duality gap as every other answer:
+rounding, and the result is certified by the same duality gap as every other answer. Where no active set can be read
+from it, as with weights of the size of its rounding, the feasible point nearest to it is the answer.
 
     gap ≤ Σ_i max_v [(g_i − ν − (Aᵀη)_i)(v − s_i) − (c_i + θ)(|v − p_i| − |s_i − p_i|)] + θ(γ − ‖s−p‖₁) + limits + cash.
 """
@@ -14,12 +15,19 @@ import numpy as np
 
 from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints, refuse_contradictions
-from time2decide.markets.portfolio import PortfolioProblem
+from time2decide.markets.portfolio import CERTIFIED, PortfolioProblem
 from time2decide.markets.turnover_decision import turnover_duality_gap
 from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
 
 _SETTINGS = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13, "verbose": False}
+_REGULARISED = (1e-12, 1e-8)  # in turn: the first is exact more often, the second is the sturdier one
 _ACTIVE = (1e-6, 1e-8, 1e-4)  # distances at which something counts as active, tried in turn
+_FINE = (1e-10, 1e-12, 1e-7, 1e-9)  # and where that leaves an answer that is not certified: weights may be as small
+_ROUNDING = 1e-13  # a gap that cannot be told from none
+_GOOD = 1e-6  # infeasibility up to which an answer of the interior-point method shows that there is one
+_NEAR = 1e3  # units of infeasibility within which a feasible point is sought
+_UNITS = np.array([1.0, 1e3, 1e6])  # tried in turn, as multiples of the infeasibility
+_EXACT = 1e-12  # infeasibility that counts as none
 _ROUNDS = 20
 
 
@@ -130,22 +138,77 @@ def _reach(A: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndar
 
 @np.errstate(all="ignore")  # the gap judges what comes of numbers at the ends of what floats hold
 def solve_general_row(row: _Row) -> _Answer:
-    s, theta, nu, eta = _clarabel(row)
-    best = _certified(row, s, theta, nu, eta)
-    best = best if _feasible(row, best.s) else best._replace(gap=np.inf)
-    for tolerance in _ACTIVE:
-        answer = _polish(row, s, theta, nu, eta, tolerance)
-        if answer is not None and answer.gap < best.gap:
+    best: _Answer | None = None
+    for regularised in _REGULARISED:
+        found = _clarabel(row, regularised)
+        answer = None if found is None else _finished(row, found)
+        if answer is not None and (best is None or answer.gap < best.gap):
             best = answer
-        if best.gap <= 1e-13:
+        if best is not None and best.gap <= CERTIFIED:
             break
-    if best.gap == np.inf and not _feasible(row, s, 1e-6):
+    if best is None:
         raise InputError("constraints: expected constraints that some portfolio meets, found a contradiction")
     return best
 
 
-def _clarabel(row: _Row) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """s, θ, ν, η of the lifted problem in (s, t), t ≥ |s − p|."""
+def _finished(row: _Row, found: _Answer) -> _Answer | None:
+    """The best certified answer near one of the interior-point method; None if nothing near it is feasible."""
+    given = _certified(row, *found[:4])
+    met = _feasible(row, given.s)
+    best = _polished(row, given if met else given._replace(gap=np.inf), given, _ACTIVE)
+    if not best.gap <= CERTIFIED:
+        best = _polished(row, best, given, _FINE)
+    if best.gap <= CERTIFIED or met:
+        return best
+    near = _nearest_feasible(row, found.s) if _feasible(row, found.s, _GOOD) else None
+    if near is not None:
+        given = _certified(row, near, *found[1:4])
+        best = _polished(row, min(best, given, key=lambda one: one.gap), given, (*_ACTIVE, *_FINE))
+    return best if best.gap < np.inf else None
+
+
+def _polished(row: _Row, best: _Answer, given: _Answer, tolerances: tuple[float, ...]) -> _Answer:
+    """The best of an answer and of those that the active sets near another lead to."""
+    for tolerance in tolerances:
+        answer = _polish(row, *given[:4], tolerance)
+        if answer is not None and answer.gap < max(best.gap, _ROUNDING):  # as good, and to the bit at its bounds
+            best = answer
+        if best.gap <= _ROUNDING:
+            break
+    return best
+
+
+def _nearest_feasible(row: _Row, s: np.ndarray) -> np.ndarray | None:
+    """The feasible point nearest to one that is infeasible by little, or None if a linear program finds none.
+
+    The program is over steps δ, |δ| and τ ≥ |s + δ − p| − |s − p| in units of the infeasibility: in units of the
+    weights its tolerance would be larger than what there is to repair.
+    """
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    s, m = np.clip(s, row.lower, row.upper), len(s)
+    far, side, eye = np.abs(s - row.p), np.where(s >= row.p, 1.0, -1.0), sparse.identity(m)
+    over, under = np.isfinite(row.high), np.isfinite(row.low)
+    rows = np.vstack([row.A[over], -row.A[under], np.ones(m), -np.ones(m)])
+    most = np.array([*row.high[over], *-row.low[under], row.exposure - row.cash[0], row.cash[1] - row.exposure])
+    room = np.append(most - rows @ s, row.budget - far.sum())
+    sides, size = sparse.diags(side), [[eye, -eye, None], [-eye, -eye, None]]
+    parts = [[rows, None, None], [None, None, np.ones((1, m))], [sides, None, -eye], [-sides, None, -eye], *size]
+    matrix = sparse.bmat(parts, format="csc")
+    cost = np.repeat([0.0, 1.0, 0.0], m)
+    for unit in max(-room.min(), _EXACT) * _UNITS:
+        right = np.concatenate([(room + _EXACT / 2) / unit, np.zeros(m), 2 * far / unit, np.zeros(2 * m)])
+        ends = np.maximum((row.lower - s) / unit, -_NEAR), np.minimum((row.upper - s) / unit, _NEAR)
+        bounds = [*zip(*ends, strict=True), *[(-_NEAR, _NEAR)] * (2 * m)]
+        found = linprog(cost, matrix, np.minimum(right, 2 * m * _NEAR), bounds=bounds)
+        if found.status == 0 and _feasible(row, near := np.clip(s + unit * found.x[:m], row.lower, row.upper)):
+            return np.asarray(near)
+    return None
+
+
+def _clarabel(row: _Row, regularised: float) -> _Answer | None:
+    """s, θ, ν, η of the lifted problem in (s, t), t ≥ |s − p|; None if no point is feasible."""
     try:
         import clarabel
         from scipy import sparse
@@ -181,18 +244,19 @@ def _clarabel(row: _Row) -> tuple[np.ndarray, float, float, np.ndarray]:
     settings = clarabel.DefaultSettings()
     for name, value in _SETTINGS.items():
         setattr(settings, name, value)
+    settings.static_regularization_constant = regularised
     found = clarabel.DefaultSolver(
         P, np.concatenate([-row.q if equal else row.cash[2] - row.q, row.cost]), A, b, cones, settings
     ).solve()
     if "Infeasible" in str(found.status) and "Dual" not in str(found.status):
-        raise InputError("constraints: expected constraints that some portfolio meets, found a contradiction")
+        return None
     s, z = np.array(found.x[:m]), np.array(found.z)
     place = np.cumsum([0, *(len(np.atleast_1d(right)) for _, right in parts)])
     eta = np.zeros(k)
     eta[finite_high] += z[place[6] : place[7]]
     eta[finite_low] -= z[place[7] : place[8]]
     nu = z[0] if equal else row.cash[2] + z[0] - z[place[8]]
-    return s, max(float(z[place[5]]), 0.0), float(nu), eta
+    return _Answer(s, max(float(z[place[5]]), 0.0), float(nu), eta, np.inf)
 
 
 def _classes(row: _Row, s: np.ndarray, tolerance: float) -> np.ndarray:
@@ -306,7 +370,7 @@ def _revise(
     return not same, binding, cash_at
 
 
-def _feasible(row: _Row, s: np.ndarray, tolerance: float = 1e-12) -> bool:
+def _feasible(row: _Row, s: np.ndarray, tolerance: float = _EXACT) -> bool:
     z, activity = row.exposure - s.sum(), row.A @ s
     return bool(
         (s >= row.lower - tolerance).all()

@@ -18,7 +18,8 @@ import torch
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.orders import Orders
-from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio, solve_without_small_trades
+from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.smallest_trade import solve_without_small_trades
 from time2decide.markets.stated_problem import centred_reasons
 from time2decide.markets.universe import Availability
 from time2decide.markets.verdict import ForecastRecord, Verdict
@@ -34,6 +35,7 @@ from time2decide.markets.universe import enough_universe_assets
 
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
+_SAME = 1e-12  # weights that differ by less are the same: each solution takes the rounding out of their sum
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class MarketDecision:
         """Assets that could be traded and keep their weight because their trade is too small, (m,) bool."""
         lower, upper = self.constraints.bounds(len(self.weights))
         halted = False if self.availability is None else self.availability.fixed
-        return np.asarray((lower == upper) & (lower == self.start) & ~halted & (self.min_trade > 0))
+        kept = (lower == upper) & (np.abs(lower - self.start) <= _SAME)
+        return np.asarray(kept & ~halted & (self.min_trade > 0))
 
     @property
     def forecast(self) -> np.ndarray:

@@ -40,8 +40,8 @@ from time2decide.markets.portfolio import (
     PortfolioSolution,
     nearest_portfolio,
     solve_portfolio,
-    solve_without_small_trades,
 )
+from time2decide.markets.smallest_trade import solve_without_small_trades
 from time2decide.markets.universe import Universe
 from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
