@@ -346,7 +346,7 @@ def test_gaps_are_told_by_name(run, folder):
     done = run("decide", "gaps.csv", "--gaps", "keep", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Halted (no return on the last row), so not traded: A." in done.stdout
-    assert "Listed too late (fewer than 63 returns), so not bought: B." in done.stdout
+    assert "Listed too late (fewer than 63 returns), so neither bought nor sold: B." in done.stdout
     summary = "Gaps: 2 of 4 assets miss returns: 1 listed late (1 too young to be bought), 1 halted."
     assert summary in done.stdout.splitlines()
     assert (
@@ -509,6 +509,37 @@ def test_orders_in_whole_shares(run, folder):
         refused = run(*wrong, cwd=folder)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
         assert text in refused.stderr
+
+
+def test_orders_keep_the_caps_and_say_what_whole_shares_cannot(run, folder):
+    (folder / "cap.toml").write_text("[weights]\nupper = 0.3\n")
+    asked = ("decide", "prices.csv", "--turnover", "1", "--previous", "held.csv", "--constraints", "cap.toml")
+    kept = json.loads(run(*asked, "--value", "10000", "--json", "--out", "d.json", cwd=folder).stdout)
+    held = {a: kept["previous"][a] + kept["orders"]["money"][a] / 10000 for a in kept["previous"]}
+    assert max(held.values()) <= 0.3 + 1e-9
+    assert kept["orders"]["broken"] == []
+    assert run("verify", "d.json", "prices.csv", cwd=folder).returncode == 0
+    (folder / "cap.toml").write_text("[weights]\nlower = 0.2\nupper = 0.3\n")
+    shown = run(*asked, "--value", "200", cwd=folder).stdout
+    assert "all constraints hold for the target" in shown
+    assert "In whole shares these are not met: weight of " in shown
+
+
+def test_a_held_young_asset_above_its_cap_is_not_called_within_the_constraints(run, folder):
+    table = pd.read_csv(folder / "returns.csv")
+    table.loc[: len(table) - 20, "A"] = np.nan
+    table.to_csv(folder / "young.csv", index=False)
+    (folder / "cap.toml").write_text("[assets.A]\nupper = 0.05\n")
+    asked = ("decide", "young.csv", "--gaps", "keep", "--previous", "held.csv")
+    shown = run(*asked, "--constraints", "cap.toml", cwd=folder).stdout
+    assert "NOT MET, because it cannot be traded: A 30% (at most 5%); all other constraints hold" in shown
+    assert "; all constraints hold" in run(*asked, cwd=folder).stdout
+
+
+def test_the_hint_to_all_assets_is_not_shown_with_all_assets(run, folder):
+    asked = ("decide", "prices.csv", "--turnover", "0.01", "--previous", "held.csv")
+    assert "(--all shows them)" in run(*asked, cwd=folder).stdout
+    assert "--all" not in run(*asked, "--all", cwd=folder).stdout
 
 
 def test_current_weights_under_constraints_must_sum_to_1_unless_cash_or_borrowing_explains_it(run, folder):

@@ -209,7 +209,7 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     """The trades, a line of verdict, a line of cost and proof, then what was asked for and what was assumed."""
     traded = len(_trades(facts))
     if every or traded:
-        screen.print(_title(facts, traded), markup=False, soft_wrap=True)
+        screen.print(_title(facts, traded, every), markup=False, soft_wrap=True)
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
@@ -221,10 +221,11 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(printable(line), markup=False, soft_wrap=True)
 
 
-def _title(facts: dict[str, Any], traded: int) -> str:
+def _title(facts: dict[str, Any], traded: int, every: bool) -> str:
     rest = set(facts["weights"]) - set(_trades(facts))
     kept = sum(facts["weights"][name] for name in rest)
-    without = f"; {len(rest)} not traded are {kept:.1%} of the portfolio (--all shows them)" if rest else ""
+    hint = "" if every else " (--all shows them)"
+    without = f"; {len(rest)} not traded are {kept:.1%} of the portfolio{hint}" if rest else ""
     return f"Trades after {facts['input']['last']}: {traded} of {len(facts['weights'])} assets{without}"
 
 
@@ -320,7 +321,10 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
     if "active_risk" in facts:
         parts.append(f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}")
     parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > TRADED else []
-    held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
+    waiting, held = checks.get("waiting"), "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
+    if waiting and checks["satisfied"]:
+        held = f"NOT MET, because it cannot be traded: {_several(waiting)}; all other constraints hold"
+    held += " for the target" if facts.get("orders", {}).get("broken") else ""  # and not for its whole shares
     proof = f", optimal: {_proof_words(exact)}" if exact else ""
     return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]
 
@@ -381,13 +385,20 @@ def _order_line(facts: dict[str, Any]) -> list[str]:
         f"cash left {orders['cash']:,.2f} ({orders['cash'] / orders['value']:.2%}), weights within "
         f"{orders['largest_difference']:.3%} of the target."
     ]
+    if orders["broken"]:
+        lines.append(f"In whole shares these are not met: {_several(orders['broken'])}.")
     if orders["unpriced"]:
-        from time2decide.policy.decision_facts import listed_names
-
         lines.append(
-            f"No order for {listed_names(orders['unpriced'])}: no current price. Proceeds of a sale are not spent."
+            f"No order for {_several(orders['unpriced'])}: no current price. Proceeds of a sale are not spent."
         )
     return lines
+
+
+def _several(names: list[str]) -> str:
+    """The first of some names."""
+    from time2decide.policy.decision_facts import listed_names
+
+    return listed_names(names)
 
 
 def _forecast_lines(facts: dict[str, Any]) -> list[str]:

@@ -412,7 +412,9 @@ def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | 
     expect(list(stated["price"]) == assets, "orders", "a price or null for each asset", "others")
     quoted = np.array([np.nan if one is None else number_from_json(one) for one in stated["price"].values()])
     value, cost_bps, at = number_from_json(stated["value"]), number_from_json(document["cost_bps"]), str(stated["at"])
-    found = whole_shares(previous, weights, quoted, value, cost_bps, at).to_json(assets)
+    problem = document.get("problem")
+    rules = None if problem is None else StatedProblem.from_json(problem, assets).constraints
+    found = whole_shares(previous, weights, quoted, value, cost_bps, at, rules).to_json(assets)
     expect(set(stated) == set(found), "orders", ", ".join(found), f"{len(stated)} others")
     for key, right in found.items():
         named = not isinstance(right, dict) or (isinstance(stated[key], dict) and list(stated[key]) == assets)

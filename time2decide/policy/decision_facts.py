@@ -35,7 +35,7 @@ _SHOWN = 5  # names in a list before it is cut short
 _GAPS = {
     "delisted": "Delisted (no return in the last 21 rows), so not held from now on",
     "halted": "Halted (no return on the last row), so not traded",
-    "young": "Listed too late (fewer than 63 returns), so not bought",
+    "young": "Listed too late (fewer than 63 returns), so neither bought nor sold",
     "outside": "Bounds that wait, because what they are for cannot be traded",
 }
 
@@ -131,7 +131,9 @@ def describe_decision(
         if decision.origin.gaps == "keep":
             facts["gap_summary"] = gap_summary(table.to_numpy())
         if decision.availability is not None:
-            facts["gaps"]["outside"] = decision.availability.outside(constraints, decision.start, names)
+            waiting = decision.availability.outside(constraints, decision.start, names)
+            facts["gaps"]["outside"] = list(waiting)
+            facts["constraints"]["waiting"] = list(waiting.values())
             facts["gap_notes"] = [
                 f"{_GAPS[kind]}: {listed_names(found)}." for kind, found in facts["gaps"].items() if found
             ]

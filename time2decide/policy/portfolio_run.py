@@ -573,6 +573,7 @@ def _orders_again(entry: dict[str, Any], made: MarketDecision, names: list[str])
         return None
     try:
         prices = np.array([said["price"][name] for name in names], dtype=float)  # null becomes NaN
-        return whole_shares(made.previous, made.weights, prices, said["value"], made.cost_bps, str(said["at"]))
+        terms = said["value"], made.cost_bps, str(said["at"]), made.constraints
+        return whole_shares(made.previous, made.weights, prices, *terms)
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"journal: expected the orders of {entry['date']}, found {error!r}") from None
