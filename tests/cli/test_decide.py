@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from time2decide import Time2Decide, load_returns
-from time2decide.cli.decide import _limit_lines
+from time2decide.cli.decide import limit_lines
 from time2decide.core.validation import InputError
 from time2decide.markets import Constraints, read_constraints
 from time2decide.markets.portfolio import solve_portfolio
@@ -252,6 +252,23 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     assert f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}" in shown
     assert facts["active"]
     assert "binding: " in shown
+
+
+def test_the_frontier_and_the_gain_count_from_the_same_portfolio_where_constraints_force_a_trade(run, folder):
+    asked = ("decide", "returns.csv", "--previous", "held.csv", "--cost", "1", "--frontier", "--constraints", "c.toml")
+    for groups in ("", '[groups.x]\nassets = ["A", "B"]\nupper = 0.9\n'):  # with a path, and budget by budget
+        (folder / "c.toml").write_text("[weights]\nupper = 0.35\n" + groups)
+        facts = json.loads(run(*asked, "--turnover", "0.2", "--json", cwd=folder).stdout)
+        curve, gain = facts["frontier"]["curve"], facts["days"] * facts["gain"]["utility"]
+        assert curve["turnover_l1"][0] == pytest.approx(0.1)
+        found = np.interp(facts["turnover"], curve["turnover_l1"], curve["gain"])
+        assert found == pytest.approx(gain, abs=2e-6)
+        least = json.loads(run(*asked, "--turnover", "0.1000001", "--json", cwd=folder).stdout)
+        assert curve["gain"][0] == pytest.approx(least["days"] * least["gain"]["utility"], abs=1e-7)
+        assert abs(curve["gain"][0]) > 1e-6
+    shown = run(*asked, "--turnover", "0.2", cwd=folder).stdout
+    assert "beside no trade, net of cost" in shown
+    assert "The constraints ask for a turnover of 0.100." in shown
 
 
 @pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
@@ -612,7 +629,7 @@ def test_limits_are_shown_with_their_ends_those_that_bind_first():
     names = [*(f"group {i}" for i in range(7)), "exposure beta"]
     facts = {"limits": dict.fromkeys(names, 0.25) | {"exposure beta": 1.05}, "active": ["exposure beta", "turnover"]}
     facts["limit_ends"] = {name: [None, 0.3] for name in names} | {"exposure beta": [0.8, 1.05], "group 0": [0.1, 0.3]}
-    lines = _limit_lines(facts)
+    lines = limit_lines(facts)
     assert lines[0] == "  exposure beta: 1.05 (at least 0.8, at most 1.05, binding)"
     assert lines[1:3] == ["  group 0: 25.00% (at least 10.00%, at most 30.00%)", "  group 1: 25.00% (at most 30.00%)"]
     assert lines[-1] == "  and 2 more limits (--json has all)"

@@ -213,7 +213,7 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    trades = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line)
+    trades = (_verdict_line, _gain_line, _cost_line, limit_lines, _least_trade_line, _order_line)
     parts = (*trades, _forecast_lines, _frontier_lines, _reason_lines, _input_lines, _assumption_line)
     lines = [line for part in parts for line in part(facts)]
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
@@ -336,7 +336,7 @@ def _proof_words(exact: dict[str, Any]) -> str:
     return f"no allowed portfolio has as much as {most} bp a period more utility"
 
 
-def _limit_lines(facts: dict[str, Any]) -> list[str]:
+def limit_lines(facts: dict[str, Any]) -> list[str]:
     """Groups and exposures with their limits: those that bind first, the others as far as there is room."""
     ends, active = facts.get("limit_ends", {}), facts.get("active", [])
     names = sorted(ends, key=lambda name: name not in active)
@@ -478,10 +478,16 @@ def _frontier_lines(facts: dict[str, Any]) -> list[str]:
         frontier = facts["frontier"]
         points = frontier["points"]
         most = max(points[0]["price"], 1e-300)
-        lines.append("Turnover frontier: what it brings, net of cost, and what the next unit is worth")
+        days, period = facts.get("days", 1.0), _PERIODS.get(facts.get("gain", {}).get("periods_a_year"), "period")
+        over = f"over {days:.0f} {period}s" if days >= _SPREAD else f"over a {period}"
+        lines.append(
+            f"Turnover frontier: what it brings {over} beside no trade, net of cost, and what the next unit is worth"
+        )
+        if points[0]["turnover_l1"] > TRADED:
+            lines.append(f"  The constraints ask for a turnover of {points[0]['turnover_l1']:.3f}.")
         for point in points:
             bar = "█" * round(_BAR * point["price"] / most)
-            amounts = f"{point['turnover_l1']:.3f}  +{point['gain'] * 1e4:.3f} bp  {point['price'] * 1e4:.3f} bp/unit"
+            amounts = f"{point['turnover_l1']:.3f}  {point['gain'] * 1e4:+z.3f} bp  {point['price'] * 1e4:.3f} bp/unit"
             lines.append(f"  {amounts} {bar}")
         lines.append(f"  More than {frontier['stops_paying_at']:.3f} does not pay.")
     return lines
