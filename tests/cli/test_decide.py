@@ -553,6 +553,53 @@ def test_a_held_young_asset_above_its_cap_is_not_called_within_the_constraints(r
     assert "; all constraints hold" in run(*asked, cwd=folder).stdout
 
 
+@pytest.mark.parametrize("kind", ["weight", "shares"])
+def test_what_is_not_in_a_file_of_holdings_is_not_held_and_is_named(kind, run, folder):
+    numbers = (0.5, 0.2, 0.3) if kind == "weight" else (10, 20, 30)
+    lines = [f"{name},{number}" for name, number in zip(("A", "B", '"D, E"'), numbers, strict=True)]
+    (folder / "some.csv").write_text("\n".join([f"asset,{kind}", *lines]))
+    asked = ("decide", "prices.csv", "--previous", "some.csv", "--turnover", "0.1")
+    done = run(*asked, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["previous"]["C"] == 0
+    assert "Assumed: weight 0 of C, which --previous leaves out" in run(*asked, cwd=folder).stdout
+    (folder / "portfolio.toml").write_text('table = "prices.csv"\nvalues = "prices"\nholdings = "some.csv"\n')
+    made = run("run", "portfolio.toml", cwd=folder)
+    assert made.returncode == 0, made.stderr
+    assert "file some.csv leaves out C: weight 0" in made.stderr
+
+
+def test_weights_that_do_not_sum_to_1_are_scaled_up_to_a_tolerance_and_that_is_said(run, folder):
+    asked = ("decide", "returns.csv", "--returns", "--previous", "held.csv")
+    (folder / "portfolio.toml").write_text('table = "returns.csv"\nvalues = "returns"\nholdings = "held.csv"\n')
+    assert "scaled" not in run(*asked, cwd=folder).stdout
+    (folder / "held.csv").write_text('asset,weight\nB,0.4004\nA,0.3\n"D, E",0.2\nC,0.1\n')
+    assert "the weights of --previous, of sum 1.0004, are scaled to the sum 1" in run(*asked, cwd=folder).stdout
+    told = run("run", "portfolio.toml", cwd=folder).stderr
+    assert "the weights of file held.csv, of sum 1.0004, are scaled to the sum 1" in told
+    (folder / "held.csv").write_text('asset,weight\nB,0.402\nA,0.3\n"D, E",0.2\nC,0.1\n')
+    assert run(*asked, cwd=folder).returncode == 2
+
+
+def test_verify_reads_prices_where_returns_were_decided_on_and_says_what_it_cannot_judge(run, folder):
+    prices = pd.read_csv(folder / "prices.csv", index_col="date")
+    prices.iloc[60:, 0] = np.nan  # delisted
+    prices.to_csv(folder / "gone.csv")
+    load_returns(prices, "prices", gaps="keep").to_csv(folder / "made.csv", index_label="date")
+    asked = ("decide", "made.csv", "--returns", "--gaps", "keep", "--previous", "held.csv", "--out", "d.json")
+    assert run(*asked, cwd=folder).returncode == 0
+    refused = run("verify", "d.json", "gone.csv", cwd=folder)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "or --prices" in refused.stderr
+    assert "data      " in run("verify", "d.json", "gone.csv", "--prices", cwd=folder).stdout
+    pd.read_csv(folder / "made.csv").iloc[:100].to_csv(folder / "short.csv", index=False)
+    done = run("verify", "d.json", "short.csv", cwd=folder)
+    assert done.returncode == 1
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")] == ["data"]
+    assert "cannot be judged" in done.stdout
+    assert "The table is not that of the decision: the other checks are of the file alone." in done.stdout
+
+
 def test_the_hint_to_all_assets_is_not_shown_with_all_assets(run, folder):
     asked = ("decide", "prices.csv", "--turnover", "0.01", "--previous", "held.csv")
     assert "(--all shows them)" in run(*asked, cwd=folder).stdout
@@ -655,9 +702,7 @@ def test_a_delisted_asset_may_be_left_out_of_the_current_weights_as_of_shares(ru
         found[name] = json.loads(run(*asked, name, "--json", cwd=folder).stdout)["weights"]
     assert found["shares.csv"] == pytest.approx(found["weights.csv"], abs=1e-9)
     (folder / "weights.csv").write_text("asset,weight\nA,0.5\nB,0.5\n")
-    refused = run(*asked, "weights.csv", cwd=folder)
-    assert refused.returncode == 2
-    assert "without ['C']" in refused.stderr
+    assert "weight 0 of C, D, which --previous leaves out" in run(*asked, "weights.csv", cwd=folder).stdout
 
 
 def test_an_asset_delisted_before_the_rows_that_are_used(run, folder):

@@ -117,7 +117,8 @@ def decide(
     expect(
         price_file is None or _wants_orders(previous, value), "price_file", "--value or held shares with it", "neither"
     )
-    from time2decide.markets.tables import load_market, read_by_asset, read_weights
+    from time2decide.markets.tables import load_market, read_by_asset, read_weights, with_absent_assets
+    from time2decide.markets.validation import was_scaled
 
     current = None if previous is None else read_by_asset(previous, "weight", "shares")
     reference = None if benchmark is None else read_weights(benchmark)
@@ -130,9 +131,14 @@ def decide(
         from time2decide.markets.constraints import read_constraints
 
         limits = read_constraints(constraints, names)
-    stated, absent = value, [] if current is None else [name for name in names if name not in current.index]
-    if current is not None and current.name == "shares":
-        current, value = weights_of_shares(current, quotes, value, limits)
+    stated, total = value, 1.0
+    absent: list[str] = []
+    if current is not None:
+        total = float(current.sum()) if current.name == "weight" else 1.0
+        in_shares = current.name == "shares"
+        current, absent = with_absent_assets(current, names)
+        if in_shares:
+            current, value = weights_of_shares(current, quotes, value, limits)
     from time2decide.policy.decision_facts import describe_decision
     from time2decide.policy.model import Time2Decide
 
@@ -153,6 +159,7 @@ def decide(
     guessed = values is None and file != "sp500"
     facts["input"] |= {"source": file, "values": found, "values_guessed": guessed, "explained": explain}
     facts["input"] |= {"absent": absent} if absent else {}
+    facts["input"] |= {"scaled_from": total} if was_scaled(total, decision.previous) else {}
     orders = None
     if quotes is not None and value is not None:
         orders = quoted_orders(decision, quotes, value, price_file)
@@ -523,6 +530,8 @@ def _assumption_line(facts: dict[str, Any]) -> list[str]:
         from time2decide.policy.decision_facts import listed_names
 
         assumed.append(f"weight 0 of {listed_names(source['absent'])}, which --previous leaves out")
+    if "scaled_from" in source:
+        assumed.append(f"the weights of --previous, of sum {source['scaled_from']:.9g}, are scaled to the sum 1")
     if source["values_guessed"]:
         assumed.append(f"the file holds {source['values']} (--prices or --returns settles it)")
     if "value_left_out" in source:

@@ -214,7 +214,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         else:
             held = current_holdings(config, holdings, entries, table, values, given["constraints"])
             stale = stale_holdings(held, entries, table)
-            messages += held.left_out
+            messages += held.notes
             decision = _decide(network, state, table, held.weights, given, config.gaps)
             orders = held.orders(decision, config)
             _write_new(decision_document(decision, orders, **_about(config)), config)
