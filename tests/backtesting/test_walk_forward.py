@@ -184,7 +184,13 @@ def test_command_prints_and_writes(app, table, tmp_path):
     assert shown.exit_code == 0
     assert "pto-ar1" in shown.output
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["backtest-turnover-0.2.png", "backtest-turnover-1.png", "steps.csv", "summary.csv"]
+    assert names == ["backtest-turnover-0.2.png", "backtest-turnover-1.png", "steps.csv", "summary.csv", "weights.csv"]
+    weights, steps = (pd.read_csv(tmp_path / "out" / name) for name in ("weights.csv", "steps.csv"))
+    assert list(weights.columns) == ["time", "strategy", "turnover_l1", *table.columns]
+    keys = ["time", "strategy", "turnover_l1"]
+    assert len(weights.merge(steps, on=keys)) == len(weights) == len(steps)
+    np.testing.assert_allclose(weights[list(table.columns)].sum(axis=1), 1, atol=1e-9)
+    assert "arithmetic mean (not the compound rate)" in " ".join(shown.output.split())
     rows = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
     assert [row["strategy"] for row in rows] == ["uniform", "uniform", "pto-ar1", "pto-ar1"]
     assert "NaN" not in json.dumps(rows)
@@ -228,7 +234,7 @@ def refuse_to_run(*arguments, **options):
 
 def test_command_never_replaces_its_input(app, table, tmp_path, monkeypatch):
     monkeypatch.setattr("time2decide.backtesting.walk_forward", refuse_to_run)
-    for name in ("steps.csv", "summary.csv"):
+    for name in ("steps.csv", "summary.csv", "weights.csv"):
         table.to_csv(tmp_path / name, index_label="date")
         before = (tmp_path / name).read_bytes()
         monkeypatch.chdir(tmp_path)

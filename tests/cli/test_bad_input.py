@@ -104,7 +104,6 @@ WEIGHTS = {
     "do not sum to 1": ("asset,weight\nA0,0.5\nA1,0.2\nA2,0.2\n", "sum 1"),
     "negative": ("asset,weight\nA0,1.2\nA1,-0.4\nA2,0.2\n", "non-negative"),
     "unknown asset": ("asset,weight\nA0,0.5\nA1,0.3\nZ,0.2\n", "unknown"),
-    "missing asset": ("asset,weight\nA0,0.5\nA1,0.5\n", "without"),
     "an asset twice": ("asset,weight\nA0,0.5\nA0,0.5\nA1,0\nA2,0\n", "again"),
     "text": ("asset,weight\nA0,half\nA1,0.5\nA2,0\n", "expected a finite number"),
     "NaN": ("asset,weight\nA0,nan\nA1,0.5\nA2,0.5\n", "finite"),

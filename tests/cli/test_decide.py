@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from time2decide import Time2Decide, load_returns
-from time2decide.cli.decide import _limit_lines
+from time2decide.cli.decide import limit_lines
 from time2decide.core.validation import InputError
 from time2decide.markets import Constraints, read_constraints
 from time2decide.markets.portfolio import solve_portfolio
@@ -254,6 +254,23 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     assert "binding: " in shown
 
 
+def test_the_frontier_and_the_gain_count_from_the_same_portfolio_where_constraints_force_a_trade(run, folder):
+    asked = ("decide", "returns.csv", "--previous", "held.csv", "--cost", "1", "--frontier", "--constraints", "c.toml")
+    for groups in ("", '[groups.x]\nassets = ["A", "B"]\nupper = 0.9\n'):  # with a path, and budget by budget
+        (folder / "c.toml").write_text("[weights]\nupper = 0.35\n" + groups)
+        facts = json.loads(run(*asked, "--turnover", "0.2", "--json", cwd=folder).stdout)
+        curve, gain = facts["frontier"]["curve"], facts["days"] * facts["gain"]["utility"]
+        assert curve["turnover_l1"][0] == pytest.approx(0.1)
+        found = np.interp(facts["turnover"], curve["turnover_l1"], curve["gain"])
+        assert found == pytest.approx(gain, abs=2e-6)
+        least = json.loads(run(*asked, "--turnover", "0.1000001", "--json", cwd=folder).stdout)
+        assert curve["gain"][0] == pytest.approx(least["days"] * least["gain"]["utility"], abs=1e-7)
+        assert abs(curve["gain"][0]) > 1e-6
+    shown = run(*asked, "--turnover", "0.2", cwd=folder).stdout
+    assert "beside no trade, net of cost" in shown
+    assert "The constraints ask for a turnover of 0.100." in shown
+
+
 @pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
 def test_the_frontier_is_drawn_and_agrees_with_separate_decisions(name, run, folder):
     done = run("decide", "returns.csv", "--cost", "0.1", "--figure", name, "--json", cwd=folder)
@@ -346,7 +363,7 @@ def test_gaps_are_told_by_name(run, folder):
     done = run("decide", "gaps.csv", "--gaps", "keep", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Halted (no return on the last row), so not traded: A." in done.stdout
-    assert "Listed too late (fewer than 63 returns), so not bought: B." in done.stdout
+    assert "Listed too late (fewer than 63 returns), so neither bought nor sold: B." in done.stdout
     summary = "Gaps: 2 of 4 assets miss returns: 1 listed late (1 too young to be bought), 1 halted."
     assert summary in done.stdout.splitlines()
     assert (
@@ -511,6 +528,84 @@ def test_orders_in_whole_shares(run, folder):
         assert text in refused.stderr
 
 
+def test_orders_keep_the_caps_and_say_what_whole_shares_cannot(run, folder):
+    (folder / "cap.toml").write_text("[weights]\nupper = 0.3\n")
+    asked = ("decide", "prices.csv", "--turnover", "1", "--previous", "held.csv", "--constraints", "cap.toml")
+    kept = json.loads(run(*asked, "--value", "10000", "--json", "--out", "d.json", cwd=folder).stdout)
+    held = {a: kept["previous"][a] + kept["orders"]["money"][a] / 10000 for a in kept["previous"]}
+    assert max(held.values()) <= 0.3 + 1e-9
+    assert kept["orders"]["broken"] == []
+    assert run("verify", "d.json", "prices.csv", cwd=folder).returncode == 0
+    (folder / "cap.toml").write_text("[weights]\nlower = 0.2\nupper = 0.3\n")
+    shown = run(*asked, "--value", "200", cwd=folder).stdout
+    assert "all constraints hold for the target" in shown
+    assert "In whole shares these are not met: weight of " in shown
+
+
+def test_a_held_young_asset_above_its_cap_is_not_called_within_the_constraints(run, folder):
+    table = pd.read_csv(folder / "returns.csv")
+    table.loc[: len(table) - 20, "A"] = np.nan
+    table.to_csv(folder / "young.csv", index=False)
+    (folder / "cap.toml").write_text("[assets.A]\nupper = 0.05\n")
+    asked = ("decide", "young.csv", "--gaps", "keep", "--previous", "held.csv")
+    shown = run(*asked, "--constraints", "cap.toml", cwd=folder).stdout
+    assert "NOT MET, because it cannot be traded: A 30% (at most 5%); all other constraints hold" in shown
+    assert "; all constraints hold" in run(*asked, cwd=folder).stdout
+
+
+@pytest.mark.parametrize("kind", ["weight", "shares"])
+def test_what_is_not_in_a_file_of_holdings_is_not_held_and_is_named(kind, run, folder):
+    numbers = (0.5, 0.2, 0.3) if kind == "weight" else (10, 20, 30)
+    lines = [f"{name},{number}" for name, number in zip(("A", "B", '"D, E"'), numbers, strict=True)]
+    (folder / "some.csv").write_text("\n".join([f"asset,{kind}", *lines]))
+    asked = ("decide", "prices.csv", "--previous", "some.csv", "--turnover", "0.1")
+    done = run(*asked, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["previous"]["C"] == 0
+    assert "Assumed: weight 0 of C, which --previous leaves out" in run(*asked, cwd=folder).stdout
+    (folder / "portfolio.toml").write_text('table = "prices.csv"\nvalues = "prices"\nholdings = "some.csv"\n')
+    made = run("run", "portfolio.toml", cwd=folder)
+    assert made.returncode == 0, made.stderr
+    assert "file some.csv leaves out C: weight 0" in made.stderr
+
+
+def test_weights_that_do_not_sum_to_1_are_scaled_up_to_a_tolerance_and_that_is_said(run, folder):
+    asked = ("decide", "returns.csv", "--returns", "--previous", "held.csv")
+    (folder / "portfolio.toml").write_text('table = "returns.csv"\nvalues = "returns"\nholdings = "held.csv"\n')
+    assert "scaled" not in run(*asked, cwd=folder).stdout
+    (folder / "held.csv").write_text('asset,weight\nB,0.4004\nA,0.3\n"D, E",0.2\nC,0.1\n')
+    assert "the weights of --previous, of sum 1.0004, are scaled to the sum 1" in run(*asked, cwd=folder).stdout
+    told = run("run", "portfolio.toml", cwd=folder).stderr
+    assert "the weights of file held.csv, of sum 1.0004, are scaled to the sum 1" in told
+    (folder / "held.csv").write_text('asset,weight\nB,0.402\nA,0.3\n"D, E",0.2\nC,0.1\n')
+    assert run(*asked, cwd=folder).returncode == 2
+
+
+def test_verify_reads_prices_where_returns_were_decided_on_and_says_what_it_cannot_judge(run, folder):
+    prices = pd.read_csv(folder / "prices.csv", index_col="date")
+    prices.iloc[60:, 0] = np.nan  # delisted
+    prices.to_csv(folder / "gone.csv")
+    load_returns(prices, "prices", gaps="keep").to_csv(folder / "made.csv", index_label="date")
+    asked = ("decide", "made.csv", "--returns", "--gaps", "keep", "--previous", "held.csv", "--out", "d.json")
+    assert run(*asked, cwd=folder).returncode == 0
+    refused = run("verify", "d.json", "gone.csv", cwd=folder)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "or --prices" in refused.stderr
+    assert "data      " in run("verify", "d.json", "gone.csv", "--prices", cwd=folder).stdout
+    pd.read_csv(folder / "made.csv").iloc[:100].to_csv(folder / "short.csv", index=False)
+    done = run("verify", "d.json", "short.csv", cwd=folder)
+    assert done.returncode == 1
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")] == ["data"]
+    assert "cannot be judged" in done.stdout
+    assert "The table is not that of the decision: the other checks are of the file alone." in done.stdout
+
+
+def test_the_hint_to_all_assets_is_not_shown_with_all_assets(run, folder):
+    asked = ("decide", "prices.csv", "--turnover", "0.01", "--previous", "held.csv")
+    assert "(--all shows them)" in run(*asked, cwd=folder).stdout
+    assert "--all" not in run(*asked, "--all", cwd=folder).stdout
+
+
 def test_current_weights_under_constraints_must_sum_to_1_unless_cash_or_borrowing_explains_it(run, folder):
     names = ["A", "B", "C", "D, E"]
     (folder / "c.toml").write_text("[weights]\nupper = 0.6\n")
@@ -581,7 +676,7 @@ def test_limits_are_shown_with_their_ends_those_that_bind_first():
     names = [*(f"group {i}" for i in range(7)), "exposure beta"]
     facts = {"limits": dict.fromkeys(names, 0.25) | {"exposure beta": 1.05}, "active": ["exposure beta", "turnover"]}
     facts["limit_ends"] = {name: [None, 0.3] for name in names} | {"exposure beta": [0.8, 1.05], "group 0": [0.1, 0.3]}
-    lines = _limit_lines(facts)
+    lines = limit_lines(facts)
     assert lines[0] == "  exposure beta: 1.05 (at least 0.8, at most 1.05, binding)"
     assert lines[1:3] == ["  group 0: 25.00% (at least 10.00%, at most 30.00%)", "  group 1: 25.00% (at most 30.00%)"]
     assert lines[-1] == "  and 2 more limits (--json has all)"
@@ -607,9 +702,7 @@ def test_a_delisted_asset_may_be_left_out_of_the_current_weights_as_of_shares(ru
         found[name] = json.loads(run(*asked, name, "--json", cwd=folder).stdout)["weights"]
     assert found["shares.csv"] == pytest.approx(found["weights.csv"], abs=1e-9)
     (folder / "weights.csv").write_text("asset,weight\nA,0.5\nB,0.5\n")
-    refused = run(*asked, "weights.csv", cwd=folder)
-    assert refused.returncode == 2
-    assert "without ['C']" in refused.stderr
+    assert "weight 0 of C, D, which --previous leaves out" in run(*asked, "weights.csv", cwd=folder).stdout
 
 
 def test_an_asset_delisted_before_the_rows_that_are_used(run, folder):

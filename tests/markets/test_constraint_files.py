@@ -168,6 +168,27 @@ def test_many_assets_are_refused_with_few_linear_programs(monkeypatch):
     assert len(solved) < 70
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[weights]\nupper = 5\n", "bounds of 'A': .* found 5, which is 500 % .write 0.05 for 5 %."),
+        ("[assets.B]\nlower = 2\nupper = 3\n", "bounds of 'B': .* found 2, which is 200 %"),
+        ('[groups.x]\nassets = ["A"]\nupper = 30\n', r".groups.x.: .* found 30, .* .write 0.3 for 30 %."),
+        ('[weights]\nupper = 1.0\n[groups.x]\nassets = ["A"]\nupper = 1\n', ""),
+        ("[weights]\nlower = -1\nupper = 5\n", ""),
+        ("[weights]\nexposure = 1.5\nupper = 1.2\n", ""),
+    ],
+)
+def test_per_cent_in_place_of_shares_are_refused_where_no_weight_can_be_above_1(text, expected, tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    if not expected:
+        read_constraints(path, ["A", "B", "C"])
+        return
+    with pytest.raises(InputError, match=expected):
+        read_constraints(path, ["A", "B", "C"])
+
+
 def test_an_empty_cell_of_the_table_leaves_the_bounds_of_all_weights(tmp_path):
     (tmp_path / "bounds.csv").write_text("asset,lower,upper\nA,,0.4\nB,0.2,\n")
     (tmp_path / "c.toml").write_text('table = "bounds.csv"\n[weights]\nlower = 0.1\nupper = 0.5\n')

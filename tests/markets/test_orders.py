@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from time2decide.core.validation import InputError
+from time2decide.markets.constraints import Constraints, Limit
 from time2decide.markets.orders import weights_of_shares, whole_shares
 
 
@@ -37,6 +38,43 @@ def test_nothing_is_bought_on_credit_and_trades_are_rounded_towards_zero(seed):
     assert found.cash >= wanted - 1e-5 * value or not buys_left
     spent = (found.shares * prices).sum() + found.cost
     assert found.cash == pytest.approx(value * (1 - before.sum()) - spent, abs=1e-7 * value)
+
+
+def test_whole_shares_stay_inside_bounds_and_limits_or_say_what_they_break():
+    before, after = np.array([0.0545, 0.3, 0.6455]), np.array([0.05, 0.35, 0.6])
+    prices = np.array([3.0, 70.0, 11.0])
+    rules = Constraints(lower=np.array([0.0, 0.35, 0.0]), upper=np.array([0.05, 1.0, 1.0]))
+    loose = whole_shares(before, after, prices, 1000.0)
+    assert loose.weights[0] > 0.05
+    assert loose.weights[1] < 0.35
+    found = whole_shares(before, after, prices, 1000.0, constraints=rules)
+    np.testing.assert_array_equal(found.shares, [-2, 0, -4])  # one share of B at 70 would be beyond the cash
+    assert found.broken("ABC") == ["weight of B 30% (at least 35%)"]
+    sector = Limit("group x", np.array([1.0, 0.0, 1.0]), -np.inf, 0.648)
+    beta = Limit("exposure beta", np.array([0.0, 2.0, 0.0]), 0.7, np.inf)
+    found = whole_shares(before, after, prices, 1000.0, constraints=Constraints(limits=(sector, beta)))
+    np.testing.assert_array_equal(found.shares, [-2, 0, -5])
+    assert found.broken("ABC") == ["exposure beta 0.6 (at least 0.7)"]
+    assert whole_shares(before, after, prices, 1000.0).broken("ABC") == []
+
+
+@given(st.integers(0, 10_000))
+def test_no_cap_is_broken_by_rounding_and_nothing_is_bought_on_credit(seed):
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(3, 30))
+    before, after = rng.dirichlet(np.ones(m)), rng.dirichlet(np.ones(m))
+    cap = float(np.quantile(after, 0.7))
+    after = np.minimum(after, cap)
+    after += (1 - after.sum()) * (cap * 1.2 - after) / (cap * 1.2 - after).sum()
+    rules = Constraints(lower=after.min() / 2, upper=after.max())
+    prices, value = np.exp(rng.normal(3, 1, m)), 10 ** rng.uniform(4, 9)
+    found = whole_shares(before, after, prices, value, 10.0, constraints=rules)
+    change = (after - before) * value / prices
+    assert (np.abs(found.shares - change)[change < 0] < 1 + 1e-5).all()
+    assert found.cash >= -1e-7 * value
+    assert (found.weights <= rules.upper + 1e-9).all() or prices.max() / value > after.max() - after.min() / 2
+    for text in found.broken(list(map(str, range(m)))):
+        assert "at least" in text  # as cash did not do
 
 
 def test_no_trade_is_no_order_and_bad_prices_are_refused():

@@ -243,7 +243,10 @@ def test_bounds_and_groups_of_assets_that_cannot_be_traded_wait_and_are_named(mo
     np.testing.assert_allclose(made.weights[[LATE, HALTED]], 0.1, atol=1e-12)
     assert made.weights[GONE] == 0
     assert made.weights[:5].min() >= 0.02 - 1e-12
-    assert made.availability.outside(rules, made.start, NAMES) == ["F", "G", "H", "both"]
+    outside = made.availability.outside(rules, made.start, NAMES)
+    assert list(outside) == ["F", "G", "H", "both"]
+    assert outside["H"] == "H 10% (at most 5%)"
+    assert outside["both"] == "both 20% (at least 30%)"
     assert [one.name for one in made.constraints.limits] == ["pair"]
     frame = pd.DataFrame(table, pd.bdate_range("2020-01-01", periods=len(table)), list(NAMES))
     made = model.decision(frame, PREVIOUS, 1.0, gaps="keep", constraints=rules)

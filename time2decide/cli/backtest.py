@@ -30,15 +30,17 @@ if TYPE_CHECKING:
     from time2decide.backtesting.walk_forward import Backtest
     from time2decide.markets.constraints import Constraints
 
+_TABLES = ("summary.csv", "steps.csv", "weights.csv")
 _OF_THE_ORACLE = ("regret", "MSE")  # columns that need the oracle
 #: None of them needs an extra package.
 DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance-qis,mean-variance-lw,pto-ar1"
 #: What the columns of the table mean, for the page and for the terminal.
 COLUMNS = {
     "γ": "turnover budget per step: at most this ℓ1 change of the weights",
-    "return": "per year, after costs, with its 95 % interval",
+    "return": "compound annual rate, after costs, with its 95 % interval",
     "volatility": "standard deviation of net returns, per year",
-    "Sharpe": "mean over standard deviation of net returns, per year, with its 95 % interval",
+    "Sharpe": "arithmetic mean (not the compound rate) over standard deviation of net returns, per year, with its 95 % "
+    "interval",
     "utility": "mean − λ · variance of net returns, per year: the certain return worth as much",
     "turnover": "bought plus sold per step, as a share of wealth, from the drifted weights",
     "Sharpe − 1/N": "difference from equal weights on the same days, with its 95 % interval; above 0 is better",
@@ -81,7 +83,9 @@ def backtest(
     periods_per_year: Annotated[
         float | None, typer.Option(help="For annual figures; inferred from the dates by default (252, 52, 12, 4, 1).")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv and the figures.")] = Path("backtest"),
+    out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv, weights.csv and the figures.")] = Path(
+        "backtest"
+    ),
     report: Annotated[Path | None, typer.Option(help="Write an interactive page to this .html.")] = None,
     journal: Annotated[
         Path | None,
@@ -132,13 +136,14 @@ def backtest(
     applied = " ".join(filter(None, (applied, least, *_gap_lines(table, gaps))))
     if report is not None:
         decision = latest_decision(result, table, limits, reference, min_trade)
-        files.append(write_backtest_report(result, summary, report, source, data_kind, decision, applied))
+        told = " ".join(filter(None, (applied, _sales_line(table))))
+        files.append(write_backtest_report(result, summary, report, source, data_kind, decision, told))
     if as_json:
         from time2decide.reports.backtest_page import backtest_page_records
 
         echo(json.dumps(backtest_page_records(summary), allow_nan=False))
         return
-    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied)
+    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied, _sales_line(table))
     for written in files:
         echo(f"written: {written}")
 
@@ -166,6 +171,18 @@ def _gap_lines(table: pd.DataFrame, gaps: str) -> list[str]:
         gap_summary(table.to_numpy()),
         *([f"Without any return in these rows, so never held: {listed_names(absent)}."] if absent else []),
     ]
+
+
+def _sales_line(table: pd.DataFrame) -> str:
+    """How the sale of delisted assets counts; empty for a table without gaps."""
+    from time2decide.markets.universe import DELISTED
+
+    if not table.isna().any(axis=None):
+        return ""
+    return (
+        f"Delisted assets are sold at their last price {DELISTED} rows later; a loss on delisting is not modelled. "
+        "These sales are outside the turnover budget, which the mean turnover may exceed by them."
+    )
 
 
 def _replay(source: str, journal: Path, values: str | None, as_json: bool) -> None:
@@ -209,6 +226,7 @@ def latest_decision(
     """
     import pandas as pd
 
+    from time2decide.cli.decide import limit_lines
     from time2decide.policy.decision_facts import decision_facts
     from time2decide.simulation.engine import drifted_weights
 
@@ -236,6 +254,7 @@ def latest_decision(
         gaps="keep" if holes else "refuse",
     )
     facts["input"]["simulated"] = True
+    facts["limit_words"] = [line.strip() for line in limit_lines(facts)]
     return facts
 
 
@@ -256,7 +275,7 @@ def _check_outputs(read: Sequence[str | Path | None], budgets: list[float], out:
     from time2decide.reports.decision_figures import backtest_figure_name
 
     validate_output_folder("out", out)
-    for name in ("summary.csv", "steps.csv", *map(backtest_figure_name, budgets)):
+    for name in (*_TABLES, *map(backtest_figure_name, budgets)):
         validate_output_file("out", out / name)
         validate_not_read("out", out / name, read)
     if report is not None:
@@ -271,11 +290,25 @@ def _write(result: Backtest, summary: pd.DataFrame, folder: Path) -> list[Path]:
     from time2decide.reports.decision_figures import write_backtest_figures
 
     files = []
-    for name, frame in (("summary.csv", summary), ("steps.csv", result.frame)):
+    for name, frame in zip(_TABLES, (summary, result.frame, weights_table(result)), strict=True):
         with atomic_path(folder / name) as temporary:
-            frame.to_csv(temporary, index=False)
+            frame.to_csv(temporary, index=False, float_format="%.12g" if name == _TABLES[2] else None)
         files.append(folder / name)
     return files + write_backtest_figures(result, folder)
+
+
+def weights_table(result: Backtest) -> pd.DataFrame:
+    """The weights chosen at every step: date, strategy and budget, then a column per asset."""
+    import pandas as pd
+
+    parts = []
+    for one in result.rollouts:
+        for budget in map(float, one.turnover_l1):
+            weights = result.weights(one.name, budget)
+            keys = {"time": weights.index, "strategy": one.name, "turnover_l1": budget}
+            # `concat`, as an asset may be called strategy
+            parts.append(pd.concat([pd.DataFrame(keys), weights.reset_index(drop=True)], axis=1))
+    return pd.concat(parts, ignore_index=True)
 
 
 def write_backtest_report(
@@ -296,8 +329,10 @@ def write_backtest_report(
     return write_page(result, summary, path, facts | {"constraints": constraints, "columns": COLUMNS | known}, decision)
 
 
-def print_backtest_summary(result: Backtest, summary: pd.DataFrame, data: str, constraints: str = "") -> None:
-    """The table, the findings, and the meaning of the columns."""
+def print_backtest_summary(
+    result: Backtest, summary: pd.DataFrame, data: str, constraints: str = "", note: str = ""
+) -> None:
+    """The table with a note under it, the findings, and the meaning of the columns."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -318,6 +353,8 @@ def print_backtest_summary(result: Backtest, summary: pd.DataFrame, data: str, c
         table.add_section()
     screen = console(160)
     screen.print(table)
+    if note:
+        screen.print(note, markup=False, soft_wrap=True)
     screen.print("Columns (strategies: `backtest --strategies list`):", style="dim")
     for name in columns:
         screen.print(f"  {name}: {COLUMNS[name]}", markup=False, style="dim")

@@ -117,7 +117,8 @@ def decide(
     expect(
         price_file is None or _wants_orders(previous, value), "price_file", "--value or held shares with it", "neither"
     )
-    from time2decide.markets.tables import load_market, read_by_asset, read_weights
+    from time2decide.markets.tables import load_market, read_by_asset, read_weights, with_absent_assets
+    from time2decide.markets.validation import was_scaled
 
     current = None if previous is None else read_by_asset(previous, "weight", "shares")
     reference = None if benchmark is None else read_weights(benchmark)
@@ -130,9 +131,14 @@ def decide(
         from time2decide.markets.constraints import read_constraints
 
         limits = read_constraints(constraints, names)
-    stated, absent = value, [] if current is None else [name for name in names if name not in current.index]
-    if current is not None and current.name == "shares":
-        current, value = weights_of_shares(current, quotes, value, limits)
+    stated, total = value, 1.0
+    absent: list[str] = []
+    if current is not None:
+        total = float(current.sum()) if current.name == "weight" else 1.0
+        in_shares = current.name == "shares"
+        current, absent = with_absent_assets(current, names)
+        if in_shares:
+            current, value = weights_of_shares(current, quotes, value, limits)
     from time2decide.policy.decision_facts import describe_decision
     from time2decide.policy.model import Time2Decide
 
@@ -153,6 +159,7 @@ def decide(
     guessed = values is None and file != "sp500"
     facts["input"] |= {"source": file, "values": found, "values_guessed": guessed, "explained": explain}
     facts["input"] |= {"absent": absent} if absent else {}
+    facts["input"] |= {"scaled_from": total} if was_scaled(total, decision.previous) else {}
     orders = None
     if quotes is not None and value is not None:
         orders = quoted_orders(decision, quotes, value, price_file)
@@ -209,11 +216,11 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     """The trades, a line of verdict, a line of cost and proof, then what was asked for and what was assumed."""
     traded = len(_trades(facts))
     if every or traded:
-        screen.print(_title(facts, traded), markup=False, soft_wrap=True)
+        screen.print(_title(facts, traded, every), markup=False, soft_wrap=True)
         screen.print(_trade_table(facts, every))
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
-    trades = (_verdict_line, _gain_line, _cost_line, _limit_lines, _least_trade_line, _order_line)
+    trades = (_verdict_line, _gain_line, _cost_line, limit_lines, _least_trade_line, _order_line)
     parts = (*trades, _forecast_lines, _frontier_lines, _reason_lines, _input_lines, _assumption_line)
     lines = [line for part in parts for line in part(facts)]
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
@@ -221,10 +228,11 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
         screen.print(printable(line), markup=False, soft_wrap=True)
 
 
-def _title(facts: dict[str, Any], traded: int) -> str:
+def _title(facts: dict[str, Any], traded: int, every: bool) -> str:
     rest = set(facts["weights"]) - set(_trades(facts))
     kept = sum(facts["weights"][name] for name in rest)
-    without = f"; {len(rest)} not traded are {kept:.1%} of the portfolio (--all shows them)" if rest else ""
+    hint = "" if every else " (--all shows them)"
+    without = f"; {len(rest)} not traded are {kept:.1%} of the portfolio{hint}" if rest else ""
     return f"Trades after {facts['input']['last']}: {traded} of {len(facts['weights'])} assets{without}"
 
 
@@ -320,7 +328,10 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
     if "active_risk" in facts:
         parts.append(f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}")
     parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > TRADED else []
-    held = "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
+    waiting, held = checks.get("waiting"), "all constraints hold" if checks["satisfied"] else "A CONSTRAINT IS VIOLATED"
+    if waiting and checks["satisfied"]:
+        held = f"NOT MET, because it cannot be traded: {_several(waiting)}; all other constraints hold"
+    held += " for the target" if facts.get("orders", {}).get("broken") else ""  # and not for its whole shares
     proof = f", optimal: {_proof_words(exact)}" if exact else ""
     return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]
 
@@ -332,7 +343,7 @@ def _proof_words(exact: dict[str, Any]) -> str:
     return f"no allowed portfolio has as much as {most} bp a period more utility"
 
 
-def _limit_lines(facts: dict[str, Any]) -> list[str]:
+def limit_lines(facts: dict[str, Any]) -> list[str]:
     """Groups and exposures with their limits: those that bind first, the others as far as there is room."""
     ends, active = facts.get("limit_ends", {}), facts.get("active", [])
     names = sorted(ends, key=lambda name: name not in active)
@@ -384,13 +395,20 @@ def _order_line(facts: dict[str, Any]) -> list[str]:
         f"cash left {orders['cash']:,.2f} ({orders['cash'] / orders['value']:.2%}), weights within "
         f"{orders['largest_difference']:.3%} of the target."
     ]
+    if orders["broken"]:
+        lines.append(f"In whole shares these are not met: {_several(orders['broken'])}.")
     if orders["unpriced"]:
-        from time2decide.policy.decision_facts import listed_names
-
         lines.append(
-            f"No order for {listed_names(orders['unpriced'])}: no current price. Proceeds of a sale are not spent."
+            f"No order for {_several(orders['unpriced'])}: no current price. Proceeds of a sale are not spent."
         )
     return lines
+
+
+def _several(names: list[str]) -> str:
+    """The first of some names."""
+    from time2decide.policy.decision_facts import listed_names
+
+    return listed_names(names)
 
 
 def _forecast_lines(facts: dict[str, Any]) -> list[str]:
@@ -470,10 +488,16 @@ def _frontier_lines(facts: dict[str, Any]) -> list[str]:
         frontier = facts["frontier"]
         points = frontier["points"]
         most = max(points[0]["price"], 1e-300)
-        lines.append("Turnover frontier: what it brings, net of cost, and what the next unit is worth")
+        days, period = facts.get("days", 1.0), _PERIODS.get(facts.get("gain", {}).get("periods_a_year"), "period")
+        over = f"over {days:.0f} {period}s" if days >= _SPREAD else f"over a {period}"
+        lines.append(
+            f"Turnover frontier: what it brings {over} beside no trade, net of cost, and what the next unit is worth"
+        )
+        if points[0]["turnover_l1"] > TRADED:
+            lines.append(f"  The constraints ask for a turnover of {points[0]['turnover_l1']:.3f}.")
         for point in points:
             bar = "█" * round(_BAR * point["price"] / most)
-            amounts = f"{point['turnover_l1']:.3f}  +{point['gain'] * 1e4:.3f} bp  {point['price'] * 1e4:.3f} bp/unit"
+            amounts = f"{point['turnover_l1']:.3f}  {point['gain'] * 1e4:+z.3f} bp  {point['price'] * 1e4:.3f} bp/unit"
             lines.append(f"  {amounts} {bar}")
         lines.append(f"  More than {frontier['stops_paying_at']:.3f} does not pay.")
     return lines
@@ -509,6 +533,8 @@ def _assumption_line(facts: dict[str, Any]) -> list[str]:
         from time2decide.policy.decision_facts import listed_names
 
         assumed.append(f"weight 0 of {listed_names(source['absent'])}, which --previous leaves out")
+    if "scaled_from" in source:
+        assumed.append(f"the weights of --previous, of sum {source['scaled_from']:.9g}, are scaled to the sum 1")
     if source["values_guessed"]:
         assumed.append(f"the file holds {source['values']} (--prices or --returns settles it)")
     if "value_left_out" in source:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from time2decide.cli.console import AsJson, echo, validate_source
+from time2decide.cli.console import AsJson, Prices, Returns, echo, validate_source, values_flag
 from time2decide.core.files import validate_input_file
 
 _NOT_CHECKED = (
@@ -23,6 +23,8 @@ def verify(
     file: Annotated[
         str, typer.Argument(help="The table it was made from: .csv, .parquet or sp500; later rows may follow.")
     ],
+    prices: Prices = False,
+    returns: Returns = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a decision file: intact, made from this table, feasible, optimal for the problem it states.
@@ -36,7 +38,7 @@ def verify(
     validate_source(file)
     from time2decide.markets.decision_file import verify_decision
 
-    found = verify_decision(decision, file)
+    found = verify_decision(decision, file, values_flag(prices, returns))
     if as_json:
         echo(json.dumps({"passed": found.passed, "checks": [asdict(check) for check in found.checks]}))
     else:
@@ -46,5 +48,7 @@ def verify(
             unproved = [check.name for check in found.checks if check.passed is None]
             if unproved:
                 echo(f"Passed without a proof of: {', '.join(unproved)}.")
+        elif any(check.name == "data" and check.passed is False for check in found.checks):
+            echo("The table is not that of the decision: the other checks are of the file alone.")
     if not found.passed:
         raise typer.Exit(1)

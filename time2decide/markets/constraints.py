@@ -363,6 +363,7 @@ class _Reader:
     def __init__(self, content: dict[str, Any], path: Path, assets: list[str]) -> None:
         self.content, self.path, self.assets = content, path, assets
         self.place = {asset: i for i, asset in enumerate(assets)}
+        self.unlevered = True  # long-only and at most fully invested
         self.table = self._table(path.parent / content["table"]) if "table" in content else {}
 
     def constraints(self) -> Constraints:
@@ -380,10 +381,13 @@ class _Reader:
         for i, asset in enumerate(self.assets):
             found = f"lower {float(lower[i])!r} above upper {float(upper[i])!r}"
             self._expect(lower[i] <= upper[i], f"bounds of {asset!r}", "lower ≤ upper", found)
+        exposure = self._number(weights, "exposure", "[weights]", 1.0)
+        self.unlevered = bool((lower >= 0).all()) and exposure <= 1
+        for asset, low, high in zip(self.assets, lower, upper, strict=True):
+            self._expect_share(f"bounds of {asset!r}", low, high)
         least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)
         most = max(most, least) if "most" not in cash else most
         self._expect(0 <= least <= most, "[cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
-        exposure = self._number(weights, "exposure", "[weights]", 1.0)
         rate = self._number(cash, "return", "[cash]", 0.0)
         return Constraints(
             lower, upper, exposure, (least, most), rate, tuple(self._limits()), tuple(map(str, self.assets))
@@ -402,6 +406,7 @@ class _Reader:
             coefficients = np.zeros(len(self.assets))
             coefficients[[self._index(asset, where) for asset in chosen]] = 1.0
             found.append(self._limit(f"group {label}", coefficients, part, where))
+            self._expect_share(where, found[-1].low, found[-1].high)
         for label, part in self.content.get("exposures", {}).items():
             where, stated = f"[exposures.{label}]", part.get("coefficients")
             by_name = isinstance(stated, dict) and stated
@@ -420,6 +425,13 @@ class _Reader:
 
     def _expect(self, fits: object, where: str, expected: str, found: object) -> None:
         expect(fits, f"{self.path.name}: {where}", expected, found)
+
+    def _expect_share(self, where: str, *ends: float) -> None:
+        """Raise where per cent are written for a share: long-only and without leverage no weight is above 1."""
+        for end in ends:
+            fits = not self.unlevered or end <= 1 or np.isinf(end)
+            found = f"{end:g}, which is {100 * end:g} % (write {end / 100:g} for {end:g} %)"
+            self._expect(fits, where, "shares of at most 1 in a long-only portfolio", found)
 
     def _index(self, asset: object, where: str) -> int:
         known = isinstance(asset, str) and asset in self.place

@@ -39,6 +39,7 @@ _ROUNDING = 1e-12  # of sums
 _REASON = 1e-9  # of reasons, relative to their size
 _ROUNDED = 2e-6  # of current weights, which come from files and other programs
 _MOST_MEGABYTES = 1024
+_UNJUDGED = "cannot be judged: it needs the returns of the decision, and these are others"
 _CHECKSUM = "checksum"
 _BUNDLED = Path(__file__).parent.parent / "policy" / "pretrained"  # checkpoints that come with the package, by name
 _POSES_NONE = "Policy"  # architecture of the networks of synthetic markets, whose own answer solves no stated problem
@@ -159,7 +160,9 @@ def read_decision(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.ndarray) -> Verification:
+def verify_decision(
+    path: str | Path, returns: str | Path | pd.DataFrame | np.ndarray, values: str | None = None
+) -> Verification:
     """Check a decision file against the table that it was made from.
 
     Parameters
@@ -167,6 +170,7 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
     path : of the file that `decide --out decision.json` or `Decision.save` wrote
     returns : path of the table, a DataFrame of returns or prices, an array of returns (time, assets), or "sp500"
         Rows after the decision are allowed, and not looked at.
+    values : "prices" or "returns", what the table holds; as in the table of the decision, or guessed, unless given
 
     Returns
     -------
@@ -177,7 +181,7 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
         prices is at most 1e-9 of the size of the data and 1e-9 of wealth a period. No solver is asked. Orders, if
         any, follow from weights, value and prices. The verdict is that of the stated records of forecasts, the reasons
         are those of the problem. Of a bundled model the fingerprint is compared; that a model posed
-        the problem is not proved.
+        the problem is not proved. Where the table is not that of the decision, what needs it cannot be judged.
     """
     path = validate_path("path", path)
     try:
@@ -188,12 +192,13 @@ def verify_decision(path: str | Path, returns: str | Path | pd.DataFrame | np.nd
         return Verification((Check("file", False, str(error)),))
     made = f"{SCHEMA}, time2decide {document['version']}, checksum {str(document[_CHECKSUM])[:12]}"
     checks = [Check("file", True, f"intact: {made}")]
-    table, values = _table(document, returns)
+    table, values = _table(document, returns, values)
     try:
         with np.errstate(all="ignore"):  # numbers of any size may be stated; what is not finite passes no check
             checks += _checks(document, table)
             if "orders" in document:
-                checks.append(_check_orders(document, returns if values == "prices" else None))
+                comparable = values == "prices" and checks[1].passed
+                checks.append(_check_orders(document, returns if comparable else None))
             checks.append(_check_model(document))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         # sealed, but not by us
@@ -217,7 +222,9 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
         return
     problem = StatedProblem.from_json(document["problem"], assets)
     yield _check_terms(document, problem)
-    if rows is not None and not whole:
+    if rows is None:
+        yield Check("start", None, _UNJUDGED)
+    elif not whole:
         yield _check_gaps(document, rows, weights, previous, problem)
     else:
         far = float(np.abs(problem.start - previous).max())
@@ -230,16 +237,22 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
     if document["model"].get("architecture") != _POSES_NONE or document["verdict"] or _OF_THE_MARKET & set(document):
         yield _check_verdict(document)
+        if rows is None and document.get("gaps"):
+            yield Check("reasons", None, _UNJUDGED)
+            return
         known = None if rows is None or whole else Availability.of(rows).known
         yield _check_reasons(document, problem, weights, assets, known)
 
 
-def _table(document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray) -> tuple[pd.DataFrame, str]:
+def _table(
+    document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray, values: str | None
+) -> tuple[pd.DataFrame, str]:
     """The table as the decision read it, and what its cells are: prices or returns."""
     if isinstance(returns, np.ndarray):
         return load_market(pd.DataFrame(returns), "returns", gaps="keep")
     told = document["data"].get("values") if isinstance(returns, (str, Path)) else None
-    return load_market(returns, told if told in ("prices", "returns") else None, most_gap=math.inf, gaps="keep")
+    told = values or (told if told in ("prices", "returns") else None)
+    return load_market(returns, told, most_gap=math.inf, gaps="keep")
 
 
 def _check_data(data: dict[str, Any], assets: list[str], table: pd.DataFrame) -> tuple[Check, np.ndarray | None]:
@@ -416,7 +429,9 @@ def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | 
     expect(list(stated["price"]) == assets, "orders", "a price or null for each asset", "others")
     quoted = np.array([np.nan if one is None else number_from_json(one) for one in stated["price"].values()])
     value, cost_bps, at = number_from_json(stated["value"]), number_from_json(document["cost_bps"]), str(stated["at"])
-    found = whole_shares(previous, weights, quoted, value, cost_bps, at).to_json(assets)
+    problem = document.get("problem")
+    rules = None if problem is None else StatedProblem.from_json(problem, assets).constraints
+    found = whole_shares(previous, weights, quoted, value, cost_bps, at, rules).to_json(assets)
     expect(set(stated) == set(found), "orders", ", ".join(found), f"{len(stated)} others")
     for key, right in found.items():
         named = not isinstance(right, dict) or (isinstance(stated[key], dict) and list(stated[key]) == assets)

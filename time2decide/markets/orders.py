@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LEFT_OVER = 0.01  # of a portfolio's value, that whole shares may leave uninvested
 _WHOLE = 1e-6  # of a share, that counts as rounding
+_BEYOND = 1e-9  # of a bound or limit, that counts as rounding
 _LEAST_PRICE, _LARGEST_PRICE = 1e-6, 1e12
 _LARGEST_VALUE = 1e18
 TRADED = 5e-5  # weight from which a change is called a trade
@@ -37,6 +38,7 @@ class Orders:
     weights : that are held then, relative to the value before
     previous, target : weights before, and those that were asked for
     at : where the prices come from, in words
+    constraints : that the weights should meet, if any
     """
 
     shares: np.ndarray
@@ -48,6 +50,7 @@ class Orders:
     previous: np.ndarray
     target: np.ndarray
     at: str = TABLE_PRICES
+    constraints: Constraints | None = None
 
     @property
     def money(self) -> np.ndarray:
@@ -66,7 +69,30 @@ class Orders:
             "cash": self.cash,
             "largest_difference": float(np.abs(self.weights - self.target).max()),
             "at": self.at,
+            "broken": self.broken(names),
         }
+
+    def broken(self, names: Sequence[str]) -> list[str]:
+        """Bounds and limits that the weights after the orders do not meet, in words.
+
+        A weight that is fixed is met to a share. What whole shares leave in cash breaks nothing.
+        """
+        if self.constraints is None:
+            return []
+        lower, upper = _bounds(self.constraints, len(self.weights))
+        rows = [(f"weight of {name}", *row, 1.0) for name, *row in zip(names, self.weights, lower, upper, strict=True)]
+        for one in self.constraints.limits:
+            rows.append((one.name, float(one.coefficients @ self.weights), one.low, one.high, one.size))
+        return [text for row in rows if (text := unmet(*row))]
+
+
+def unmet(name: str, value: float, low: float, high: float, size: float = 1.0) -> str:
+    """What is wrong with the value of a weight, group or exposure, in words; empty if it is inside its limits."""
+    scale, unit = (1, "") if name.startswith("exposure ") else (100, "%")
+    beyond = _BEYOND * size
+    end, word = (low, "least") if value < low - beyond else (high, "most")
+    inside = low - beyond <= value <= high + beyond
+    return "" if inside else f"{name} {scale * value:.6g}{unit} (at {word} {scale * end:.6g}{unit})"
 
 
 def whole_shares(
@@ -76,12 +102,14 @@ def whole_shares(
     value: float,
     cost_bps: float = 0.0,
     at: str = TABLE_PRICES,
+    constraints: Constraints | None = None,
 ) -> Orders:
     """Orders that bring a portfolio of this value from `previous` towards `weights`, both (m,).
 
-    Trades are rounded towards zero. Buys are then reduced, the largest first, until the cash that is left pays the cost
-    of trading and is at least what the weights ask for: nothing is bought on credit. An asset without a price (NaN) is
-    not traded, and what its sale would bring is not spent.
+    Trades are rounded towards zero; the other way, by one share, where a bound or a limit of `constraints` would be
+    broken else. Buys are then reduced, the largest first and those that no lower bound holds before others, until the
+    cash that is left pays the cost of trading and is at least what the weights ask for: nothing is bought on credit.
+    An asset without a price (NaN) is not traded, and what its sale would bring is not spent.
     """
     value = validate_positive("value", value, most=_LARGEST_VALUE)
     rate = validate_positive("cost_bps", cost_bps, allow_zero=True) / 1e4
@@ -91,19 +119,64 @@ def whole_shares(
     stated, prices = prices, np.where(priced, prices, 1.0)
     change = np.where(priced, weights - previous, 0.0) * value / prices
     shares = np.trunc(change + np.copysign(_WHOLE, change))
+    least = np.full(len(shares), -np.inf)  # shares that lower bounds ask for
+    if constraints is not None:
+        _round_inside(shares, change, previous, prices / value, constraints)
+        least = np.ceil((_bounds(constraints, len(shares))[0] - _BEYOND - previous) * value / prices)
     wanted, before = value * (1.0 - weights.sum()), value * (1.0 - previous.sum())
 
     def cash() -> float:
         return float(before - (shares * prices).sum() - rate * (np.abs(shares) * prices).sum())
 
-    for i in np.argsort(-shares * prices):
+    largest = np.argsort(-shares * prices)
+    for i, fewest in [(i, max(least[i], 0.0)) for i in largest] + [(i, 0.0) for i in largest]:
         missing = min(wanted, value) - cash()
-        if missing <= _WHOLE * prices.min() or shares[i] <= 0:
+        if missing <= _WHOLE * prices.min():
             break
-        shares[i] -= min(shares[i], np.ceil(missing / (prices[i] * (1 + rate))))
+        shares[i] -= max(min(shares[i] - fewest, np.ceil(missing / (prices[i] * (1 + rate)))), 0.0)
     cost = float(rate * (np.abs(shares) * prices).sum())
     held = previous + shares * prices / value
-    return Orders(shares + 0.0, stated, value, cost, cash(), held, previous, weights, at)
+    return Orders(shares + 0.0, stated, value, cost, cash(), held, previous, weights, at, constraints)
+
+
+def _bounds(constraints: Constraints, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds that whole shares can meet: none of a weight that is fixed."""
+    lower, upper = constraints.bounds(m)
+    fixed = lower == upper
+    return np.where(fixed, -np.inf, lower), np.where(fixed, np.inf, upper)
+
+
+def _round_inside(
+    shares: np.ndarray, change: np.ndarray, previous: np.ndarray, step: np.ndarray, constraints: Constraints
+) -> None:
+    """Round trades the other way where a bound or limit is broken else, in place.
+
+    `change` is what is wanted in shares, `step` the weight of a share. No trade goes beyond the wanted one by as much
+    as a share, and none for a limit breaks a bound of its own.
+    """
+    lower, upper = _bounds(constraints, len(shares))
+    rest = np.where(np.abs(change - shares) > _WHOLE, np.sign(change - shares), 0.0)  # the share that was cut off
+
+    def fits(i: int) -> bool:
+        other = previous[i] + (shares[i] + rest[i]) * step[i]
+        return bool(rest[i] != 0 and lower[i] - _BEYOND <= other <= upper[i] + _BEYOND)
+
+    def turn(i: int) -> None:
+        shares[i] += rest[i]
+        rest[i] = 0.0
+
+    held = previous + shares * step
+    outside = ((held > upper + _BEYOND) & (rest < 0)) | ((held < lower - _BEYOND) & (rest > 0))
+    for i in map(int, np.flatnonzero(outside)):
+        if fits(i):
+            turn(i)
+    for one in constraints.limits:
+        for i in map(int, np.argsort(np.abs(one.coefficients) * step)):  # the smallest first
+            value = float(one.coefficients @ (previous + shares * step))
+            over, under = value > one.high + _BEYOND * one.size, value < one.low - _BEYOND * one.size
+            effect = one.coefficients[i] * rest[i]
+            if ((over and effect < 0) or (under and effect > 0)) and fits(i):
+                turn(i)
 
 
 def _matched(previous: ArrayLike, weights: ArrayLike, prices: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -179,7 +252,7 @@ def _money(amount: float) -> str:
 
 
 class _Rebalancing(Protocol):
-    """A decision: weights before and after, and the cost of a trade."""
+    """A decision: weights before and after, the cost of a trade, and what the weights meet."""
 
     @property
     def previous(self) -> np.ndarray: ...
@@ -190,9 +263,12 @@ class _Rebalancing(Protocol):
     @property
     def cost_bps(self) -> float: ...
 
+    @property
+    def constraints(self) -> Constraints: ...
+
 
 def quoted_orders(decision: _Rebalancing, quotes: pd.DataFrame, value: float, source: Path | str | None) -> Orders:
     """The orders of a decision at the current prices of `read_quotes`: those of a file, of the table, or as said."""
     prices = quotes["price"].where(quotes["current"]).to_numpy(dtype=float)
     at = source.name if isinstance(source, Path) else source or TABLE_PRICES
-    return whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps, at)
+    return whole_shares(decision.previous, decision.weights, prices, value, decision.cost_bps, at, decision.constraints)

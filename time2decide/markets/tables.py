@@ -8,7 +8,7 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
 from itertools import islice
@@ -395,6 +395,15 @@ def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
     rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
     refuse(_weight_problems(rows, path.name, columns))
     return pd.Series({asset: float(number) for asset, number in rows[1:]}, name=rows[0][1], dtype=float)
+
+
+def with_absent_assets(numbers: pd.Series, names: Sequence[str]) -> tuple[pd.Series, list[str]]:
+    """Holdings of a file with 0 for the assets of `names` that it leaves out, and which these are.
+
+    What is not in a file of holdings is not held, be it in weights or in shares.
+    """
+    absent = [name for name in names if name not in numbers.index]
+    return numbers.reindex([*numbers.index, *absent], fill_value=0.0), absent
 
 
 def last_prices(source: str | Path | pd.DataFrame, rows: int | None = None) -> pd.DataFrame:

@@ -33,13 +33,14 @@ import numpy as np
 
 from time2decide.core.validation import InputError, expect, validate_count, validate_interval
 from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.orders import unmet
 from time2decide.markets.validation import looks_like_prices
 
 ENOUGH = 0.95  # share of the window that must have been observed before a backtest buys an asset
 DELISTED = 21  # rows without a return that mean delisted
 _BOUGHT = 63  # returns that an asset must have before one decision buys it
 _WHOLE = 0.8  # share of a shorter table that is enough
-_TOLERANCE = 1e-9  # of a bound
+_TOLERANCE = 1e-9  # of a benchmark
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,19 @@ class Availability:
         """The constraints of all assets with those fixed that cannot be traded, from the weights after sales."""
         return (LONG_ONLY if stated is None else stated).fix(start, self.fixed)
 
-    def outside(self, stated: Constraints | None, start: np.ndarray, names: Sequence[str]) -> list[str]:
-        """Names of assets that cannot be traded and are outside their bounds, and of limits on these only."""
+    def outside(self, stated: Constraints | None, start: np.ndarray, names: Sequence[str]) -> dict[str, str]:
+        """What is not met because it cannot be traded, in words by name: assets outside their bounds, and limits on
+        such assets only."""
         rules = LONG_ONLY if stated is None else stated
         lower, upper = rules.bounds(len(start))
-        off = self.fixed & ((start < lower - _TOLERANCE) | (start > upper + _TOLERANCE))
+        rows = zip(names, start, lower, upper, strict=True)
+        found = {row[0]: unmet(*row) for row, fixed in zip(rows, self.fixed, strict=True) if fixed}
         kept = {one.name for one in self.constraints(stated, start).limits}
-        return [names[int(i)] for i in np.flatnonzero(off)] + [one.name for one in rules.limits if one.name not in kept]
+        for one in rules.limits:
+            if one.name not in kept:
+                value = float(one.coefficients @ start)
+                found[one.name] = unmet(one.name, value, one.low, one.high, one.size) or f"{one.name} {value:.6g}"
+        return {name: words for name, words in found.items() if words}
 
     def benchmark(self, stated: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
         """The benchmark over all assets: what it has in unknown ones beyond `start` goes to the known in proportion."""

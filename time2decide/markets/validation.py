@@ -28,6 +28,7 @@ MOST_ASSETS = 1_000  # of a table: a decision takes minutes and gigabytes beyond
 _LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the most volatile asset
 _LARGEST_WEIGHT = 1e6  # in either direction
 _SUM = 1e-3  # by which current weights of a file may miss their sum
+_SUM_ROUNDING = 1e-9  # of a sum
 _PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
@@ -117,6 +118,11 @@ def validate_current_weights(
     expect(fits, name, wanted, f"a sum of {total:.6g}{why}")
     pinned = not (cash or borrowing) and abs(total - 1) > 1e-6  # smaller differences are the solver's to remove
     return np.asarray(array / total) if pinned else array
+
+
+def was_scaled(total: float, weights: np.ndarray) -> bool:
+    """Whether current weights of this sum were made to sum to 1, beyond rounding."""
+    return abs(total - 1) > _SUM_ROUNDING >= abs(float(weights.sum()) - 1)
 
 
 def allows_cash(constraints: Constraints | None) -> bool:

@@ -35,7 +35,7 @@ _SHOWN = 5  # names in a list before it is cut short
 _GAPS = {
     "delisted": "Delisted (no return in the last 21 rows), so not held from now on",
     "halted": "Halted (no return on the last row), so not traded",
-    "young": "Listed too late (fewer than 63 returns), so not bought",
+    "young": "Listed too late (fewer than 63 returns), so neither bought nor sold",
     "outside": "Bounds that wait, because what they are for cannot be traded",
 }
 
@@ -131,7 +131,9 @@ def describe_decision(
         if decision.origin.gaps == "keep":
             facts["gap_summary"] = gap_summary(table.to_numpy())
         if decision.availability is not None:
-            facts["gaps"]["outside"] = decision.availability.outside(constraints, decision.start, names)
+            waiting = decision.availability.outside(constraints, decision.start, names)
+            facts["gaps"]["outside"] = list(waiting)
+            facts["constraints"]["waiting"] = list(waiting.values())
             facts["gap_notes"] = [
                 f"{_GAPS[kind]}: {listed_names(found)}." for kind, found in facts["gaps"].items() if found
             ]
@@ -263,7 +265,8 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
     """The turnover frontier at even budgets (a few to print, many to draw), and where more trading stops paying.
 
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
-    Budgets are measured from the weights after forced sales; it is about the assets that can be held.
+    Budgets are measured from the weights after forced sales; it is about the assets that can be held. Gains are those
+    beside no trade, as that of the decision, also where the constraints do not allow to stay.
     """
     days, known = 1.0, np.ones(len(decision.weights), dtype=bool)
     constraints = None if decision.constraints is LONG_ONLY else decision.constraints
@@ -290,7 +293,12 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
         budgets = np.maximum(np.linspace(fewest, max(stop, fewest), _FRONTIER_ROWS), fewest * (1 + 1e-12) + 1e-13)
         solved = solve(turnover_l1=budgets)
         utility, price, gap = solved.utility, solved.turnover_price, float(solved.gap.max())
-    gains = days * np.maximum.accumulate(utility - utility[0])  # rounding apart, they grow
+    problem, base = problem_of_decision(decision), utility[0]
+    if problem is not None and decision.solution is not None:  # the utility of the weights before
+        base = float(decision.solution.utility) - problem.gain(decision.weights)["utility"]
+    if not fewest > _TOLERANCE:
+        base = utility[0]  # which is that of no trade, rounding apart
+    gains = days * np.maximum.accumulate(utility - base)  # rounding apart, they grow
     curve = {"turnover_l1": budgets.tolist(), "gain": gains.tolist(), "price": (days * price).tolist()}
     shown = np.linspace(0, len(budgets) - 1, _FRONTIER_ROWS).astype(int)
     points = [{name: values[i] for name, values in curve.items()} for i in shown]

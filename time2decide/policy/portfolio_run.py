@@ -216,7 +216,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
         else:
             held = current_holdings(config, holdings, entries, table, values, given["constraints"])
             stale = stale_holdings(held, entries, table)
-            messages += held.left_out
+            messages += held.notes
             decision = _decide(network, state, table, held.weights, given, config.gaps)
             orders = held.orders(decision, config)
             _write_new(decision_document(decision, orders, **_about(config)), config)
@@ -580,6 +580,7 @@ def _orders_again(entry: dict[str, Any], made: MarketDecision, names: list[str])
         return None
     try:
         prices = np.array([said["price"][name] for name in names], dtype=float)  # null becomes NaN
-        return whole_shares(made.previous, made.weights, prices, said["value"], made.cost_bps, str(said["at"]))
+        terms = said["value"], made.cost_bps, str(said["at"]), made.constraints
+        return whole_shares(made.previous, made.weights, prices, *terms)
     except (LookupError, TypeError, ValueError) as error:
         raise InputError(f"journal: expected the orders of {entry['date']}, found {error!r}") from None

@@ -11,9 +11,8 @@ import pandas as pd
 
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.orders import Orders, quoted_orders, read_quotes, weights_of_shares
-from time2decide.markets.tables import read_by_asset
-from time2decide.markets.universe import with_untradable_weights
-from time2decide.markets.validation import validate_current_weights, validate_weights
+from time2decide.markets.tables import read_by_asset, with_absent_assets
+from time2decide.markets.validation import validate_current_weights, validate_weights, was_scaled
 from time2decide.policy.market_decision import MarketDecision
 from time2decide.simulation.engine import drifted_weights
 
@@ -34,6 +33,7 @@ class Holdings:
     in_shares : whether a file says them in shares
     value, quotes : of the portfolio and its assets, if orders are wanted
     absent : assets that the file leaves out
+    total : sum of its weights, before they are scaled to 1
     """
 
     weights: np.ndarray | None
@@ -42,12 +42,16 @@ class Holdings:
     value: float | None = None
     quotes: pd.DataFrame | None = None
     absent: tuple[str, ...] = ()
+    total: float = 1.0
 
     @property
-    def left_out(self) -> list[str]:
-        """A message on the assets that the file leaves out, if any."""
+    def notes(self) -> list[str]:
+        """What was made of the file: assets that it leaves out, and another sum than 1."""
         more = f" and {len(self.absent) - _SHOWN} more" if len(self.absent) > _SHOWN else ""
-        return [f"{self.source} leaves out {', '.join(self.absent[:_SHOWN])}{more}: weight 0"] if self.absent else []
+        notes = [f"{self.source} leaves out {', '.join(self.absent[:_SHOWN])}{more}: weight 0"] if self.absent else []
+        if self.weights is not None and was_scaled(self.total, self.weights):
+            notes.append(f"the weights of {self.source}, of sum {self.total:.9g}, are scaled to the sum 1")
+        return notes
 
     def orders(self, decision: MarketDecision, config: PortfolioConfig) -> Orders | None:
         """The orders of a decision from these holdings."""
@@ -99,17 +103,17 @@ def read_holdings(
 ) -> Holdings:
     """The current weights of a file in weights or shares."""
     numbers, names = read_by_asset(path, "weight", "shares"), [str(column) for column in table.columns]
-    absent, in_shares = tuple(name for name in names if name not in numbers.index), numbers.name == "shares"
+    in_shares, total = numbers.name == "shares", 1.0 if numbers.name == "shares" else float(numbers.sum())
+    numbers, absent = with_absent_assets(numbers, names)
     value = config.value or None
     quotes = _quotes(config, table, values) if in_shares or value is not None else None
     if in_shares:
         numbers, value = weights_of_shares(numbers, quotes, value, constraints)
-    numbers = with_untradable_weights(numbers, names, table.to_numpy())
     if constraints is None:
         weights = validate_weights(numbers, len(names), names)
     else:
         weights = validate_current_weights("holdings", numbers, len(names), names, constraints)
-    return Holdings(weights, f"{FILE} {path.name}", in_shares, value, quotes, absent)
+    return Holdings(weights, f"{FILE} {path.name}", in_shares, value, quotes, tuple(absent), total)
 
 
 def stale_holdings(held: Holdings, entries: list[dict[str, Any]], table: pd.DataFrame) -> str:

@@ -75,7 +75,7 @@ def _frontier_figure(facts: dict[str, Any]) -> Figure:
     gain.plot(x, [1e4 * g for g in curve["gain"]], color=_BLUE, lw=2)
     price.plot(x, [1e4 * p for p in curve["price"]], color=_BLUE, lw=2)
     price.fill_between(x, [1e4 * p for p in curve["price"]], color=_BLUE, alpha=0.12, lw=0)
-    gain.set_ylabel("gain in utility, net of costs\n(bp of the portfolio)")
+    gain.set_ylabel("gain in utility beside no trade,\nnet of costs (bp of the portfolio)")
     price.set_ylabel("shadow price: gain of one\nmore unit of turnover (bp)")
     price.set_xlabel("turnover ‖new − current‖₁, bought plus sold (% of the portfolio)")
     _marks(gain, price, facts)
@@ -98,7 +98,7 @@ def _marks(gain: Axes, price: Axes, facts: dict[str, Any]) -> None:
         if budget <= right:
             axes.axvline(budget, color=_INK, lw=1, ls="--", label="budget γ")
         axes.set_xlim(left=0.0, right=right)
-        axes.set_ylim(bottom=0.0)
+        axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))  # the least trade that constraints ask for may cost
     gain.plot([], [], color=_GREY, lw=1, ls=":", label="stops paying")
     gain.legend(loc="lower center", fontsize="small", framealpha=1.0, edgecolor="none", ncols=3)
 

@@ -134,12 +134,12 @@ function drawFrontier() {
     { x, y: curve.gain.map((gain) => 1e4 * gain), mode: "lines", name: "gain", line: { color: D.colours[D.own] ?? D.palette[0], width: 2.4 }, hovertemplate: "turnover %{x:.1f} %: gain %{y:.2f} bp<extra></extra>" },
     { ...here, mode: "markers", name: "this decision", marker: { size: 12, color: "#D55E00" }, hovertemplate: "this decision: turnover %{x:.1f} %, gain %{y:.2f} bp<extra></extra>" },
   ], {
-    hovermode: "closest", showlegend: false, xaxis: { title: { text: "turnover, % of the portfolio" }, ticksuffix: " %", rangemode: "tozero" },
-    yaxis: { title: { text: "gain net of costs, bp" }, rangemode: "tozero" },
+    hovermode: "closest", showlegend: false, margin: { l: 56, r: 10, t: 8, b: 56 }, xaxis: { title: { text: "turnover, % of the portfolio", standoff: 14 }, ticksuffix: " %", rangemode: "tozero" },
+    yaxis: { title: { text: "gain net of costs, bp", standoff: 14 }, rangemode: "tozero" },
     shapes: budget <= x.at(-1) ? [{ type: "line", x0: budget, x1: budget, yref: "paper", y0: 0, y1: 1, line: { color: line, width: 1, dash: "dot" } }] : [],
     annotations: [
       ...(budget <= x.at(-1) ? [{ x: budget, yref: "paper", y: 0.06, text: "budget γ", showarrow: false, xanchor: "left", xshift: 4, font: { color: line } }] : []),
-      { x: here.x[0], y: here.y[0], text: "this decision", showarrow: false, xanchor: here.x[0] > 0.6 * x.at(-1) ? "right" : "left", xshift: here.x[0] > 0.6 * x.at(-1) ? -12 : 12, yshift: -12 },
+      { x: here.x[0], y: here.y[0], text: "this decision", showarrow: false, ...(here.x[0] > 0.6 * x.at(-1) ? { xanchor: "right", xshift: -6, yshift: 16 } : { xanchor: "left", xshift: 10, yshift: -18 }) },
     ],
   });
 }
@@ -244,7 +244,10 @@ function decisionTable() {
     (now.forced_turnover > 5e-5 ? ` beyond ${percent(now.forced_turnover, 2)} forced by delisted assets` : "") +
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
-    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED."))).childNodes);
+    (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED.") +
+    (now.constraints.waiting?.length ? ` NOT MET, because it cannot be traded: ${now.constraints.waiting.join(", ")}.` : ""))).childNodes);
+  at("limits").hidden = !now.limit_words?.length;
+  at("limits").replaceChildren(...(now.limit_words ?? []).map((text) => make("li", typeset(text))));
   const gaps = [now.gap_summary, ...(now.gap_notes ?? [])].filter(Boolean);
   at("gaps").hidden = !gaps.length;
   at("gaps").replaceChildren(...gaps.map((text) => make("li", text)));
@@ -274,7 +277,7 @@ function decisionTable() {
 }
 function riskWords(now) {
   const year = Math.sqrt(D.facts.periods);
-  return `Expected volatility ${percent(year * now.risk_previous)} before, ${percent(year * now.risk)} after, a year.`;
+  return `Expected volatility ${percent(year * now.risk_previous, 2)} before, ${percent(year * now.risk, 2)} after, a year.`;
 }
 function untraded(now, assets) {
   if (!assets.length) return;
@@ -300,12 +303,11 @@ function verdictTable() {
     `Without forecasts the weights would differ by ${percent(differs, 2)} (ℓ1).`;
 }
 function gainAt(turnover) {
-  const points = D.decision.frontier.points;
-  const next = points.findIndex((p) => p.turnover_l1 >= turnover);
-  if (next < 0) return points.at(-1).gain;
-  if (next === 0) return points[0].gain;
-  const [a, b] = [points[next - 1], points[next]];
-  return a.gain + ((b.gain - a.gain) * (turnover - a.turnover_l1)) / (b.turnover_l1 - a.turnover_l1);
+  const { turnover_l1: x, gain } = D.decision.frontier.curve;
+  const next = x.findIndex((one) => one >= turnover);
+  if (next < 0) return gain.at(-1);
+  if (next === 0) return gain[0];
+  return gain[next - 1] + ((gain[next] - gain[next - 1]) * (turnover - x[next - 1])) / (x[next] - x[next - 1]);
 }
 function frontierWords() {
   const now = D.decision, { points, stops_paying_at: stop } = now.frontier, last = points.at(-1);
@@ -318,7 +320,8 @@ function frontierWords() {
     return;
   }
   const here = gainAt(now.turnover_from_budget), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
-  at("stops").textContent = `Expected gain in utility over ${over}, net of costs. Trading pays up to a turnover of ${percent(stop)}: ` +
+  at("stops").textContent = `Expected gain in utility over ${over} beside no trade, net of costs. ` +
+    (least < 5e-5 ? "" : `The constraints ask for a turnover of ${percent(least)}. `) + `Trading pays up to a turnover of ${percent(stop)}: ` +
     `${basisPoints(last.gain)} bp of the portfolio. This decision trades ${percent(now.turnover_from_budget)} for ${basisPoints(here)} bp.`;
 }
 function drawReasons() {
@@ -358,6 +361,10 @@ function swatch(name) {
   box.append(draw("line", { x1: 0, x2: 30, y1: 5, y2: 5, stroke: D.colours[name], "stroke-width": strokeOf(name) + 0.4, "stroke-dasharray": DASHES[dashOf(name)] }));
   return box;
 }
+function undrawn() {
+  at("undrawn").hidden = state.shown.size === D.names.length;
+  at("undrawn").textContent = `${state.shown.size} of ${D.names.length} strategies are drawn; the buttons show the others. The tables have all.`;
+}
 function controls() {
   for (const group of document.querySelectorAll(".budgets")) {
     group.hidden = D.budgets.length < 2;
@@ -373,12 +380,14 @@ function controls() {
     button.addEventListener("click", () => {
       if (!state.shown.delete(name)) state.shown.add(name);
       button.setAttribute("aria-pressed", state.shown.has(name));
+      undrawn();
       drawAll();
     });
     at("legend").append(button);
     at("held").append(make("option", name, { value: name }));
   }
   at("held").addEventListener("change", drawAreas);
+  undrawn();
 }
 lead();
 controls();
