@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from time2decide import InputError, backtest
 from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
 from time2decide.markets import Constraints, Limit, load_returns
-from time2decide.markets.constraints import read_constraints
+from time2decide.markets.constraint_files import read_constraints
 from time2decide.policy.model import Time2Decide
 
 

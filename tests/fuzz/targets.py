@@ -30,7 +30,7 @@ from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError
 from time2decide.experiments.registry import experiment_ids, get_experiment, reproduce
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.markets.constraints import parse_constraints, read_constraints
+from time2decide.markets.constraint_files import parse_constraints, read_constraints
 from time2decide.markets.decision_file import seal_decision, verify_decision
 from time2decide.markets.tables import GAPS, last_prices, load_market, load_returns, read_by_asset, read_weights
 from time2decide.markets.validation import validate_weights

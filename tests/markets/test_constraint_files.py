@@ -5,7 +5,8 @@ import pytest
 from time2decide.core.validation import InputError
 from time2decide.markets import Constraints, Limit, parse_constraints, read_constraints
 from time2decide.markets import constraints as constraints_file
-from time2decide.markets.constraints import files_of_constraints, refuse_contradictions
+from time2decide.markets.constraint_files import files_of_constraints
+from time2decide.markets.constraints import refuse_contradictions
 
 ASSETS = ["AAA", "BBB", "CCC", "DDD"]
 GOOD = """
@@ -328,9 +329,9 @@ def test_what_is_wrong_is_said_in_full(section, label, content, said):
             "group x (0.7 to 0.8) and group y (at least 0.5) and the lower bound of DDD (0)",
         ),
         (
-            '[groups.x]\nassets = ["AAA", "BBB", "CCC"]\nlower = 1.5\nupper = 1.5\n',
+            '[groups.x]\nassets = ["AAA", "BBB", "CCC"]\nlower = 0.8\nupper = 0.8\n[assets.DDD]\nupper = 0.1\n',
             "constraints: expected some portfolio that meets them all, found none for the sum of weights (1) and "
-            "group x (1.5) and the lower bound of DDD (0)",
+            "group x (0.8) and the upper bound of DDD (0.1)",
         ),
     ],
 )

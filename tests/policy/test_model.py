@@ -18,7 +18,7 @@ from time2decide.backtesting.walk_forward import backtest
 from time2decide.core.checkpoints import save_tensors
 from time2decide.core.validation import InputError
 from time2decide.markets import synthetic_returns
-from time2decide.markets.constraints import read_constraints
+from time2decide.markets.constraint_files import read_constraints
 from time2decide.markets.synthetic import LMCConfig
 from time2decide.policy.model import (
     PRETRAINED,

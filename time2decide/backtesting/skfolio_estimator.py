@@ -16,7 +16,8 @@ from sklearn.utils.validation import validate_data
 from time2decide.core.validation import expect, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.constraints import Constraints, constraints_for
+from time2decide.markets.constraint_files import constraints_for
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.validation import (
     looks_like_prices,
     validate_any_weights,

@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import ORACLE, make_strategies
 from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
-from time2decide.markets.constraints import Constraints, constraints_for, refuse_contradictions
+from time2decide.markets.constraint_files import constraints_for
+from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
 from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import Universe, universe_of

@@ -108,7 +108,7 @@ def backtest(
         return
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
-    from time2decide.markets.constraints import read_constraints
+    from time2decide.markets.constraint_files import read_constraints
     from time2decide.markets.tables import load_market, read_weights, usual_periods
 
     use_one_thread()

@@ -78,7 +78,7 @@ def validate_source(source: str) -> None:
 
 def constraint_sources(path: Path | None) -> list[Path]:
     """The files that constraints are read from."""
-    from time2decide.markets.constraints import files_of_constraints
+    from time2decide.markets.constraint_files import files_of_constraints
 
     return [] if path is None else files_of_constraints(path)
 

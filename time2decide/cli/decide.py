@@ -128,7 +128,7 @@ def decide(
     quotes = read_quotes(file, found, price_file, table) if _wants_orders(current, value) else None
     limits = None
     if constraints is not None:
-        from time2decide.markets.constraints import read_constraints
+        from time2decide.markets.constraint_files import read_constraints
 
         limits = read_constraints(constraints, names)
     stated, total = value, 1.0

@@ -34,11 +34,12 @@ def serve(
     except ImportError as error:
         needed = f"FastAPI and uvicorn to be installed, found no {error.name}; pip install 'time2decide[serve]'"
         raise InputError(f"serve: expected {needed}") from None
-    app = make_app(tuple(model or ["market"]), Limits(workers=workers, megabytes=megabytes, seconds=seconds))
+    limits = Limits(workers=workers, megabytes=megabytes, seconds=seconds)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # the rest repeats the address
         raise InputError(f"port: expected one to listen on, found {host}:{port} ({reason})") from None
-    with listening:
+    with listening:  # before the models are loaded and compiled, which may take a minute
+        app = make_app(tuple(model or ["market"]), limits)
         uvicorn.Server(uvicorn.Config(app, log_level="info")).run(sockets=[listening])

@@ -266,7 +266,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "training": {},
     },
 }
-#: Layers and heads of the best cell of the grid under the `cpu` preset, by the loss on the validation set.
+#: Layers and heads of the best cell of the grid under the `cpu` preset, by R² on the validation set: of up to 8 layers,
+#: the most that every size has. With 16 layers, run at (5, 3) alone, R² is .95 in place of .93 and .88 in place of .84.
 BEST_CPU = {"LinearTransformer": (8, 2), "SoftmaxTransformer": (8, 4)}
 SMOKE_CELL = (2, 2)
 

@@ -10,7 +10,8 @@ from time2decide.core import lazy_names
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "constraints": "Constraints Limit parse_constraints read_constraints",
+        "constraint_files": "parse_constraints read_constraints",
+        "constraints": "Constraints Limit",
         "covariance": "covariance_by empirical_covariance",
         "estimators": "EWMA CombinedIEWMA IteratedEWMA OnlineCovariance RollingQIS qis two_scale",
         "frontier": "TurnoverFrontier turnover_frontier",

@@ -20,7 +20,8 @@ from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice, validate_positive
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
-from time2decide.markets.constraints import LONG_ONLY, Constraints, constraints_for
+from time2decide.markets.constraint_files import constraints_for
+from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio

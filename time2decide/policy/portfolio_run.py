@@ -27,7 +27,8 @@ from time2decide.core.validation import InputError, describe_value, expect, vali
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_market_state, save_market_state
-from time2decide.markets.constraints import Constraints, files_of_constraints, read_constraints
+from time2decide.markets.constraint_files import files_of_constraints, read_constraints
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.decision_file import (
     data_fingerprint,
     encode_decision,

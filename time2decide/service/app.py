@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 from time2decide import __version__
 from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.validation import InputError, distinct_keys, expect, is_text, validate_fields, validate_positive
-from time2decide.markets.constraints import parse_constraints
+from time2decide.markets.constraint_files import parse_constraints
 from time2decide.markets.decision_file import seal_decision
 from time2decide.markets.orders import quoted_orders, quotes_of_prices
 from time2decide.markets.portfolio import compiled_before
