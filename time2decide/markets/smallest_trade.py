@@ -12,6 +12,7 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints, some_portfol
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 
 _ROUNDING = 1e-9  # by which a trade may miss the smallest one, relative to it
+_MET = 1e-9  # by which constraints may be exceeded, as in `some_portfolio_meets`
 _SOLVES = 12  # at most, of problems; a few are enough but where constraints and small trades are tightly bound up
 
 
@@ -60,13 +61,14 @@ def _without(
     None if the constraints allow none of them to be left out or made larger.
     """
     lower, upper = rules.bounds(len(now))
+    stays = rules.excess(now, now, turnover_l1) <= _MET  # no trade is allowed, so leaving out any is
     done = 0
     while done < len(places):
         count = len(places) - done
         while count:
             chosen = np.isin(np.arange(len(now)), places[done : done + count])
             found = replace(rules, lower=np.where(chosen, now, lower), upper=np.where(chosen, now, upper))
-            if some_portfolio_meets(found, now, turnover_l1):
+            if stays or some_portfolio_meets(found, now, turnover_l1):
                 return found, places[: done + count]
             count //= 2
         i, done = places[done], done + 1
