@@ -32,9 +32,9 @@ def test_without_a_terminal_there_is_a_line_early_and_then_every_half_minute(clo
             show("market", step, 100)
             clock[0] += 1.0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "2 strategies, 100 steps each; market: 4% done, about 2 min left"
+    assert lines[0] == "2 strategies, 100 steps each; at market: 4% of all done, about 2 min left"
     assert len(lines) == 4  # after 5, 35, 65 and 95 s
-    assert lines[-1] == "market: 77% done, about 29 s left"
+    assert lines[-1] == "at market: 77% of all done, about 29 s left"
 
 
 def test_on_a_terminal_a_bar_says_the_time_left(clock, monkeypatch):

@@ -172,7 +172,7 @@ def test_many_assets_are_refused_with_few_linear_programs(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[weights]\nupper = 5\n", "bounds of 'A': .* found 5, which is 500 % .write 0.05 for 5 %."),
+        ("[weights]\nupper = 5\n", r".weights.: .* found 5, which is 500 % .write 0.05 for 5 %."),
         ("[assets.B]\nlower = 2\nupper = 3\n", "bounds of 'B': .* found 2, which is 200 %"),
         ('[groups.x]\nassets = ["A"]\nupper = 30\n', r".groups.x.: .* found 30, .* .write 0.3 for 30 %."),
         ('[weights]\nupper = 1.0\n[groups.x]\nassets = ["A"]\nupper = 1\n', ""),

@@ -601,3 +601,17 @@ def test_what_cannot_keep_its_weight_trades_enough_if_it_can():
     again = solve_portfolio(mean, 1e-3 * np.eye(6), previous, constraints=fixed, **terms)
     np.testing.assert_allclose(found.weights, again.weights, atol=1e-12)
     assert (fixed.bounds(6)[0] == fixed.bounds(6)[1]).sum() >= 2
+
+
+def test_a_weight_above_its_cap_is_sold_by_the_smallest_trade_at_least():
+    """It cannot keep its weight, and a sale to the cap alone would be too small."""
+    previous, cap = np.array([0.302, 0.3, 0.2, 0.198]), Constraints(upper=np.array([0.3, 1.0, 1.0, 1.0]))
+    terms = {"risk_aversion": 2.0, "turnover_l1": 0.1, "cost": 1e-3}
+    free = solve_portfolio(np.zeros(4), 1e-4 * np.eye(4), previous, constraints=cap, **terms)
+    assert 0 < previous[0] - free.weights[0] < 0.01
+    found, fixed = solve_without_small_trades(np.zeros(4), 1e-4 * np.eye(4), previous, 0.01, cap, **terms)
+    trades = np.abs(found.weights - previous)
+    assert ((trades < 1e-12) | (trades >= 0.01 * (1 - 1e-9))).all()
+    assert trades[0] >= 0.01 * (1 - 1e-9)
+    again = solve_portfolio(np.zeros(4), 1e-4 * np.eye(4), previous, constraints=fixed, **terms)
+    np.testing.assert_allclose(found.weights, again.weights, atol=1e-12)

@@ -134,7 +134,7 @@ def _progress_lines(strategies: Sequence[str]) -> Callable[[str, int, int], None
         if now - max(told, clock.began) < (_LINES_EVERY if told else _FIRST_LINE) or not math.isfinite(left):
             return
         whole = "" if told else f"{len(strategies)} strategies, {steps} steps each; "
-        print(f"{whole}{name}: {share:.0%} done, about {_in_words(left)} left", file=sys.stderr, flush=True)
+        print(f"{whole}at {name}: {share:.0%} of all done, about {_in_words(left)} left", file=sys.stderr, flush=True)
         told = now
 
     return show

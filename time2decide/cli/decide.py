@@ -35,6 +35,7 @@ _YEARS = 504  # rows below which the market policy is said to know little
 _READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _LIMITS = 6  # groups and exposures that are shown
 _BAR = 40  # characters of the longest bar
+_NO_TRADE = 1e-9  # change of a weight that is rounding
 _PERIODS = {252.0: "day", 52.0: "week", 12.0: "month", 4.0: "quarter", 1.0: "year"}  # by their number in a year
 _SPREAD = 1.5  # periods from which a cost is said to be spread
 _LOSS = 1e-9  # of utility, below which a trade is made for the constraints
@@ -232,7 +233,9 @@ def _title(facts: dict[str, Any], traded: int, every: bool) -> str:
     rest = set(facts["weights"]) - set(_trades(facts))
     kept = sum(facts["weights"][name] for name in rest)
     hint = "" if every else " (--all shows them)"
-    without = f"; {len(rest)} not traded are {kept:.1%} of the portfolio{hint}" if rest else ""
+    some = any(abs(facts["change"][name]) > _NO_TRADE for name in rest)
+    least = f", or by less than {TRADED:.3%}," if some else ""
+    without = f"; {len(rest)} not traded{least} are {kept:.1%} of the portfolio{hint}" if rest else ""
     return f"Trades after {facts['input']['last']}: {traded} of {len(facts['weights'])} assets{without}"
 
 
@@ -429,7 +432,7 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
         reasons = [
             "Why: basis points a day that one more unit of the asset brings beside the target portfolio, by its "
             f"{risk}, its expected mean and its forecast. Their sum is greater for what is bought than for "
-            "what is sold."
+            "what is sold, trades that a limit forces apart."
         ]
         lines += [
             *(reasons if _trades(facts) else []),

@@ -151,6 +151,7 @@ class _Reader:
             self._expect(lower[i] <= upper[i], f"bounds of {asset!r}", "lower ≤ upper", found)
         exposure = self._number(weights, "exposure", "[weights]", 1.0)
         self.unlevered = bool((lower >= 0).all()) and exposure <= 1
+        self._expect_share("[weights]", *(float(weights[key]) for key in ("lower", "upper") if key in weights))
         for asset, low, high in zip(self.assets, lower, upper, strict=True):
             self._expect_share(f"bounds of {asset!r}", low, high)
         least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)

@@ -28,19 +28,18 @@ def solve_without_small_trades(
 
     Assets whose optimal trade is smaller are fixed at their current weights and the others solved again, until no trade
     is smaller. Where that leaves no portfolio, as many of the smallest are fixed as bisection finds; one that cannot be
-    fixed by itself has to trade at least `min_trade` in its direction, and if that leaves none either, it trades as it
-    does. So does a weight outside its bounds. `terms` are those of `solve_portfolio`.
+    fixed by itself, as a weight outside its bounds, has to trade at least `min_trade` in its direction, and if that
+    leaves none either, it trades as it does. `terms` are those of `solve_portfolio`.
     """
     solution = solve_portfolio(mean, covariance, previous, constraints=constraints, **terms)
     if not min_trade:
         return solution, constraints
     now, rules = solution.problem.previous[0], constraints or LONG_ONLY
-    lower, upper = rules.bounds(len(now))
-    open_ = (now >= lower) & (now <= upper)
+    open_ = np.ones(len(now), dtype=bool)
     for _ in range(_SOLVES):
         trade = solution.weights - now
         small = open_ & (trade != 0) & (np.abs(trade) < min_trade * (1 - _ROUNDING))
-        places = np.flatnonzero(small)[np.argsort(np.abs(trade[small]), kind="stable")]
+        places = np.flatnonzero(small)[np.argsort(np.abs(trade[small]), kind="stable")]  # the smallest first
         found, decided = _without(places, trade, now, rules, min_trade, terms["turnover_l1"])
         open_[decided] = False
         if found is None:
@@ -56,15 +55,16 @@ def solve_without_small_trades(
 def _without(
     places: np.ndarray, trade: np.ndarray, now: np.ndarray, rules: Constraints, least: float, turnover_l1: float
 ) -> tuple[Constraints | None, np.ndarray]:
-    """Constraints without some of the small trades at `places`, the smallest first, and the assets that are decided.
+    """Constraints without some of the small trades at `places`, and the assets that are decided.
 
     None if the constraints allow none of them to be left out or made larger.
     """
     lower, upper = rules.bounds(len(now))
     stays = rules.excess(now, now, turnover_l1) <= _MET  # no trade is allowed, so leaving out any is
-    done = 0
+    inside = (now[places] >= lower[places]) & (now[places] <= upper[places])
+    places, done = np.concatenate([places[inside], places[~inside]]), 0
     while done < len(places):
-        count = len(places) - done
+        count = max(int(inside.sum()) - done, 0)
         while count:
             chosen = np.isin(np.arange(len(now)), places[done : done + count])
             found = replace(rules, lower=np.where(chosen, now, lower), upper=np.where(chosen, now, upper))

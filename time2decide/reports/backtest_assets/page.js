@@ -272,7 +272,7 @@ function decisionTable() {
   }
   untraded(now, assets.filter((asset) => !traded(now.change[asset])));
   at("whyhint").textContent = now.reasons_bps && trades.length ?
-    "Why: what one more unit of the asset brings a day beside the target portfolio, by its risk, its expected mean and its forecast. Their sum is greater for what is bought than for what is sold." :
+    "Why: what one more unit of the asset brings a day beside the target portfolio, by its risk, its expected mean and its forecast. Their sum is greater for what is bought than for what is sold, trades that a limit forces apart." :
     now.uncertainty && trades.length ? "± s.d.: one standard deviation of the weight over perturbed histories." : "";
 }
 function riskWords(now) {
@@ -321,7 +321,8 @@ function frontierWords() {
   }
   const here = gainAt(now.turnover_from_budget), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
   at("stops").textContent = `Expected gain in utility over ${over} beside no trade, net of costs. ` +
-    (least < 5e-5 ? "" : `The constraints ask for a turnover of ${percent(least)}. `) + `Trading pays up to a turnover of ${percent(stop)}: ` +
+    (least < 5e-5 ? "Trading" : `The constraints ask for a turnover of ${percent(least)}, which brings ${basisPoints(gainAt(least))} bp. Beyond it trading`) +
+    ` pays up to a turnover of ${percent(stop)}: ` +
     `${basisPoints(last.gain)} bp of the portfolio. This decision trades ${percent(now.turnover_from_budget)} for ${basisPoints(here)} bp.`;
 }
 function drawReasons() {
