@@ -278,7 +278,7 @@ class Time2Decide:
             may leave out assets that cannot be traded: they have 0.
         min_trade : float in [0, 1]
             Smallest trade, in weights; for the market policy. Assets whose optimal trade is smaller keep their weight,
-            and the rest is solved again. Where the constraints do not allow that, trades are at least this size if possible.
+            and the rest is solved again; where constraints forbid that, trades are at least this size if possible.
 
         Returns
         -------
