@@ -104,3 +104,14 @@ def test_a_link_keeps_pointing_at_the_file_that_is_replaced(tmp_path):
     assert link.is_symlink()
     assert file.read_text() == "new"
     assert [*(tmp_path / "days").iterdir()] == [file]
+
+
+def test_a_link_that_leads_to_itself_is_refused(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for write in (lambda: write_text(loop, "text"), lambda: validate_output_file("out", loop)):
+        with pytest.raises(
+            InputError, match=r"(file|out): expected a file, found the link .*loop, which leads to itself"
+        ):
+            write()
+    assert loop.is_symlink()

@@ -176,6 +176,8 @@ def test_many_assets_are_refused_with_few_linear_programs(monkeypatch):
         ("[assets.B]\nlower = 2\nupper = 3\n", "bounds of 'B': .* found 2, which is 200 %"),
         ('[groups.x]\nassets = ["A"]\nupper = 30\n', r".groups.x.: .* found 30, .* .write 0.3 for 30 %."),
         ('[weights]\nupper = 1.0\n[groups.x]\nassets = ["A"]\nupper = 1\n', ""),
+        ("[weights]\nupper = 1.0000001\n", ""),
+        ("[cash]\nmost = 20\n", ".cash.: .* found 20, which is 2000 %"),
         ("[weights]\nlower = -1\nupper = 5\n", ""),
         ("[weights]\nexposure = 1.5\nupper = 1.2\n", ""),
     ],

@@ -135,3 +135,25 @@ def test_shares_of_a_monstrous_value_are_named_in_few_digits():
     assert len(str(caught.value)) < 150
     with pytest.raises(InputError, match=r"^value: expected 1,000\.00, the shares .*, found 1,500\.50"):
         weights_of_shares(pd.Series([100.0], index=["A"]), quotes, 1500.5, None)
+
+
+def test_no_limit_makes_an_order_sell_what_is_not_held():
+    """The asset may not be held at all, and a group asks for less of it: a share is worth more than what is held."""
+    group = Limit("group g", np.array([1.0, 0.0]), -np.inf, 0.2)
+    rules = Constraints(np.zeros(2), np.array([0.0, np.inf]), limits=(group,))
+    orders = whole_shares(np.array([0.3, 0.7]), np.array([0.0, 1.0]), np.array([1000.0, 10]), 1000.0, constraints=rules)
+    np.testing.assert_array_equal(orders.shares[0], 0.0)
+    assert (orders.weights >= 0).all()
+    assert orders.broken(["A", "B"]) == ["group g 0.3 (at most 0.2)"] or orders.broken(["A", "B"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_long_only_orders_never_hold_a_short_position(seed):
+    rng = np.random.default_rng(seed)
+    m = 6
+    upper = np.where(rng.random(m) < 0.3, 0.0, rng.uniform(0.2, 1.0, m))
+    limits = (Limit("group g", 1.0 * (rng.random(m) < 0.5), -np.inf, rng.uniform(0.1, 0.5)),)
+    previous, target = rng.dirichlet(np.ones(m)), rng.dirichlet(np.ones(m)) * (upper > 0)
+    rules = Constraints(np.zeros(m), upper, limits=limits, cash=(0.0, 1.0))
+    orders = whole_shares(previous, target, rng.uniform(1, 400, m), 1000.0, 10.0, constraints=rules)
+    assert orders.weights.min() >= -1e-8

@@ -349,6 +349,16 @@ def test_what_asks_for_the_size_of_a_variable():
     for qp, x, equal in cases:
         point = Point(*(np.array([part]) for part in (x, [], equal, [0.0, 0.0])))
         assert is_optimal(Arrays.of(qp), point, 1e-8)[0]
+    mixed = np.array([[-1.0, -1, 1e9], [1, -1, 0]]), [0.0, 0.0]  # two rows fix two variables together
+    for qp in (
+        QP(np.zeros((3, 3)), [1.0, 1, 0], E=mixed[0], f=mixed[1], lb=[0.0, 0, 1], ub=[np.inf, np.inf, 1]),
+        QP(np.zeros((3, 3)), [0.0, 0, -1], C=[[1.0, -1, 0]], d=[1e-9], l1_radius=1.0),
+        QP(np.diag([1.0, 0]), [0.0, -1.0], ub=[1.0, np.inf], l1_radius=1e9),
+    ):
+        assert solve(qp).status == "optimal"
+    noise = QP(*(np.stack([part] * 40) for part in (np.diag([1.0, 0, 0]), np.array([-1.0, 0, 0]))),
+               E=np.stack([np.array([[1.0, -1, -1], [0, 1, -2]])] * 40), f=np.tile([0, 1e-15], (40, 1)))  # fmt: skip
+    assert set(solve(noise).status) == {"optimal"}
     adrift = QP(np.array([[4.0, -4], [-4, 4]]), np.zeros(2), E=[[2.0, -2], [3, -3]], f=[-4.0, -6])
     huge = Point(*(np.array([part]) for part in ([1e16, 1e16], [], [0.0, 0.0], [0.0, 0.0])))
     assert not is_optimal(Arrays.of(adrift), huge, 1e-8)[0]

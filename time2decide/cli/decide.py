@@ -335,7 +335,8 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
     if waiting and checks["satisfied"]:
         held = f"NOT MET, because it cannot be traded: {_several(waiting)}; all other constraints hold"
     held += " for the target" if facts.get("orders", {}).get("broken") else ""  # and not for its whole shares
-    proof = f", optimal: {_proof_words(exact)}" if exact else ""
+    chosen = " with these small trades left out" if "min_trade" in facts else ""
+    proof = f", optimal{chosen}: {_proof_words(exact)}" if exact else ""
     return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]
 
 

@@ -49,6 +49,7 @@ def expect_regular(name: str, path: Path) -> None:
     """
     expect(not os.path.isdir(path), name, "a file", f"the folder {path}")
     expect(not os.path.exists(path) or os.path.isfile(path), name, "a file", f"the device {path}")
+    expect(not os.path.islink(os.path.realpath(path)), name, "a file", f"the link {path}, which leads to itself")
 
 
 def _remove_abandoned(folder: Path) -> None:

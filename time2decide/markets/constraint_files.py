@@ -41,6 +41,7 @@ from time2decide.core.files import read_toml, validate_input_file, validate_path
 from time2decide.core.validation import describe_value, expect
 from time2decide.markets.constraints import Constraints, Limit, refuse_contradictions
 
+_WHOLE = 1 + 1e-6  # the largest share, with its rounding
 _SECTIONS = {"table", "weights", "cash", "assets", "groups", "exposures"}
 _KEYS = {
     "weights": {"lower", "upper", "exposure"},
@@ -157,6 +158,7 @@ class _Reader:
         least, most = self._number(cash, "least", "[cash]", 0.0), self._number(cash, "most", "[cash]", 0.0)
         most = max(most, least) if "most" not in cash else most
         self._expect(0 <= least <= most, "[cash]", "0 ≤ least ≤ most", f"{least:g} and {most:g}")
+        self._expect_share("[cash]", least, most)
         rate = self._number(cash, "return", "[cash]", 0.0)
         return Constraints(
             lower, upper, exposure, (least, most), rate, tuple(self._limits()), tuple(map(str, self.assets))
@@ -198,7 +200,7 @@ class _Reader:
     def _expect_share(self, where: str, *ends: float) -> None:
         """Raise where per cent are written for a share: long-only and without leverage no weight is above 1."""
         for end in ends:
-            fits = not self.unlevered or end <= 1 or np.isinf(end)
+            fits = not self.unlevered or end <= _WHOLE or np.isinf(end)
             found = f"{end:g}, which is {100 * end:g} % (write {end / 100:g} for {end:g} %)"
             self._expect(fits, where, "shares of at most 1 in a long-only portfolio", found)
 

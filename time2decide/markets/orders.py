@@ -152,14 +152,15 @@ def _round_inside(
     """Round trades the other way where a bound or limit is broken else, in place.
 
     `change` is what is wanted in shares, `step` the weight of a share. No trade goes beyond the wanted one by as much
-    as a share, and none for a limit breaks a bound of its own.
+    as a share, none for a limit breaks a bound of its own, and none sells what is not held.
     """
     lower, upper = _bounds(constraints, len(shares))
+    floor = np.maximum(lower, np.minimum(0.0, previous + np.minimum(change, 0.0) * step))
     rest = np.where(np.abs(change - shares) > _WHOLE, np.sign(change - shares), 0.0)  # the share that was cut off
 
     def fits(i: int) -> bool:
         other = previous[i] + (shares[i] + rest[i]) * step[i]
-        return bool(rest[i] != 0 and lower[i] - _BEYOND <= other <= upper[i] + _BEYOND)
+        return bool(rest[i] != 0 and floor[i] - _BEYOND <= other <= upper[i] + _BEYOND)
 
     def turn(i: int) -> None:
         shares[i] += rest[i]

@@ -123,7 +123,7 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     expect("journal" in named and "state" in named, path.name, "a file for journal and state", "none")
     for name in ("journal", "state"):
         expect_regular(f"{path.name}: {name}", named[name])
-    places = [place.resolve() for place in named.values()]
+    places = [os.path.realpath(place) for place in named.values()]
     same = [name for name, place in zip(named, places, strict=True) if places.count(place) > 1]
     expect(not same, path.name, "a file of its own for each", f"one for {' and '.join(same)}")
     _match_folder(config, path.name, named)
@@ -144,7 +144,9 @@ def _match_folder(config: PortfolioConfig, name: str, named: Mapping[str, Path])
     inside = [
         which
         for which, place in named.items()
-        if folder is not None and place.resolve().parent == folder.resolve() and place.suffix.lower() == ".json"
+        if folder is not None
+        and os.path.dirname(os.path.realpath(place)) == os.path.realpath(folder)
+        and place.suffix.lower() == ".json"
     ]
     expect(not inside, name, "only decision files among the .json of decisions", " and ".join(inside))
 

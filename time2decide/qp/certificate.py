@@ -29,7 +29,9 @@ _EPS = float(np.finfo(float).eps)
 _CANCEL = 1e-3  # share of the tolerance for what is left of multipliers that cancel each other
 _LARGE = 1e-3  # share of the largest variable from which one counts as large
 _HELD = 1e-13  # share of its terms that is left of a row or of Ax where it still says how large x is
-_FAR = 1e8  # times the largest bound of a problem: x beyond it is looked at
+_FAR = 1e8  # times the numbers of a problem: x beyond it is looked at
+_LOST = 1e13  # the same: rows say nothing of x any more
+_SEEN = 1e-6  # share of its right-hand side by which a row is missed
 _NO_BOUND = 1e15  # a bound that stands for none
 
 
@@ -128,11 +130,12 @@ class OptimalityRule:
     @cached_property
     def unit(self) -> np.ndarray:
         """The size that the numbers of a problem suggest for x, (batch,); infinite where they say nothing."""
-        sides = np.concatenate([np.abs(self.p.d), np.abs(self.p.f), self.lb, self.ub], axis=-1)
-        largest = np.where(sides < _NO_BOUND, sides, 0.0).max(-1, initial=0.0)
+        radius = self.p.radius[:, None]
+        sides = np.concatenate([np.abs(self.p.d), np.abs(self.p.f), self.lb, self.ub, radius], axis=-1)
+        largest = np.where(sides < _NO_BOUND, sides, 0.0).max(-1)
         curve = self.A.max((-1, -2))
         slope = np.divide(self.b.max(-1), curve, out=np.zeros(len(curve)), where=curve > 0)
-        unit = np.where(largest > 0, largest, slope)
+        unit = np.maximum(largest, slope)
         return np.where(unit > 0, unit, np.inf)
 
     def residual(self, point: Point, floor: RoundingFloor | None = None) -> np.ndarray:
@@ -181,7 +184,7 @@ class OptimalityRule:
         worst = np.where(exact, worst, np.maximum(worst, gap))
         worst = np.where((rows >= 0).all(-1) & np.isfinite(x).all(-1), worst, np.inf)
         for k in map(int, np.flatnonzero(size.max(-1) > _FAR * self.unit)):
-            worst[k] = np.inf if _is_adrift(p.at(slice(k, k + 1)), x[k]) else worst[k]
+            worst[k] = np.inf if _is_adrift(p.at(slice(k, k + 1)), x[k], float(self.unit[k])) else worst[k]
         return _Measured(worst, misses[0], misses[1], (left, excuse))
 
 
@@ -203,19 +206,25 @@ class _Measured(NamedTuple):
         return worst
 
 
-def _is_adrift(p: Arrays, x: np.ndarray) -> bool:
-    """Whether nothing asks for the size of the variables that are large, for one problem.
+def _is_adrift(p: Arrays, x: np.ndarray, unit: float) -> bool:
+    """Whether nothing asks for the size of the large variables, and it hides what a row misses, for one problem.
 
     What asks for it is a bound, an entry of Ax that is not rounding, a row that is not lost in the rounding of its
-    terms, or a tight row whose other variables have their size already.
+    terms, or a tight row whose other variables have their size already. Equations that fix several variables together
+    are not seen; so a point at which every row holds is left alone until no digit of it can be right.
     """
     size, matrix = np.abs(x), np.concatenate([p.C[0], p.E[0]])
     right, terms = np.concatenate([p.d[0], p.f[0]]), np.abs(matrix) * size
+    over = matrix @ x - right
+    miss = np.append(np.maximum(over[: len(p.d[0])], 0.0), np.abs(over[len(p.d[0]) :]))
+    counts = np.abs(right) > _SEEN * unit * np.abs(matrix).max(-1, initial=0.0)  # others are rounding themselves
+    if size.max() <= _LOST * unit and not (counts & (miss > _SEEN * np.abs(right))).any():
+        return False
     reach, pull = terms.sum(-1), np.abs(p.A[0]) @ size
     held = (np.abs(p.A[0] @ x) + np.abs(p.b[0]) > _HELD * pull) & (pull > 0)
     held |= (x <= p.lb[0]) | (x >= p.ub[0])
     held |= (terms[np.abs(right) > _HELD * reach] > 0).any(0)
-    free, tight = (terms > 0) & ~held, np.abs(matrix @ x - right) <= _HELD * reach
+    free, tight = (terms > 0) & ~held, np.abs(over) <= _HELD * reach
     while (last := tight & (free.sum(-1) == 1)).any():
         held |= free[last].any(0)
         free[:, held] = False

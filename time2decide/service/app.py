@@ -115,6 +115,7 @@ class OrdersOfFile(BaseModel):
     cash: float = Field(description="After trading and its cost.")
     largest_difference: float = Field(description="Between a weight that is held then and its target.")
     at: str = Field(description="Where the prices come from.")
+    broken: list[str] = Field(description="Bounds and limits that the weights after the orders do not meet.")
 
 
 class DecisionFile(BaseModel):
