@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from typing import Any
 
 #: Words that readers of numbers, dates, tables, TOML, JSON and archives stumble over.
@@ -63,7 +64,9 @@ def damaged_value(rng: random.Random, sound: Any, times: int | None = None) -> A
         elif kind == 3:
             container[key] = rng.choice([[container[key]], {"a": container[key]}, [container[key]] * 3])
         elif kind == 4 and isinstance(container[key], (int, float)):
-            container[key] = rng.choice([-1, 0, 2, 1e-9, 1e12, 0.5, -1e300]) * container[key]
+            factor = rng.choice([-1, 0, 2, 1e-9, 1e12, 0.5, -1e300])
+            fits = isinstance(factor, int) or abs(container[key]) <= sys.float_info.max
+            container[key] = factor * container[key] if fits else factor  # whole numbers may be beyond every float
         elif kind == 5 and isinstance(container, list):
             container.insert(key, copy.deepcopy(container[key]))
         else:

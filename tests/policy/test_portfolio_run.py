@@ -423,6 +423,7 @@ def test_bad_configurations_are_refused_by_name(tmp_path):
         ("table = 3", "table: expected text"),
         ('table = "x"\nturnovr = 1', "keys among .*turnovr"),
         ('table = "x"\nturnover = true', "turnover: expected a number"),
+        (f'table = "x"\ndecisions = "{"9" * 300}"', "decisions: expected a name of at most 255 bytes"),
         ('table = "x"\nturnover = 3', "turnover_l1"),
         ('table = "x"\ngaps = "fill"', "gaps"),
         ('table = "x"\nvalues = "yields"', "values"),

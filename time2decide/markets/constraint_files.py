@@ -199,7 +199,7 @@ class _Reader:
 
     def _expect_share(self, where: str, *ends: float) -> None:
         """Raise where per cent are written for a share: long-only and without leverage no weight is above 1."""
-        for end in ends:
+        for end in map(float, ends):
             fits = not self.unlevered or end <= _WHOLE or np.isinf(end)
             found = f"{end:g}, which is {100 * end:g} % (write {end / 100:g} for {end:g} %)"
             self._expect(fits, where, "shares of at most 1 in a long-only portfolio", found)

@@ -69,6 +69,7 @@ _KINDS: dict[Any, str] = {
     str: "text", int: "a whole number", float | int: "a number", _WEIGHTS: "finite weights by asset",
     dict | None: "an object or null", list | None: "a list or null",
 }  # fmt: skip
+_LONGEST_NAME = 255  # of a file, in bytes
 _EQUAL = 1e-9  # largest difference of a weight that is called none
 _MOST_MADE_AGAIN = 10  # decision files of the last dates that are looked for
 
@@ -113,6 +114,8 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
         right = isinstance(value, (int, float)) and not isinstance(value, bool) if number else isinstance(value, str)
         right = right and (number or "\0" not in value)  # which no file name can hold
         expect(right, f"{path.name}: {key}", "a number" if number else "text", describe_value(value))
+        short = number or all(len(os.fsencode(part)) <= _LONGEST_NAME for part in Path(value).parts)
+        expect(short, f"{path.name}: {key}", f"a name of at most {_LONGEST_NAME} bytes", describe_value(value))
     expect("table" in content, path.name, "the key table", "none")
     config = PortfolioConfig(**content, folder=path.parent)
     named = {"portfolio file": path} | {
