@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -159,4 +160,5 @@ def _earned(entries: list[dict[str, Any]], weights: np.ndarray, before: np.ndarr
         for row in np.nan_to_num(returns[int(entry["data"]["rows"]) : end]):
             wealth *= 1.0 + float(now @ row)
             now = drifted_weights(now, row)
+    expect(math.isfinite(wealth), "journal", "weights that keep wealth finite", "others")
     return float(wealth - 1.0)

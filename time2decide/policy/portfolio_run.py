@@ -70,6 +70,7 @@ _KINDS: dict[Any, str] = {
     dict | None: "an object or null", list | None: "a list or null",
 }  # fmt: skip
 _LONGEST_NAME = 255  # of a file, in bytes
+_LARGEST_WEIGHT = 1e6  # as of an exposure
 _EQUAL = 1e-9  # largest difference of a weight that is called none
 _MOST_MADE_AGAIN = 10  # decision files of the last dates that are looked for
 
@@ -297,9 +298,10 @@ def read_run_entries(journal: Journal) -> list[dict[str, Any]]:
 
 
 def _is_weights(value: Any) -> bool:
-    """Whether a value of JSON is finite weights by asset."""
-    most = sys.float_info.max
-    return isinstance(value, dict) and all(type(one) in (int, float) and abs(one) <= most for one in value.values())
+    """Whether a value of JSON is weights by asset, of a size that can be reckoned with."""
+    return isinstance(value, dict) and all(
+        type(one) in (int, float) and abs(one) <= _LARGEST_WEIGHT for one in value.values()
+    )
 
 
 def _model(config: PortfolioConfig) -> str:
