@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
@@ -87,15 +88,16 @@ def load_checkpoint(
     kind = models[architecture]
     config: Any = config_from_header(kind.CONFIG, facts.get("config"))
     try:
-        if str(name_or_path) not in (bundled or {}):  # a damaged configuration may ask for any amount of memory
-            with torch.device("meta"):  # sizes first; the first use of this device takes seconds to import
+        if str(name_or_path) not in (bundled or {}):  # a damaged one may ask for any amount of memory, or none
+            with torch.device("meta"), warnings.catch_warnings():  # sizes first; this device takes seconds to import
+                warnings.filterwarnings("error", "Initializing zero-element tensors", UserWarning)
                 kind(config).load_state_dict(tensors, assign=True)
         with torch.random.fork_rng(devices=[]):  # the first weights are drawn in vain
             model = kind(config)
         model.load_state_dict(tensors)
     except InputError:
         raise
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+    except (TypeError, ValueError, ArithmeticError, RuntimeError, UserWarning) as error:
         found = f"{type(error).__name__}: {error_line(error)}"
         raise InputError(f"checkpoint: expected weights that fit their configuration, found {found}") from None
     return model.eval(), notes
