@@ -395,7 +395,7 @@ def _progress() -> Iterator[Report]:
 
     at = 0
     try:
-        with training_progress_bar(lines_every=30.0) as show:
+        with training_progress_bar(lines_every=15.0) as show:
 
             def report(done: int, total: int, loss: float) -> None:
                 nonlocal at
