@@ -5,7 +5,7 @@ import pytest
 from time2decide.core.validation import InputError
 from time2decide.markets import load_returns
 from time2decide.markets.decision_file import label_texts
-from time2decide.markets.tables import read_weights, usual_periods
+from time2decide.markets.tables import read_weights
 from time2decide.markets.validation import validate_returns
 
 DAYS = pd.date_range("2024-01-01", periods=30, freq="B")
@@ -285,15 +285,6 @@ def test_bad_files_are_refused(tmp_path, table):
 def test_a_gap_that_is_no_number_is_refused(table, bad):
     with pytest.raises(InputError, match="most_gap: expected"):
         load_returns(table, most_gap=bad)
-
-
-@pytest.mark.parametrize(("frequency", "periods"), [("B", 252), ("W-FRI", 52), ("ME", 12), ("QE", 4), ("YE", 1)])
-def test_periods_are_read_from_the_dates(frequency, periods):
-    assert usual_periods(pd.date_range("2000-01-03", periods=30, freq=frequency)) == periods
-
-
-def test_numbered_steps_are_days():
-    assert usual_periods(pd.RangeIndex(30)) == 252
 
 
 @pytest.mark.parametrize(

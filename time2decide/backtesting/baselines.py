@@ -21,6 +21,7 @@ from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.covariance import Covariance
 from time2decide.markets.estimators import VarianceEWMA, ewma_decay, two_scale
 from time2decide.markets.oracle import best_allocations, greedy_allocations
+from time2decide.markets.periods import YEAR
 from time2decide.simulation.engine import Observation, Rollout, continues_observation, solve_observation
 
 _LASTS = 20.0  # steps over which the cost of a trade made for risk is divided
@@ -241,7 +242,7 @@ class _PooledState:
     """State of a market after its last row: covariance, volatilities, the regression and its record."""
 
     _BLEND = ((10.0, 0.3), (21.0, 0.4), (63.0, 0.3))  # half-lives and shares of the variance that standardises
-    _LONG = 252  # rows that the features look back
+    _LONG = int(YEAR)  # rows that the features look back
     _FORGET, _RECORD = 750.0, 500.0  # half-lives of the regression and of its record
     _PENALTY = 200.0
 

@@ -15,11 +15,12 @@ import numpy as np
 from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.estimators import EWMA, IteratedEWMA, RollingQIS
+from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.simulation.engine import UNLIMITED, Observation, continues_observation
 
 EVERY = 21  # steps between two fits, a month of days
-YEAR = 252  # last rows that a fit sees, at most
+_ROWS = int(YEAR)  # last ones that a fit sees, at most
 _THERE = 1e-9  # distance from the target that counts as none
 
 #: Returns (time, m) and the observation -> weights (m,).
@@ -44,7 +45,7 @@ class _Refitted:
 
     fit: Fit
     name: str
-    history: int = YEAR
+    history: int = _ROWS
     every: int = EVERY
     uses_risk_aversion: bool = False
     uses_cost: bool = False
@@ -143,7 +144,7 @@ def _ledoit_wolf(returns: np.ndarray) -> np.ndarray:
 
 #: Name -> covariance of returns (time, m), and the rows that it reads at most.
 COVARIANCES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], int]] = {
-    "lw": (_ledoit_wolf, YEAR),
+    "lw": (_ledoit_wolf, _ROWS),
     "qis": (lambda returns: RollingQIS(504, least=3).update(returns).covariance(), 504),
     "ewma": (lambda returns: EWMA(63, least=3).update(returns).covariance(), 504),
     "iewma": (lambda returns: IteratedEWMA(63, 125, least=3).update(returns).covariance(), 504),

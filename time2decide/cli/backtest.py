@@ -109,7 +109,8 @@ def backtest(
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
     from time2decide.markets.constraint_files import read_constraints
-    from time2decide.markets.tables import load_market, read_weights, usual_periods
+    from time2decide.markets.periods import frequency_of
+    from time2decide.markets.tables import load_market, read_weights
 
     use_one_thread()
     budgets = _budgets(turnover)
@@ -122,7 +123,7 @@ def backtest(
         table = table.iloc[-last:]
     limits = None if constraints is None else read_constraints(constraints, [str(name) for name in table.columns])
     names = [name.strip() for name in strategies.split(",") if name.strip()]
-    periods = usual_periods(table.index) if periods_per_year is None else periods_per_year
+    periods = frequency_of(table.index, periods_per_year).assumed
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
     terms |= {"benchmark": reference, "window": window, "periods_per_year": periods, "gaps": gaps}
     terms["min_trade"] = min_trade

@@ -34,7 +34,8 @@ from time2decide.core.validation import InputError, expect
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.market_state import MarketTokens
-from time2decide.markets.tables import complete_returns, load_market, usual_periods
+from time2decide.markets.periods import frequency_of
+from time2decide.markets.tables import complete_returns, load_market
 from time2decide.markets.universe import Universe, universe_of
 from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import SEES, MarketPolicy, MarketPolicyConfig
@@ -84,7 +85,7 @@ def _load(source: str, last: int | None) -> tuple[Universe, float, str]:
     table = table if last is None else table.iloc[-last:]
     array = table.to_numpy()
     found = json_digest({"assets": list(table.columns), "shape": list(array.shape), "values": array.tobytes().hex()})
-    return universe_of(array, FIRST), usual_periods(table.index), found
+    return universe_of(array, FIRST), frequency_of(table.index).assumed, found
 
 
 def real_market_tasks(preset: str) -> list[Config]:

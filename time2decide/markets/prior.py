@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_YEAR = 252.0
+from time2decide.markets.periods import YEAR
+
 _LARGEST = 0.5  # of a return in absolute value
 KINDS = ("none", "reversal", "trend", "cross", "own")  # of predictability
 _SHARES = (0.4, 0.3, 0.1, 0.1, 0.1)
@@ -56,7 +57,7 @@ def random_market(assets: int, steps: int, generator: np.random.Generator, kind:
     rng = generator
     chosen = str(rng.choice(KINDS, p=_SHARES)) if kind is None else kind
     factors = int(rng.integers(1, 6))
-    own = 0.2 / np.sqrt(_YEAR) * np.exp(rng.normal(0, 1) * 0.3 + rng.normal(size=assets) * rng.uniform(0.1, 0.9))
+    own = 0.2 / np.sqrt(YEAR) * np.exp(rng.normal(0, 1) * 0.3 + rng.normal(size=assets) * rng.uniform(0.1, 0.9))
     loadings = _loadings(assets, factors, own, rng) + _drift(steps, assets, factors, own, rng)
     persistence, amplitude = rng.uniform(0.95, 0.995), rng.uniform(0.0, 0.6)
     common = _log_ar1(steps, 1, persistence, amplitude, rng)
@@ -118,7 +119,7 @@ def _premium(loadings: np.ndarray, factor: np.ndarray, own: np.ndarray, rng: np.
     beta = loadings[..., 0].mean(0) * factor[:, 0].mean()
     total = np.sqrt(((loadings.mean(0) * factor.mean(0)) ** 2).sum(1) + own.mean(0) ** 2)
     market, volatility = rng.normal(0.35, 0.25), np.abs(rng.normal(0, 0.25))
-    return (market * beta + volatility * total + rng.normal(0, 0.15, len(total)) * total) / np.sqrt(_YEAR)
+    return (market * beta + volatility * total + rng.normal(0, 0.15, len(total)) * total) / np.sqrt(YEAR)
 
 
 def _with_predictability(

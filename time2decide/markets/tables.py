@@ -21,6 +21,7 @@ import pandas as pd
 
 from time2decide.core.files import validate_input_file, validate_path, write_text
 from time2decide.core.validation import InputError, expect, is_text, refuse, validate_choice, validate_positive
+from time2decide.markets.periods import frequency_of
 from time2decide.markets.validation import MOST_ASSETS, looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
@@ -104,10 +105,10 @@ def load_market(
 
 
 def complete_returns(source: str | Path) -> tuple[np.ndarray, float]:
-    """Returns (time, m) of the assets of a table that have no gaps, and its steps per year."""
+    """Returns (time, m) of the assets of a table that have no gaps, and its rows a year (as days without dates)."""
     table = load_market(source, gaps="keep")[0].dropna(axis=1)
     expect(table.shape[1] >= 2, str(source), "at least 2 assets without gaps", table.shape[1])
-    return table.to_numpy(copy=True), usual_periods(table.index)
+    return table.to_numpy(copy=True), frequency_of(table.index).assumed
 
 
 def _guess(array: np.ndarray, name: str) -> str:
@@ -117,14 +118,6 @@ def _guess(array: np.ndarray, name: str) -> str:
     telling = len(array) < _TELLING or (array <= 0).any()
     expect(telling, name, "to be told prices or returns", "small numbers that are all positive")
     return "returns"
-
-
-def usual_periods(index: pd.Index) -> float:
-    """Steps of a table per year: 252 for days, 52, 12, 4 or 1 for rarer dates, 252 for numbered steps."""
-    if not isinstance(index, pd.DatetimeIndex) or len(index) < 2:
-        return 252.0
-    days = (index[1:] - index[:-1]).median() / pd.Timedelta(days=1)
-    return next((periods for most, periods in ((4, 252.0), (10, 52.0), (45, 12.0), (120, 4.0)) if days <= most), 1.0)
 
 
 def sp500_prices() -> pd.DataFrame:

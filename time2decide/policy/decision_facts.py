@@ -13,9 +13,9 @@ from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
 from time2decide.markets.orders import TRADED
+from time2decide.markets.periods import frequency_of
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
-from time2decide.markets.tables import usual_periods
 from time2decide.markets.universe import gap_summary
 from time2decide.policy.decision_record import (
     least_trade_facts,
@@ -219,7 +219,7 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     assert solution is not None
     assert problem is not None
     assert decision.origin is not None
-    periods = usual_periods(decision.origin.table.index)
+    periods = frequency_of(decision.origin.table.index).assumed
     gain = problem.gain(weights, decision.previous)
     forced = float(np.abs(decision.start - decision.previous).sum()) > TRADED
     active = {}

@@ -36,6 +36,7 @@ from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit_m
 from time2decide.core.validation import expect, validate_count, validate_fields, validate_interval
 from time2decide.markets.covariance import empirical_covariance, rolling_covariances
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW
+from time2decide.markets.periods import YEAR
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.market_training import (
     AHEAD,
@@ -68,7 +69,6 @@ _PARTS = 2
 _BLOCK = 63  # rows whose losses are taken as one when a standard error is estimated: they overlap
 _RISKS = (5.0, 25.0)  # λ of the walks over the last rows
 _LEAST = 1e-3  # of the loss: a smaller gain is none
-_YEAR = 252.0
 
 
 @dataclass(frozen=True)
@@ -430,8 +430,8 @@ def _held_out(
     bootstrap, rows = PairedBootstrap(len(market), seed=config.seed), []
     for risk in _RISKS:
         nets = np.stack([market_policy_path(policy, market, risk)[0] for policy in (start, tuned)])  # (2, days)
-        before, after = math.sqrt(_YEAR) * nets.std(axis=-1)
-        drawn = np.sqrt(_YEAR * bootstrap.moments(nets)[1])
+        before, after = math.sqrt(YEAR) * nets.std(axis=-1)
+        drawn = np.sqrt(YEAR * bootstrap.moments(nets)[1])
         low, high = bootstrap.interval(drawn[1] - drawn[0])
         row = {"risk_aversion": risk, "volatility_start": before, "volatility": after, "low": low, "high": high}
         rows.append({name: round(float(value), 6) for name, value in row.items()})

@@ -28,6 +28,7 @@ from time2decide.core.provenance import json_digest
 from time2decide.core.training import STATE, LoopConfig, Report, fit_model
 from time2decide.core.validation import InputError, expect, validate_count
 from time2decide.forecasting.market_state import MarketState, MarketTokens
+from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.portfolio_gradient import portfolio_layer
 from time2decide.markets.prior import random_market
@@ -218,7 +219,7 @@ def market_policy_figures(policy: MarketPolicy, returns: np.ndarray, first: int 
     market = trace_market("measured", returns, min(first, len(returns) // 2))
     for risk in (1.0, 5.0, 25.0):
         net, amount = market_policy_path(policy, market, risk)
-        mean, deviation = 252 * net.mean(), math.sqrt(252) * net.std()
+        mean, deviation = YEAR * net.mean(), math.sqrt(YEAR) * net.std()
         figures = {"volatility": deviation, "sharpe": mean / deviation, "traded": amount.mean()}
         figures["utility"] = mean - risk * deviation**2
         rows.append({"risk_aversion": risk, **{name: round(float(value), 5) for name, value in figures.items()}})
