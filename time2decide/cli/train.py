@@ -281,7 +281,10 @@ def paper(
     out: Out = Path("runs/paper"),
     backbone: Annotated[
         str,
-        typer.Option(help="TimePFN to start from (a name or folder); or chronos:FOLDER, kernel-bank: and such, as is."),
+        typer.Option(
+            help="TimePFN to start from: a name, a folder or official:FILE, the weights that its authors publish; or "
+            "chronos:FOLDER, kernel-bank: and such, as is."
+        ),
     ] = "small",
     covariance: Annotated[
         bool, typer.Option(help="Covariance tokens: Time2Decide with them, its SFT twin without.")
@@ -303,13 +306,14 @@ def paper(
     Example: time2decide train paper --no-covariance --out runs/paper-sft
     """
     from time2decide.forecasting.backbones import load_backbone
-    from time2decide.forecasting.timepfn import TimePFN
+    from time2decide.forecasting.timepfn import OFFICIAL, TimePFN
     from time2decide.policy.repaired_training import REPAIRED_PRESETS, train_adapter, train_repaired
 
     config = _recipe(REPAIRED_PRESETS, preset, steps=steps, seed=seed, return_weight=return_weight)
     readout = replace(config.model.readout, gradient_passes=gradient_passes)
     config = replace(config, model=replace(config.model, covariance=covariance, readout=readout))
-    started = load_backbone(backbone) if ":" in backbone else TimePFN.from_pretrained(backbone)
+    as_it_is = ":" in backbone and not backbone.startswith(OFFICIAL)
+    started = load_backbone(backbone) if as_it_is else TimePFN.from_pretrained(backbone)
     work: Any = train_repaired if isinstance(started, TimePFN) else train_adapter
     source = backbone.partition(":")[2] or _unless(TimePFN.BUNDLED, backbone)
     _train(partial(work, config, started, out), out, threads, read=(source,), preset=preset, backbone=backbone)

@@ -17,18 +17,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from zipfile import ZipFile, is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from time2decide.core.files import atomic_path, write_text
+from time2decide.core.files import atomic_path, validate_input_file, validate_path, write_text
 from time2decide.core.provenance import INFO, weights_digest
 from time2decide.core.validation import InputError, describe_value, expect, refuse
 
 WEIGHTS = "model.safetensors"
 _CHECKSUM = "checksum"  # key in the header
+_MOST_FOREIGN = 256  # megabytes of a file of another package, packed and unpacked; TimePFN's has about 40
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 Config = TypeVar("Config")
 
@@ -164,6 +166,47 @@ def save_foreign(folder: Path, save: Callable[[str], Any]) -> None:
             os.replace(file, folder / file.name)
 
 
+def load_foreign(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file of another package: safetensors, or a dict of tensors that `torch.save` wrote.
+
+    No code in the file is run, and what it unpacks to is bounded before it is read.
+    """
+    path = validate_path("path", path)
+    validate_input_file(path, megabytes=_MOST_FOREIGN)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)[0]
+    try:
+        expect(is_zipfile(path), path, "a whole file of torch.save, or a .safetensors file", "something else")
+        with ZipFile(path) as parts:
+            size = sum(part.file_size for part in parts.infolist()) >> 20
+        expect(size < _MOST_FOREIGN, path, f"at most {_MOST_FOREIGN} MB when unpacked", f"{size} MB")
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged archive or pickle can raise anything, torch explains it at length
+        other = f"other objects or damage ({type(error).__name__})"
+        raise InputError(f"{path}: expected tensors that torch.save wrote, found {other}") from None
+    named = isinstance(found, Mapping) and all(
+        isinstance(name, str) and isinstance(one, Tensor) for name, one in found.items()
+    )
+    expect(named, path, "names with tensors", describe_value(found))
+    return dict(found)
+
+
+def _read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of a safetensors file."""
+    special = Path(path).exists() and not Path(path).is_file()  # a pipe would be waited for, in C
+    expect(not special, "path", "a safetensors file", f"{path}, which is no regular file")
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except FileNotFoundError:
+        raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"path: expected a safetensors file, found {path} ({error_line(error)})") from None
+
+
 def load_tensors(
     path: str | Path, device: str | torch.device = "cpu", *, need_checksum: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -171,16 +214,7 @@ def load_tensors(
 
     Its checksum must be right where it has one; older files have none, which `need_checksum` refuses.
     """
-    special = Path(path).exists() and not Path(path).is_file()  # a pipe would be waited for, in C
-    expect(not special, "path", "a safetensors file", f"{path}, which is no regular file")
-    try:
-        with safe_open(str(path), framework="pt", device="cpu") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except FileNotFoundError:
-        raise InputError(f"path: expected a checkpoint, found no file at {path}") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"path: expected a safetensors file, found {path} ({error_line(error)})") from None
+    tensors, header = _read_safetensors(path)
     expect(INFO in header, "path", "a file written by time2decide", f"{path} without its header")
     try:
         facts = json.loads(header[INFO])

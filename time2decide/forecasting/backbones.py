@@ -4,6 +4,7 @@ A backbone is a module with the attributes of `Backbone` and one method, `encode
 forecast alone (`BackboneForecaster`); a decision model reads its tokens as well. Adapters:
 
     timepfn:small, timepfn:FOLDER     TimePFN, of this package
+    official:FILE                     TimePFN with the weights that its authors publish
     kernel-bank:                      the kernel bank, of this package: one token per channel, no weights
     chronos:FOLDER or chronos:NAME    Chronos-Bolt and Chronos-2 of `chronos-forecasting` (extra `chronos`)
     timesfm:FOLDER or timesfm:NAME    TimesFM 2.5 of `timesfm` (extra `timesfm`)
@@ -170,10 +171,10 @@ def load_backbone(name: str) -> Backbone:
     kind, _, place = name.partition(":")
     if kind == "kernel-bank" and not place:
         return KernelBankBackbone()
-    expected = "timepfn:FOLDER, chronos:FOLDER, timesfm:FOLDER or a name in place of FOLDER"
-    expect(kind in ("timepfn", "chronos", "timesfm") and place, "backbone", expected, repr(name))
-    if kind == "timepfn":
-        return TimePFNBackbone(TimePFN.from_pretrained(place), name=name).eval()
+    expected = "timepfn:FOLDER, chronos:FOLDER, timesfm:FOLDER, a name in place of FOLDER, or official:FILE"
+    expect(kind in ("timepfn", "official", "chronos", "timesfm") and place, "backbone", expected, repr(name))
+    if kind in ("timepfn", "official"):
+        return TimePFNBackbone(TimePFN.from_pretrained(place if kind == "timepfn" else name), name=name).eval()
     if kind == "chronos":
         from time2decide.forecasting.chronos import load_chronos
 

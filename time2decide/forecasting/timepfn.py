@@ -13,17 +13,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from time2decide.core.checkpoints import PretrainedModel
-from time2decide.core.validation import expect, validate_fields
+from time2decide.core.checkpoints import PretrainedModel, load_foreign
+from time2decide.core.validation import expect, validate_fields, validate_finite
 
 #: Bundled checkpoints.
 PRETRAINED = {name: Path(__file__).parent / "pretrained" / name for name in ("small", "medium")}
+OFFICIAL = "official:"  # before the path of a file in the layout of the published weights
+_UNUSED = ("head.", "projector_mid.")  # parts of the published file that its model does not use
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,41 @@ class TimePFN(PretrainedModel):
         self.norm = nn.LayerNorm(config.embed)
         self.head = timepfn_head(config)
 
+    @classmethod
+    def from_pretrained(cls, name_or_dir: str | Path | None = None) -> Self:
+        """The model of a bundled name, a folder, the hub, or ``official:PATH``, in evaluation mode."""
+        if isinstance(name_or_dir, str) and name_or_dir.startswith(OFFICIAL):
+            return cls.from_official(name_or_dir.removeprefix(OFFICIAL))
+        return super().from_pretrained(name_or_dir)
+
+    @classmethod
+    def from_official(cls, path: str | Path) -> Self:
+        """The model with the weights that TimePFN's authors publish, in evaluation mode.
+
+        `path` is a file of `torch.save` (``.pth``, ``.pt``) or ``.safetensors`` with the state dict of their model of
+        the paper's size, `TimePFNConfig()`. Files with other names, shapes or numbers that are not finite raise.
+        """
+        with torch.random.fork_rng(devices=[]):  # the first weights are drawn in vain
+            model = cls()
+        found = {name.removeprefix("module."): one for name, one in load_foreign(path).items()}
+        names, weights = _official_names(model.config), model.state_dict()
+        known = {name for parts in names.values() for name in parts}
+        foreign = next((name for name in found if name not in known and not name.startswith(_UNUSED)), None)
+        expect(foreign is None, path, "the published weights of TimePFN", f"the tensor {foreign!r} as well")
+        for name, parts in names.items():
+            own = weights[name].chunk(len(parts))  # queries, keys and values are one matrix here
+            for target, part in zip(own, parts, strict=True):
+                pointwise = ".feedforward." in name and target.dim() == 2  # a convolution of width 1 there
+                shape = (*target.shape, 1) if pointwise else tuple(target.shape)
+                expect(part in found, path, f"the published weights of TimePFN with {part}", "none")
+                one = found[part]
+                plain = one.is_floating_point() and one.layout == torch.strided and not one.is_meta
+                right = tuple(one.shape) == shape and plain
+                expect(right, path, f"{part} as real numbers of shape {shape}", f"{one.dtype} {tuple(one.shape)}")
+                validate_finite(f"{path}: {part}", one)
+                target.copy_(one.detach().reshape(target.shape))  # `own` are views of the model's weights
+        return model.eval()
+
     def forward(self, window: Tensor, channels: Tensor | None = None) -> Tensor:
         """Forecast (batch, horizon, N) of windows (batch, window, N), in their units.
 
@@ -198,6 +236,24 @@ class TimePFNForecaster:
             parts = [self.model(part) for part in torch.split(window, self.batch)]
         self.model.train(was_training)
         return np.asarray(torch.cat(parts).double().numpy()) / self.scale
+
+
+def _official_names(config: TimePFNConfig) -> dict[str, tuple[str, ...]]:
+    """Our name of a weight -> its name in the published file, or the names of what is one matrix here."""
+    names: dict[str, tuple[str, ...]] = {"head.0": ("projector1",), "head.2": ("projector2",)}
+    names |= {"patch.0": ("enc_embedding.fc1",), "patch.2": ("enc_embedding.fc2",), "norm": ("encoder.norm",)}
+    names |= {f"filters.convolutions.{i}": (f"enc_embedding.conv{i + 1}",) for i in range(len(config.kernels))}
+    for i in range(config.layers):
+        ours, theirs = f"layers.{i}", f"encoder.attn_layers.{i}"
+        attention = (f"{theirs}.attention.{part}_projection" for part in ("query", "key", "value"))
+        names |= {f"{ours}.query_key_value": tuple(attention), f"{ours}.out": (f"{theirs}.attention.out_projection",)}
+        names |= {f"{ours}.feedforward.{3 * j}": (f"{theirs}.conv{j + 1}",) for j in range(2)}
+        names |= {f"{ours}.norms.{j}": (f"{theirs}.norm{j + 1}",) for j in range(2)}
+    return {
+        f"{ours}.{kind}": tuple(f"{one}.{kind}" for one in theirs)
+        for ours, theirs in names.items()
+        for kind in ("weight", "bias")
+    }
 
 
 def timepfn_head(config: TimePFNConfig) -> nn.Sequential:
