@@ -81,7 +81,8 @@ class RunningSums(Recent):
 class RowByRow:
     """Running sums over the returns of m assets; `update` reads a row, `tokens` says what is known after it."""
 
-    def __init__(self, assets: int) -> None:
+    def __init__(self, assets: int, delay: int = 0) -> None:
+        self.delay = delay
         m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
         self.rows = 0
         self.age = np.zeros(m, dtype=int)
@@ -90,12 +91,12 @@ class RowByRow:
         self._moments, self._pairs = np.zeros((corrs, m, m)), np.zeros((corrs, 1, 1))  # (corrs, m, m) with gaps
         self._cross, self._cross_weight = np.zeros((m, m)), 0.0  # of one day on the day before
         self._block: list[tuple[np.ndarray, np.ndarray]] = []  # z and mask of the rows not yet in the moments
-        self._before = np.zeros(m)  # z of the row before the block
+        self._before = np.zeros((1 + delay, m))  # z of the rows before the block
         self._precision, self._cross_fit = np.eye(m), np.zeros((m, m))
         self._residuals, self._returns = RunningSums(m), RunningSums(m)
         size = len(LAGS) + len(TRENDS)
         self._gram, self._target = np.zeros((_POOLED, size, size)), np.zeros((_POOLED, size))
-        recent = int(_DAYS.max()) + 1
+        recent = int(_DAYS.max()) + 1 + delay
         self._features = Recent(recent, m, size)
         self._forecasts = Recent(recent, experts, m)
         self._papers = Recent(recent, experts, m)  # long-short weights along the forecasts
@@ -156,7 +157,7 @@ class RowByRow:
         self._residuals.add(np.where(known, self._precision @ z, 0.0))
         came = self._returns.sum(_DAYS) / _DAYS[:, None]  # mean of the last days relative to the other assets, (E, m)
         self._judge(came)
-        x = self._features.back(_DAYS[:_POOLED])  # (pooled, m, features)
+        x = self._features.back(_DAYS[:_POOLED] + self.delay)  # (pooled, m, features)
         self._gram = _KEEP_FIT * self._gram + x.swapaxes(1, 2) @ x
         self._target = _KEEP_FIT * self._target + (x * came[:_POOLED, :, None]).sum(1)
         features = self._describe()
@@ -179,14 +180,16 @@ class RowByRow:
 
     def _judge(self, came: np.ndarray) -> None:
         """Keep the record of the forecasts whose days have passed, and of what trading along them earned."""
-        said, before = self._forecasts.of_each(_DAYS), self.rows - 1  # forecasts made so far
+        said, before = self._forecasts.of_each(_DAYS + self.delay), self.rows - 1  # forecasts made so far
         new = ((said * came).sum(1), (said * said).sum(1), (came * came).sum(1), (said != 0).sum(1))
         self._record = np.where(said.any(1), _KEEP_RECORD * self._record + new, self._record)
-        paper = self._papers.of_each(_DAYS)
+        paper = self._papers.of_each(_DAYS + self.delay)
         gain = (paper * self._gross.sum(_DAYS)).sum(1)
         traded = np.abs(self._papers.back(1) - self._papers.of_each(1 + _DAYS)).sum(1)
         worth = (gain, gain**2, traded, np.ones(len(EXPERTS)))
-        self._worth = np.where((before > _DAYS) & paper.any(1), _KEEP_RECORD * self._worth + worth, self._worth)
+        self._worth = np.where(
+            (before > _DAYS + self.delay) & paper.any(1), _KEEP_RECORD * self._worth + worth, self._worth
+        )
 
     def _coefficients(self) -> np.ndarray:
         """Of the pooled regressions, (pooled, features)."""
@@ -214,12 +217,14 @@ class RowByRow:
         found = window_features(self._rows.back(np.arange(_BANK_WINDOW, 0, -1))[None])
         trust = found.deviations[0] ** -2  # (m, 2)
         ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
+        if self.delay:
+            ahead = (4 * found.ahead[0] - found.forecasts[0, :, 0]) / 3
         return np.asarray((found.level[0] + found.scale[0] * ahead).double().numpy() / self._unit)
 
     def _fold(self) -> None:
         """Put the rows of the block into the moments, and invert."""
         self._moments, self._pairs, self._cross, self._cross_weight = self._folded()
-        self._before = self._block[-1][0]
+        self._before = np.vstack([self._before, *(z for z, _ in self._block)])[-1 - self.delay :]
         self._block.clear()
         m = self.assets
         used = [_RESIDUAL, -1]
@@ -252,7 +257,7 @@ class RowByRow:
             pairs = fade * self._pairs + weight.sum(1)[:, None, None]
         else:
             pairs = fade * self._pairs + (mask.T[None] * weight[:, None]) @ mask
-        before = np.vstack([self._before, z[:-1]])
+        before = np.vstack([self._before, z])[: len(z)]
         forget = state_decay(_FORGET_CROSS)
         fading = forget ** np.arange(days - 1, -1, -1)
         cross = forget**days * self._cross + (z * fading[:, None]).T @ before
@@ -294,6 +299,7 @@ class RowByRow:
             score=score - score.min(),
             age=self.age.copy(),
             rows=self.rows,
+            delay=self.delay,
         )
 
     def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

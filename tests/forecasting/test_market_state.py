@@ -88,8 +88,21 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_plain_form_row_by_row(case):
     returns = CASES[case]()
-    m = returns.shape[1]
-    same_tokens(MarketState(m).extend(returns).tokens(), RowByRow(m).extend(returns).tokens(), rtol=1e-9)
+    m, delay = returns.shape[1], {"gaps": 1, "bank": 2}.get(case, 0)
+    found = MarketState(m, delay=delay).extend(returns).tokens()
+    same_tokens(found, RowByRow(m, delay).extend(returns).tokens(), rtol=1e-9)
+
+
+def test_forecasts_are_judged_on_what_a_trade_after_the_delay_earns():
+    """A reversal of one day is gone a row later; a trend of a month is not."""
+    quick = [MarketState(10, delay=delay).extend(reversal()).tokens().t_value[0] for delay in (0, 1)]
+    assert quick[0] > 6
+    assert abs(quick[1]) < 3
+    slow = np.convolve(np.random.default_rng(5).normal(size=1520), np.ones(21) / 21, "valid")[:, None] * np.linspace(
+        -1, 1, 10
+    )
+    lasting = MarketState(10, delay=1).extend(noise(1500, 10) + 0.02 * slow).tokens()
+    assert lasting.t_value[:4].max() > 6
 
 
 @pytest.mark.parametrize("case", ["gaps", "many", "bank"])

@@ -11,6 +11,9 @@
   predicted here than in markets of stocks;
 - the *record* of each forecast: what it was worth out of sample so far. Forecasts are weighted by their record.
 
+Forecasts are of what a decision can earn: made after the last row, for the rows from 1 + `delay` after it on. They are
+fitted for those rows and their records judged on them, so that what fades before it can be traded has no record.
+
 A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
 
 Many rows are read together: each step below is one operation over all of them, and every number is computed from its
@@ -27,6 +30,8 @@ from typing import Any
 import numpy as np
 
 from time2decide.forecasting.features import window_features
+from time2decide.forecasting.kernel_bank import AHEAD
+from time2decide.markets.periods import YEAR
 
 VOLATILITY_HALF_LIVES = (10.0, 21.0, 63.0, 125.0, 250.0, 1000.0)  # days
 CORRELATION_HALF_LIVES = (63.0, 125.0, 250.0, 1000.0)
@@ -91,7 +96,8 @@ class MarketTokens:
     correlation : (K', m, m)
         At `CORRELATION_HALF_LIVES`; unit diagonal.
     forecast : (E, m)
-        Mean return per day over the days of `EXPERTS`, differences between assets only, before attenuation.
+        Mean return per day over the days of `EXPERTS` from the delay on, differences between assets only, before
+        attenuation.
     slope, t_value : (E,)
         Record of each forecast: slope of outcomes on forecasts, and that slope in standard errors.
     worth, worth_error : (E,)
@@ -104,6 +110,10 @@ class MarketTokens:
     age : (m,)
         Rows seen of each asset.
     rows : int
+    periods_per_year : float
+        How often the table has rows.
+    delay : int
+        Rows between a decision and its trade.
     """
 
     volatility: np.ndarray
@@ -117,6 +127,8 @@ class MarketTokens:
     score: np.ndarray
     age: np.ndarray
     rows: int
+    periods_per_year: float = YEAR
+    delay: int = 0
 
     def of_assets(self, chosen: np.ndarray) -> MarketTokens:
         """The tokens of some assets, (m,) bool; records stay those of all."""
@@ -206,11 +218,14 @@ class _Rows:
 
 
 class MarketState:
-    """Running sums over the returns of m assets; `extend` and `update` read rows, `tokens` gives the state then."""
+    """Running sums over the returns of m assets; `extend` and `update` read rows, `tokens` gives the state then.
 
-    def __init__(self, assets: int) -> None:
+    A year has `periods_per_year` rows; what is decided after a row is held from the close `delay` rows later on.
+    """
+
+    def __init__(self, assets: int, periods_per_year: float = YEAR, delay: int = 0) -> None:
         m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
-        self.rows = 0
+        self.rows, self.periods_per_year, self.delay = 0, float(periods_per_year), int(delay)
         self.age = np.zeros(m, dtype=int)
         self._squares = np.zeros((2, vols, m))  # Σ r², Σ 1 with the weights of each half-life
         self._variance, self._unit = np.full((vols, m), _TINY), np.full(m, np.sqrt(_TINY))  # unit of z, per day
@@ -218,11 +233,11 @@ class MarketState:
         crossed = m if m <= _MOST_CROSS else 0
         self._cross, self._cross_weight = np.zeros((crossed, crossed)), 0.0  # of one day on the day before
         self._block: list[tuple[np.ndarray, np.ndarray]] = []  # z and mask of the rows not yet in the moments
-        self._before = np.zeros(m)  # z of the row before the block
+        self._before = np.zeros((1 + delay, m))  # z of the rows before the block
         self._inner, self._outer = np.eye(m)[None], np.eye(m)[None]  # residuals and forecasts are outer (inner z)
         if crossed:
             self._inner, self._outer = np.stack([np.eye(m)] * 2), np.stack([np.eye(m), np.zeros((m, m))])
-        longest, recent = max(first for first, _ in LAGS + TRENDS), int(_DAYS.max())
+        longest, recent = max(first for first, _ in LAGS + TRENDS), int(_DAYS.max()) + delay
         self._residuals, self._returns = RunningSums(longest + 1, m), RunningSums(longest + 1, m)
         self._gross = RunningSums(recent + 1, m)  # of the returns themselves
         self._features = RecentRows(recent + 1, _FEATURES, m)
@@ -313,7 +328,7 @@ class MarketState:
         self._returns.add(rows.relative(z[:, None])[:, 0])
         self._residuals.add(np.where(rows.known, residuals, 0.0))
         self._features.add(self._describe(count))
-        kernels = self._kernel_forecasts(rows) if self._bank_asked else np.zeros_like(z)
+        kernels = self._kernel_forecasts(rows) if self._bank_asked else np.zeros_like(z)  # of tomorrow
         outcome = self._returns.sum(_DAYS, 0 * _DAYS, count) / _DAYS[:, None]
         own = self._coefficients(outcome) @ self._features.back(1, count)  # (T, pooled, m)
         forecasts, papers = self._with_portfolios(
@@ -360,18 +375,18 @@ class MarketState:
     def _coefficients(self, outcome: np.ndarray) -> np.ndarray:
         """Of the pooled regressions of each of the last days, (count, pooled, features).
 
-        The Gram matrix of the forecasts for h days is the one of tomorrow's forecasts h − 1 days before.
+        The Gram matrix of the forecasts for h days is that of the forecasts for tomorrow h − 1 + delay days before.
         """
         count = len(outcome)
         x = self._features.back(2, count)  # what tomorrow's forecasts were made from
         new = np.empty((count, *self._fit.shape))
         new[:, :_FEATURES] = x @ x.swapaxes(1, 2)
         for e, h in enumerate(EXPERTS[:_POOLED]):
-            new[:, _FEATURES + e] = (self._features.back(1 + h, count) @ outcome[:, e, :, None])[..., 0]
+            new[:, _FEATURES + e] = (self._features.back(1 + h + self.delay, count) @ outcome[:, e, :, None])[..., 0]
         fits = _recursion(self._fit, np.full((1, 1, 1), _KEEP_FIT), new)
         self._fit = fits[-1].copy()
         self._inverse_gram.add(np.linalg.inv(fits[:, :_FEATURES] + _RIDGE))
-        inverse = self._inverse_gram.at(_DAYS[:_POOLED], count)
+        inverse = self._inverse_gram.at(_DAYS[:_POOLED] + self.delay, count)
         return np.asarray((inverse @ fits[:, _FEATURES:, :, None])[..., 0])
 
     def _judge(self, outcome: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -381,15 +396,16 @@ class MarketState:
         the records and the sums of the gains after each of the T days, (T, 4, E) each.
         """
         count = len(outcome)
-        forecast = self._forecasts.of_each(1 + _DAYS, count)  # (T, E, m)
+        ago = 1 + self.delay + _DAYS
+        forecast = self._forecasts.of_each(ago, count)  # (T, E, m)
         new = [_dot(forecast, outcome), _dot(forecast, forecast), _dot(outcome, outcome), (forecast != 0).sum(-1)]
         records = _recursion(self._record, *_counted(new[-1] > 0, new))
         self._record = records[-1].copy()
-        paper = self._papers.of_each(1 + _DAYS, count)
+        paper = self._papers.of_each(ago, count)
         gain = _dot(paper, self._gross.sum(_DAYS, 0 * _DAYS, count))
         traded = np.abs(self._papers.back(2, count) - self._papers.of_each(2 + _DAYS, count)).sum(-1)
         before = np.arange(self.rows - count, self.rows)[:, None]  # forecasts made before each day
-        counted = (before > _DAYS) & paper.any(-1)
+        counted = (before > _DAYS + self.delay) & paper.any(-1)
         worths = _recursion(self._worth, *_counted(counted, [gain, gain**2, traded, np.ones_like(gain)]))
         self._worth = worths[-1].copy()
         return records, worths
@@ -420,7 +436,8 @@ class MarketState:
     def _kernel_forecasts(self, rows: _Rows) -> np.ndarray:
         """Tomorrow's standardised returns from the last 96 of each asset, on each day, (T, m).
 
-        The forecasts of the kernel bank and of a regression on own lags, weighted by their precisions.
+        The forecasts of the kernel bank and of a regression on own lags, weighted by their precisions. With a delay
+        those of the days after tomorrow, of the bank alone.
         """
         windows = [self._raw.back(ago, len(rows)) for ago in range(_BANK_WINDOW, 0, -1)]
         forecasts = []
@@ -428,6 +445,8 @@ class MarketState:
             found = window_features(window[None])
             precision = found.deviations[0] ** -2  # (m, 2)
             ahead = (precision * found.forecasts[0]).sum(-1) / precision.sum(-1)
+            if self.delay:
+                ahead = (AHEAD * found.ahead[0] - found.forecasts[0, :, 0]) / (AHEAD - 1)
             forecasts.append((found.level[0] + found.scale[0] * ahead).double().numpy())
         return np.array(forecasts) / rows.unit
 
@@ -435,7 +454,7 @@ class MarketState:
         """Put the rows of the block into the moments, and invert; `rows` were read up to its end."""
         self._moments, self._pairs = self._folded()
         self._fold_cross()
-        self._before, self._block = self._block[-1][0].copy(), []
+        self._block = []
         m = self.assets
         used = [_RESIDUAL, -1][: len(self._inner)]
         matrices = self._correlations(self._moments[used], self._pairs[used])
@@ -452,11 +471,12 @@ class MarketState:
             self._outer[1] = self._cross / self._cross_weight @ self._outer[1]
 
     def _fold_cross(self) -> None:
-        """Put the rows of the block into the moments of one day on the day before."""
+        """Put the rows of the block into the moments of one day on the day before, or as many more as is the delay."""
         if not self._cross.size:
             return
         z = np.array([z for z, _ in self._block])
-        before = np.vstack([self._before, z[:-1]])
+        read = np.vstack([self._before, z])
+        before, self._before = read[: len(z)], read[len(z) :]
         forget = state_decay(_FORGET_CROSS)
         fading = forget ** np.arange(len(z) - 1, -1, -1)
         self._cross = forget ** len(z) * self._cross + (z * fading[:, None]).T @ before
@@ -513,6 +533,8 @@ class MarketState:
             score=score - score.min(),
             age=self.age.copy(),
             rows=self.rows,
+            periods_per_year=self.periods_per_year,
+            delay=self.delay,
         )
 
     def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

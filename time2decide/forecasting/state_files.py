@@ -12,8 +12,9 @@ import torch
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.validation import InputError, describe_value, expect
 from time2decide.forecasting.market_state import MarketState, RecentRows
+from time2decide.markets.validation import validate_delay
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK, _PAIRS, _SEEN = "_block", "_pairs", "returns"
 
 
@@ -46,9 +47,10 @@ def load_market_state(path: str | Path) -> tuple[MarketState, pd.DataFrame]:
         named = all(isinstance(one, str) for one in (*facts["dates"], *facts["assets"]))
         expect(named, "state", "dates and assets as text", "others")
         table = pd.DataFrame(tensors[_SEEN].numpy(), index=facts["dates"], columns=facts["assets"])
-        state = MarketState(table.shape[1])
+        numbers = facts["numbers"]
+        state = MarketState(table.shape[1], float(numbers["periods_per_year"]), validate_delay(numbers["delay"]))
         for name, value in vars(state).items():
-            setattr(state, name, _restored(name, value, tensors, facts["numbers"]))
+            setattr(state, name, _restored(name, value, tensors, numbers))
     except InputError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -15,6 +15,7 @@ from time2decide.core.validation import (
     describe_value,
     expect,
     refuse_booleans,
+    validate_count,
     validate_positive,
 )
 
@@ -29,12 +30,20 @@ _LARGEST, _STILL = 1e6, 1e-15  # of a return, and of the deviation of the most v
 _LARGEST_WEIGHT = 1e6  # in either direction
 _SUM = 1e-3  # by which current weights of a file may miss their sum
 _SUM_ROUNDING = 1e-9  # of a sum
+_MOST_DELAY = 21  # rows between a decision and its trade
 _PRICE_LIKE = 0.5  # nobody has a table of returns that are all positive and typically above 50 %
 
 
 def looks_like_prices(array: np.ndarray) -> bool:
     """All positive and typically above 0.5."""
     return bool((array > 0).all() and np.median(array) > _PRICE_LIKE)
+
+
+def validate_delay(delay: int) -> int:
+    """Rows between a decision and its trade: 0 is the close that it is made from."""
+    validate_count("delay", delay, least=0)
+    expect(delay <= _MOST_DELAY, "delay", f"at most {_MOST_DELAY} rows", delay)
+    return delay
 
 
 def validate_returns(

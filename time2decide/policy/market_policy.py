@@ -38,7 +38,6 @@ from time2decide.forecasting.market_state import (
 from time2decide.forecasting.timepfn import gelu_mlp
 
 SEES = ("all", "correlations", "variances", "none")
-_YEAR = 252.0
 _REFERENCE = 2  # index of the half-life that volatilities are compared with: 63 days
 _SLOW = 4  # index of the half-life by which assets are compared: 250 days
 _ODDS = 4.5  # log of the prior odds against a forecast: at 3 standard errors it is as likely luck as not
@@ -74,7 +73,8 @@ class MarketBatch:
     """Tokens of B decisions as tensors, with the risk aversion and the cost of each.
 
     Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth, worth_error
-    and pace (B, E), score (B, K), age (B, m), rows (B,); risk_aversion and cost (of one unit of turnover) (B,).
+    and pace (B, E), score (B, K), age (B, m), rows, periods_per_year and delay (B,); risk_aversion and cost (of one
+    unit of turnover) (B,).
     """
 
     volatility: Tensor
@@ -88,6 +88,8 @@ class MarketBatch:
     score: Tensor
     age: Tensor
     rows: Tensor
+    periods_per_year: Tensor
+    delay: Tensor
     risk_aversion: Tensor
     cost: Tensor
 
@@ -165,7 +167,7 @@ class MarketPolicy(PretrainedModel):
         fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
         follow = followed * batch.slope.clamp(0.0, 1.2) * fading
         signal = (follow[..., None] * batch.forecast).sum(1)
-        prior = self._prior_mean(covariance, sigma)
+        prior = self._prior_mean(covariance, sigma) / batch.periods_per_year.sqrt()[:, None]
         return MarketOutput(prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix)
 
     def _seen(self, batch: MarketBatch) -> tuple[Tensor, Tensor]:
@@ -178,14 +180,14 @@ class MarketPolicy(PretrainedModel):
         return volatility, correlation
 
     def _prior_mean(self, covariance: Tensor, sigma: Tensor) -> Tensor:
-        """Means under which 1/N is efficient, plus the same Sharpe ratio for every asset, (B, m).
+        """Means a year^½ under which 1/N is efficient, plus the same Sharpe ratio for every asset, (B, m).
 
         Each part gives the equally weighted portfolio its Sharpe ratio; diversification does not multiply it.
         """
         beside = covariance.mean(-1)  # covariance with the equally weighted portfolio
         risk = beside.mean(-1, keepdim=True).clamp_min(1e-12).sqrt()
         equal = sigma * risk / sigma.mean(-1, keepdim=True)
-        return (self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal) / math.sqrt(_YEAR)
+        return self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal
 
 
 def _net_evidence(batch: MarketBatch) -> Tensor:
@@ -244,7 +246,7 @@ def holding_days(batch: MarketBatch, followed: Tensor) -> Tensor:
     varying = ((batch.score[:, -1] - batch.score[:, _REFERENCE]) / _VARYING).clamp(0.0, 1.0)
     days = (_DAYS / relative_risk).clamp_max(_MOST_DAYS).log() + (1 - varying) * math.log(_CONSTANT_RISK)
     days = days + followed * (math.log(_LASTS) - days).clamp_max(0.0)
-    return days.clamp(0.0, math.log(_YEAR)).exp()
+    return days.clamp_min(0.0).minimum(batch.periods_per_year.log().clamp_min(0.0)).exp()
 
 
 def _repeat(context: Tensor, volatility: Tensor) -> Tensor:
@@ -273,7 +275,7 @@ def _asset_features(batch: MarketBatch, volatility: Tensor, correlation: Tensor)
     faster = [logs[:, k] - logs[:, _REFERENCE] for k in range(logs.shape[1]) if k != _REFERENCE]
     level = logs[:, _SLOW] - logs[:, _SLOW].mean(-1, keepdim=True)
     beside = correlation.mean(-1).unbind(1)
-    age = (batch.age.clamp_min(1.0) / _YEAR).log()
+    age = (batch.age.clamp_min(1.0) / batch.periods_per_year[:, None]).log()
     return torch.stack([*faster, level, *beside, age], -1)
 
 
@@ -287,6 +289,6 @@ def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Ten
     rows = batch.rows.double().numpy()
     effective = effective_state_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
     concentration = (m / torch.from_numpy(effective).float()).log() / 2
-    numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / _YEAR).log()]
+    numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / batch.periods_per_year).log()]
     scores = 5 * batch.score.clamp(0.0, 0.3)
     return torch.cat([torch.stack(numbers, -1), concentration, scores, correlation.mean((-2, -1))], -1)
