@@ -13,9 +13,9 @@ from time2decide.forecasting.market_state import (
     READS,
     VOLATILITY_HALF_LIVES,
     MarketState,
-    RunningSums,
     effective_state_rows,
 )
+from time2decide.forecasting.recent_rows import RunningSums
 
 
 def noise(rows, assets=4, seed=0):

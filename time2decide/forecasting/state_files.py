@@ -11,7 +11,8 @@ import torch
 
 from time2decide.core.checkpoints import load_tensors, save_tensors
 from time2decide.core.validation import InputError, describe_value, expect
-from time2decide.forecasting.market_state import MarketState, RecentRows
+from time2decide.forecasting.market_state import MarketState
+from time2decide.forecasting.recent_rows import RecentRows
 from time2decide.markets.validation import validate_delay
 
 _FORMAT = 2
