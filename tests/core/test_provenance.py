@@ -7,7 +7,14 @@ import pytest
 
 from time2decide import Time2Decide
 from time2decide.core.checkpoints import checkpoint_checksum
-from time2decide.core.provenance import array_digest, checkpoint_facts, file_digest, json_digest, text_digest
+from time2decide.core.provenance import (
+    array_digest,
+    checkpoint_facts,
+    data_digest,
+    file_digest,
+    json_digest,
+    text_digest,
+)
 from time2decide.policy.model import PRETRAINED
 
 
@@ -26,6 +33,18 @@ def test_arrays_are_told_apart_by_every_bit_but_not_by_the_kind_of_nan() -> None
     assert array_digest(array) == array_digest(np.array([[0.1, np.nan], [-0.0, -1.0]]))
     assert array_digest(array) != array_digest(np.nextafter(array, 1))
     assert array_digest(np.zeros(2)) == "374708fff7719dd5979ec875d56cd2286f6d3cf7ec317a3b25632aab28ec37bb"
+
+
+def test_the_digest_of_data_forgives_rounding_and_nothing_else() -> None:
+    data = np.random.default_rng(0).standard_normal((30, 400, 16))
+    first = data_digest(data)
+    for k in range(20):
+        assert first == data_digest(data * (1 + 1e-13 * np.random.default_rng(k).random(data.shape)))
+    changed = data.copy()
+    changed[17, 200, 3] += 0.1
+    others = [changed, data[::-1], 2 * data, data[:29], data.reshape(30, 16, 400), np.where(data > 4.0, np.nan, data)]
+    assert len({first, *(data_digest(other) for other in others)}) == 1 + len(others)
+    assert data_digest(data, changed) != data_digest(changed, data)
 
 
 def test_texts() -> None:

@@ -88,11 +88,11 @@ def test_corruptions():
 
 
 def test_training_lowers_the_loss(tmp_path):
-    config = replace(SMOKE, steps=60, batch=8, lr=1e-2, noisy_share=0.0, pool=4)
+    config = replace(SMOKE, steps=60, batch=8, lr=1e-2, noisy_share=0.0, pool=4, seed=2)
     batch = Pool(config).batch(30)
     before = forecast_loss(TimePFN(config.model).eval(), batch, config).item()
     after = forecast_loss(pretrain(config, tmp_path), batch, config).item()
-    assert after < 0.9 * before
+    assert after < 0.8 * before
 
 
 def test_the_command_trains_and_says_where(tmp_path):

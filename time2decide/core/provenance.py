@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,12 @@ from typing import Any
 
 import numpy as np
 
+#: Of these the versions are stored with every row: what computes, and every peer that something is measured against.
+_PACKAGES = (
+    *("time2decide", "torch", "numpy", "scipy", "pandas", "numba", "daqp", "piqp", "clarabel", "highspy", "skfolio"),
+    *("qpsolvers", "cvxpy", "osqp", "moreau", "proxsuite", "quadprog", "cvxpylayers", "qpth", "scikit-learn"),
+    *("chronos-forecasting", "timesfm", "fastapi", "ray"),
+)
 INFO = "time2decide"  # key of the facts in the header of a checkpoint
 _TYPES = {"F32": "torch.float32", "F64": "torch.float64"}  # of weights, in a file and in torch
 
@@ -63,6 +70,24 @@ def array_digest(array: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(plain, dtype="<f8").data).hexdigest()
 
 
+def data_digest(*arrays: np.ndarray) -> str:
+    """Digest (16 hexadecimal digits) of the data that a row was computed on, the same on every processor.
+
+    Eight sums of all numbers with fixed random signs, to 1e-6 of the size of such a sum: data that agree to rounding
+    have one digest, and data that differ in any number that matters have another. Gaps (NaN) count by their place.
+    """
+    found: list[Any] = []
+    for array in arrays:
+        values = np.asarray(array, dtype=float)
+        gaps = np.isnan(values)
+        flat, signs = np.where(gaps, 0.0, values).ravel(), np.random.default_rng(values.size)
+        size = float(np.linalg.norm(flat)) or 1.0
+        sums = [float(flat @ (2.0 * signs.integers(0, 2, flat.size) - 1)) / size for _ in range(8)]
+        found += [list(values.shape), f"{size:.6e}", [round(1e6 * value) for value in sums]]
+        found.append(np.flatnonzero(gaps).tolist())
+    return json_digest(found)
+
+
 def text_digest(lines: Iterable[str]) -> str:
     """SHA-256 of lines of text."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -75,12 +100,20 @@ def provenance() -> dict[str, Any]:
 
 @cache
 def _machine() -> dict[str, Any]:
-    packages = ("time2decide", "torch", "numpy", "daqp")
     return {
         "commit": _commit(),
-        "versions": {"python": platform.python_version()} | {p: importlib.metadata.version(p) for p in packages},
+        "versions": {"python": platform.python_version()} | _versions(),
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of what is installed of the packages that figures depend on or are measured against."""
+    found = {}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def _commit() -> str | None:

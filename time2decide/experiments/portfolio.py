@@ -35,7 +35,7 @@ from time2decide.experiments.store import LABELS, Config, Row, grouped_rows
 from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
-from time2decide.markets.synthetic import LMCConfig, synthetic_returns
+from time2decide.markets.synthetic import LMC_VERSION, LMCConfig, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
 from time2decide.simulation.engine import Strategy, rollout
@@ -256,7 +256,7 @@ class RememberedFeatures(CachedFeatures):
             looks = [window_features(returns[:, t - WINDOW : t]) for t in steps]
             return {f.name: torch.stack([getattr(one, f.name) for one in looks]) for f in fields(WindowFeatures)}
 
-        tensors = cached_tensors({"kind": "features", "version": VERSION, **key}, make)
+        tensors = cached_tensors({"kind": "features", "version": [VERSION, LMC_VERSION], **key}, make)
         for i, t in enumerate(steps):
             one = WindowFeatures(**{field: tensor[i] for field, tensor in tensors.items()})
             self.remember(returns[:, t - WINDOW : t], one)

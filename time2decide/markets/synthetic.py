@@ -1,25 +1,24 @@
 """The paper's market: LMC series turned into returns, clean and noisy, split by series, with their oracle.
 
 Series follow the linear model of coregionalisation (LMC): channels that mix random Gaussian processes. A latent process
-has a random covariance function, J ~ U{1..5} kernels of the bank folded left to right with + or ×. It is drawn without
-forming that covariance where possible, because Gaussian processes compose:
+has a random covariance function, J ~ U{1..5} kernels of the bank folded left to right with + or ×. Multiplied out, it
+is a sum of products of kernels, and the process is the sum of one independent draw for each product:
 
-    f_{A+K} = f_A + f_K                      (independent draws)
-    f_{A×K} = Σ_r F_r ⊙ f_A^(r)              (F the factor of K, f_A^(r) independent draws: cov is Σ_r F_r F_rᵀ ⊙ A)
-    f_{A×white} = sqrt(level · diag A) ⊙ z
+    f_{K1 × K2 × …} = Σ_{i j …} F1_i ⊙ F2_j ⊙ … · z_{i j …}     (F the factor of K; z independent normals)
+    f_{K × white}   = sqrt(level · diag K) ⊙ z
 
-Only where a long product would need more draws than there are points is its Gram matrix formed and factored.
-
-The bank has 33 covariance functions on a grid, each as a tall factor of its Gram matrix. On [0, 1] every kernel here
-but white noise is smooth, so its Gram matrix K has a numerical rank of at most 31: a factor F with FFᵀ = K to 1e-12 is
-1024 × 31 instead of 1024 × 1024. That is four digits closer to K than the usual Cholesky factor of K + 1e-8·I.
+**The same numbers on every processor.** A factor is written down, not found: harmonics with Bessel weights for periodic
+kernels, and for the six smooth ones Cholesky with fixed pivots (Chebyshev nodes, both ends first, then halves). A
+factorisation that searches its pivots or eigenvectors in a nearly singular Gram matrix gives another factor wherever
+rounding breaks a tie, and so another series from the same normals. Here rounding of 1e-16 moves a factor by 1e-11 at
+most; FFᵀ = K to 1e-10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
@@ -29,7 +28,7 @@ from time2decide.core.cache import cached_array
 from time2decide.core.validation import expect, validate_choice, validate_count, validate_fields
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
 
-_LMC_VERSION = 1  # of the random stream: raise it when the same seed gives other numbers, so that caches are not mixed
+LMC_VERSION = 2  # of the random stream: raise it when the same seed gives other numbers; it is part of task keys
 
 #: Periods of the periodic kernels in steps; those that occur several times are drawn more often, as in TimePFN.
 PERIODS = (24, 48, 96, 168, 336, 672, 7, 14, 30, 60, 365, 730, 4, 26, 52, 4, 6, 12, 4, 40, 10)
@@ -37,7 +36,10 @@ LINEAR_OFFSETS = (0.0, 1.0, 10.0)
 SMOOTH_SCALES = (0.1, 1.0, 10.0)
 MIXTURES = (0.1, 1.0, 10.0)
 NOISE_LEVELS = (0.1, 1.0)
-_TOLERANCE = 1e-12  # of the largest variance
+_TOLERANCE = 1e-10  # of the variance; a pivot below it is left out
+_NODES = 32  # intervals of the pivots of smooth kernels
+_HARMONICS = 11  # of periodic kernels: the next has a variance of 1e-11
+_ENTRIES = 2**22  # numbers in the largest array of a contraction
 _PARALLEL_FROM = 128  # below this, starting worker processes costs more than it saves
 
 
@@ -64,7 +66,7 @@ class LMCConfig:
 class LMCKernel(NamedTuple):
     """A covariance function on a grid of T points.
 
-    factor : (T, rank) with FFᵀ = K, or (T, 0) for white noise, whose K = diag(variance) has no tall factor
+    factor : (T, rank) with FFᵀ = K to 1e-10, or (T, 0) for white noise, whose K = diag(variance) has no tall factor
     variance : (T,) diagonal of K
     """
 
@@ -92,7 +94,7 @@ def lmc_series(config: LMCConfig, seed: int, index: int) -> np.ndarray:
     rank = min(max(rank, 2, config.channels // 20), config.channels)
     latent = np.empty((config.length, rank))
     for j in range(rank):
-        latent[:, j] = draw_lmc_process(_random_fold(bank, config.most_kernels, rng), 1, rng)[:, 0]
+        latent[:, j] = draw_lmc_process(_random_fold(bank, config.most_kernels, rng), rng)
     concentration = rng.uniform(config.dirichlet_min, config.dirichlet_max)
     weights = rng.dirichlet(np.full(rank, concentration), size=config.channels)  # (channels, rank)
     return latent @ weights.T
@@ -131,7 +133,7 @@ def lmc_set(
     config = config or LMCConfig()
     validate_count("count", count)
     validate_count("first", first, least=0)
-    key = {"kind": "lmc", "version": _LMC_VERSION, **asdict(config), "seed": seed, "first": first, "count": count}
+    key = {"kind": "lmc", "version": LMC_VERSION, **asdict(config), "seed": seed, "first": first, "count": count}
     return cached_array(key, lambda: _generate(config, seed, first, count, workers), enabled=cache)
 
 
@@ -140,25 +142,32 @@ def lmc_generator(seed: int, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-def draw_lmc_process(fold: tuple[LMCTerm, ...], count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` independent draws, (T, count), of the zero-mean process whose covariance is the folded one."""
-    kernel, product = fold[-1]
-    length = len(kernel.variance)
-    if len(fold) == 1 or not product:
-        shape = (length if kernel.white else kernel.factor.shape[1], count)
-        noise = rng.standard_normal(shape)
-        scaled = np.sqrt(kernel.variance)[:, None] * noise if kernel.white else kernel.factor @ noise
-        fresh: np.ndarray = np.asarray(scaled)
-        return fresh if len(fold) == 1 else fresh + draw_lmc_process(fold[:-1], count, rng)
-    if kernel.white:
-        deviation = np.sqrt(kernel.variance * _variance(fold[:-1]))
-        return np.asarray(deviation[:, None] * rng.standard_normal((length, count)))
-    rank = kernel.factor.shape[1]
-    if count * rank > length:
-        factor = _tall_factor(_gram(fold))
-        return np.asarray(factor @ rng.standard_normal((factor.shape[1], count)))
-    inner = draw_lmc_process(fold[:-1], count * rank, rng).reshape(length, count, rank)  # (T, count, rank)
-    return np.asarray(np.einsum("tcr,tr->tc", inner, kernel.factor))
+def draw_lmc_process(fold: tuple[LMCTerm, ...], rng: np.random.Generator) -> np.ndarray:
+    """One draw, (T,), of the zero-mean process whose covariance is the folded one."""
+    products: list[tuple[LMCKernel, ...]] = []
+    for kernel, product in fold:
+        products = [(*one, kernel) for one in products] if product and products else [*products, (kernel,)]
+    return sum((_draw_product(one, rng) for one in products), start=np.zeros(len(fold[0].kernel.variance)))
+
+
+def _draw_product(kernels: tuple[LMCKernel, ...], rng: np.random.Generator) -> np.ndarray:
+    """One draw, (T,), of the process whose covariance is the product of these kernels."""
+    length = len(kernels[0].variance)
+    if any(kernel.white for kernel in kernels):
+        variance = np.prod([kernel.variance for kernel in kernels], axis=0)
+        return np.asarray(np.sqrt(variance) * rng.standard_normal(length))
+    ranks = [kernel.factor.shape[1] for kernel in kernels]
+    noise = rng.standard_normal((ranks[0], int(np.prod(ranks[1:]))))
+    step = max(1, _ENTRIES // noise.shape[1])
+    drawn = np.empty(length)
+    for start in range(0, length, step):
+        part = slice(start, start + step)
+        rest = kernels[0].factor[part] @ noise  # (step, r2 · r3 · …)
+        for kernel in kernels[1:]:
+            rows = kernel.factor[part, None]  # (step, 1, r)
+            rest = (rows @ rest.reshape(len(rest), rows.shape[-1], -1))[:, 0]
+        drawn[part] = rest[:, 0]
+    return drawn
 
 
 def _random_fold(bank: tuple[LMCKernel, ...], most: int, rng: np.random.Generator) -> tuple[LMCTerm, ...]:
@@ -166,14 +175,6 @@ def _random_fold(bank: tuple[LMCKernel, ...], most: int, rng: np.random.Generato
     chosen = rng.integers(0, len(bank), size)
     products = rng.random(size) < 0.5
     return tuple(LMCTerm(bank[k], bool(p)) for k, p in zip(chosen, products, strict=True))
-
-
-def _variance(fold: tuple[LMCTerm, ...]) -> np.ndarray:
-    """Diagonal of the folded covariance, (T,)."""
-    total = fold[0].kernel.variance
-    for kernel, product in fold[1:]:
-        total = total * kernel.variance if product else total + kernel.variance
-    return total
 
 
 def _gram(fold: tuple[LMCTerm, ...]) -> np.ndarray:
@@ -214,34 +215,53 @@ def lmc_kernels(length: int) -> tuple[LMCKernel, ...]:
     periodic exp(−2 sin²(πd/p)), linear xx' + σ₀², Gaussian exp(−d²/2ℓ²), rational quadratic (1 + d²/2α)^−α,
     white noise and the constant 1, with d = |x − x'|.
     """
-    from scipy.linalg import toeplitz
-
     grid = np.linspace(0.0, 1.0, length)
-    periodic = {p: _from_gram(toeplitz(np.exp(-2 * np.sin(np.pi * grid * length / p) ** 2))) for p in set(PERIODS)}
-    stationary = [np.exp(-0.5 * (grid / scale) ** 2) for scale in SMOOTH_SCALES]
-    stationary += [(1 + grid**2 / (2 * alpha)) ** -alpha for alpha in MIXTURES]
+    smooth = [partial(_gaussian, scale=scale) for scale in SMOOTH_SCALES]
+    smooth += [partial(_rational_quadratic, alpha=alpha) for alpha in MIXTURES]
+    periodic = {period: _from_factor(_harmonics(grid * length / period)) for period in set(PERIODS)}
     return (
-        *(periodic[p] for p in PERIODS),
+        *(periodic[period] for period in PERIODS),
         *(_from_factor(np.column_stack([grid, np.full(length, s)]) if s else grid[:, None]) for s in LINEAR_OFFSETS),
-        *(_from_gram(toeplitz(column)) for column in stationary),
+        *(_from_factor(_smooth_factor(kernel, grid)) for kernel in smooth),
         *(LMCKernel(np.zeros((length, 0)), np.full(length, level), True) for level in NOISE_LEVELS),
         _from_factor(np.ones((length, 1))),
     )
 
 
-def _tall_factor(gram: np.ndarray) -> np.ndarray:
-    """F (T, rank) with FFᵀ = gram up to 1e-12 of the largest variance, by Cholesky with pivoting."""
-    tolerance = _TOLERANCE * float(gram.diagonal().max())
-    from scipy.linalg import lapack
-
-    lower, pivots, rank, _ = lapack.dpstrf(gram, tol=tolerance, lower=1)
-    factor = np.empty((len(gram), rank))
-    factor[pivots - 1] = np.tril(lower)[:, :rank]
-    return factor
+def _gaussian(distance: np.ndarray, scale: float) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * (distance / scale) ** 2))
 
 
-def _from_gram(gram: np.ndarray) -> LMCKernel:
-    return LMCKernel(_tall_factor(gram), gram.diagonal().copy(), False)
+def _rational_quadratic(distance: np.ndarray, alpha: float) -> np.ndarray:
+    return np.asarray((1 + distance**2 / (2 * alpha)) ** -alpha)
+
+
+def _harmonics(turns: np.ndarray) -> np.ndarray:
+    """F of exp(−2 sin²(π(s − t))) = e⁻¹ Σ_k (2 − [k = 0]) I_k(1) cos(2πk(s − t)), at times in periods."""
+    from scipy.special import ive
+
+    k = np.arange(_HARMONICS)
+    angles = 2 * np.pi * turns[:, None] * k
+    waves = np.concatenate([np.cos(angles), np.sin(angles[:, 1:])], axis=1)
+    size = np.sqrt(np.where(k, 2.0, 1.0) * ive(k, 1.0))
+    return np.asarray(waves * np.concatenate([size, size[1:]]))
+
+
+def _smooth_factor(kernel: Callable[[np.ndarray], np.ndarray], grid: np.ndarray) -> np.ndarray:
+    """F of a smooth stationary kernel by Cholesky with fixed pivots: Chebyshev nodes, both ends first, then halves."""
+    order, step = [0, _NODES], _NODES
+    while step > 1:
+        order += range(step // 2, _NODES, step)
+        step //= 2
+    nodes = 0.5 - 0.5 * np.cos(np.pi * np.array(order) / _NODES)
+    left = kernel(np.concatenate([nodes, grid])[:, None] - nodes)  # (nodes + T, nodes), what is not yet explained
+    columns = []
+    for j in range(len(nodes)):
+        if left[j, j] > _TOLERANCE:
+            column = left[:, j] / np.sqrt(left[j, j])
+            left = left - column[:, None] * column[: len(nodes)]
+            columns.append(column[len(nodes) :])
+    return np.column_stack(columns)
 
 
 def _from_factor(factor: np.ndarray) -> LMCKernel:
@@ -304,7 +324,14 @@ def synthetic_oracle(
 ) -> np.ndarray:
     """`oracle_path` of `synthetic_returns` for several budgets, (series, budgets, time, assets), kept on disk."""
     number = validate_count("count", _choose("split", split, SPLITS)[1] if count is None else count)
-    key = {"kind": "oracle", "version": _VERSION, "market": market, "split": split, "count": number, "seed": seed}
+    key = {
+        "kind": "oracle",
+        "version": [_VERSION, LMC_VERSION],
+        "market": market,
+        "split": split,
+        "count": number,
+        "seed": seed,
+    }
     key |= {**asdict(config or LMCConfig()), "budgets": [float(g) for g in turnover_l1]}
     key |= {"window": WINDOW, "risk_aversion": risk_aversion}
 

@@ -28,7 +28,7 @@ from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.features import VERSION, WindowFeatures, window_features
 from time2decide.markets.covariance import rolling_covariances
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, best_oracle_path
-from time2decide.markets.synthetic import MARKETS, SPLITS, lmc_set, synthetic_to_returns
+from time2decide.markets.synthetic import LMC_VERSION, MARKETS, SPLITS, lmc_set, synthetic_to_returns
 from time2decide.policy.network import HISTORY, Policy, PolicyConfig, PolicyInput, forecast_error_unit
 from time2decide.qp.projections import project_portfolio
 
@@ -87,7 +87,7 @@ def make_episodes(config: EpisodeConfig) -> Episodes:
         plain = {f.name: getattr(made, f.name) for f in fields(made) if f.name not in ("features", "windows")}
         return plain | {f"features/{f.name}": getattr(made.features, f.name) for f in fields(WindowFeatures)}
 
-    tensors = cached_tensors({"kind": "episodes", "version": [_VERSION, VERSION], **asdict(config)}, make)
+    tensors = cached_tensors({"kind": "episodes", "version": [_VERSION, VERSION, LMC_VERSION], **asdict(config)}, make)
     parts = {name.removeprefix("features/"): tensors.pop(name) for name in list(tensors) if "/" in name}
     return Episodes(features=WindowFeatures(**parts), windows=_in_order(tensors["returns"]), **tensors)
 
