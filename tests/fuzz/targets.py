@@ -38,7 +38,8 @@ from time2decide.neural.equivariant import EquivariantSolver
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.network import Policy
 from time2decide.policy.paper_model import PaperModel
-from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
+from time2decide.policy.portfolio_config import read_portfolio
+from time2decide.policy.portfolio_run import run_portfolio
 from time2decide.qp.files import read_problem
 from time2decide.reports import draw, page
 

@@ -15,7 +15,8 @@ from time2decide.core.validation import InputError
 from time2decide.markets.decision_file import verify_decision
 from time2decide.markets.tables import load_returns
 from time2decide.policy import portfolio_run
-from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
+from time2decide.policy.portfolio_config import read_portfolio
+from time2decide.policy.portfolio_run import run_portfolio
 from time2decide.policy.run_holdings import DRIFTED, EQUAL
 
 NAMES = list("ABCDE")

@@ -12,7 +12,8 @@ from time2decide.cli.console import AsJson, console, echo, use_one_thread
 from time2decide.core.files import validate_input_file
 
 if TYPE_CHECKING:
-    from time2decide.policy.portfolio_run import Outcome, PortfolioConfig
+    from time2decide.policy.portfolio_config import PortfolioConfig
+    from time2decide.policy.portfolio_run import Outcome
 
 
 def run(
@@ -38,7 +39,8 @@ def run(
     """
     validate_input_file(portfolio)
     use_one_thread()
-    from time2decide.policy.portfolio_run import read_portfolio, run_portfolio
+    from time2decide.policy.portfolio_config import read_portfolio
+    from time2decide.policy.portfolio_run import run_portfolio
 
     config = read_portfolio(portfolio)
     outcome = run_portfolio(config, holdings)

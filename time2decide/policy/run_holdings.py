@@ -17,7 +17,7 @@ from time2decide.policy.market_decision import MarketDecision
 from time2decide.simulation.engine import drifted_weights
 
 if TYPE_CHECKING:
-    from time2decide.policy.portfolio_run import PortfolioConfig
+    from time2decide.policy.portfolio_config import PortfolioConfig
 
 DRIFTED, EQUAL, FILE = "last target, drifted", "equal weights", "file"  # where current weights come from
 _EQUAL = 1e-9  # largest difference of a weight that is called none
