@@ -12,7 +12,10 @@ import typer
 
 from time2decide.cli.console import AsJson, console, echo, print_tables
 
-Results = Annotated[Path | None, typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the rows; TIME2DECIDE_RESULTS or ./results by default, then those of the package."),
+]
 
 
 def reproduce(
@@ -30,6 +33,8 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper, or show it if it is already in the results.
 
+    Rows that came with the package (a wheel) are shown as they are; --results names a folder of your own to run in.
+
     Exit code: 0 when every task has a result, 1 when one failed (the others are shown), 2 for bad input.
 
     Example: time2decide reproduce convergence --preset cpu --workers 2
@@ -38,7 +43,8 @@ def reproduce(
     from time2decide.experiments import reproduce as run
     from time2decide.experiments.claims import claims_tables
     from time2decide.experiments.engines import Engine
-    from time2decide.experiments.store import check_store_writable, last_error_line, results_root
+    from time2decide.experiments.registry import find_store, is_packaged
+    from time2decide.experiments.store import check_store_writable, last_error_line
     from time2decide.reports import draw, results_of
 
     if name == "list":
@@ -53,10 +59,15 @@ def reproduce(
 
     if preset in experiment.presets and not as_json:
         stored, total = stored_tasks(experiment, preset, results, only)
-        if stored < total:
+        store, expected = find_store(name, preset, results), experiment.presets[preset]
+        if is_packaged(store):
+            print(
+                f"{stored} of {total} tasks, rows of the package; --results names a folder for others", file=sys.stderr
+            )
+        elif stored < total:
             check_store_writable(results)
-            root, expected = results_root(results), experiment.presets[preset]
-            print(f"{total - stored} tasks are not in {root}: running them (all take {expected})", file=sys.stderr)
+            folder = store.path.parents[1]
+            print(f"{total - stored} tasks are not in {folder}: running them (all take {expected})", file=sys.stderr)
     rows = run(experiment, preset, root=results, progress=progress, engine=place, only=only)
     tables, claims = results_of(experiment, rows)
     pictures = draw(experiment.id, rows, preset, results)
@@ -89,13 +100,28 @@ def report(
     folder = results or os.environ.get("TIME2DECIDE_RESULTS")
     name = "--results" if results else "TIME2DECIDE_RESULTS"
     expect(not folder or Path(folder).is_dir(), name, "a folder with stored rows", folder)
+    _say_where(results)
     page, text = write_report(out, results)
     echo(json.dumps({"html": str(page), "markdown": str(text)}) if as_json else f"report: {page}\nreport: {text}")
+
+
+def _say_where(results: Path | None) -> None:
+    """A line on standard error if rows are read from the package, or if there are none."""
+    from time2decide.experiments.registry import PACKAGED, reads_package
+    from time2decide.experiments.store import results_root
+
+    folder = results_root(results)
+    if reads_package(results):
+        echo(f"rows: those in {folder}, else those of the package, {PACKAGED}", err=True)
+    elif not any(folder.glob("*/*.jsonl")):
+        known = "a checkout has them in results/, a wheel inside the package"
+        echo(f"no stored rows in {folder}: name their folder with --results ({known})", err=True)
 
 
 def _list_experiments(results: Path | None, as_json: bool) -> None:
     from time2decide.experiments import experiment_ids, get_experiment, stored_tasks
 
+    _say_where(results)
     listing: list[dict[str, Any]] = []
     for experiment in map(get_experiment, experiment_ids()):
         state = {}

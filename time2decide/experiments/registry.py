@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from time2decide.core.table import Table
 from time2decide.core.validation import expect, validate_choice
 from time2decide.experiments.claims import Claim
 from time2decide.experiments.engines import Engine, run_tasks
-from time2decide.experiments.store import Config, Row, Store, check_store_writable, task_key
+from time2decide.experiments.store import Config, Row, Store, check_store_writable, results_root, task_key
 
 PRESETS = ("smoke", "cpu", "paper")
 
@@ -37,6 +40,8 @@ _MODULES = {
     "scale": "scale",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+#: Rows of the preset cpu that came with the package, only read; a wheel alone has this archive (hatch_build.py).
+PACKAGED = Path(__file__).parents[1] / "results.zip"
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,33 @@ def get_experiment(name: str) -> Experiment:
     return next(experiment for experiment in module.EXPERIMENTS if experiment.id == name)
 
 
+def reads_package(root: str | Path | None = None) -> bool:
+    """Whether rows that `results_root` does not have are those of the package: if it has any and no folder is named."""
+    return PACKAGED.is_file() and not (root or os.environ.get("TIME2DECIDE_RESULTS"))
+
+
+def find_store(experiment: str, preset: str, root: str | Path | None = None) -> Store:
+    """The store in `results_root`; where there is none, that of the package, if it has one."""
+    store = Store(experiment, preset, root)
+    if not store.path.exists() and reads_package(root):
+        packaged: Any = zipfile.Path(PACKAGED, f"{experiment}/{preset}.jsonl")
+        store.path = packaged if packaged.exists() else store.path
+    return store
+
+
+def is_packaged(store: Store) -> bool:
+    """Whether a store is one of the package."""
+    return PACKAGED in Path(str(store.path)).parents
+
+
+def stored_ids(root: str | Path | None = None) -> list[str]:
+    """Experiments and benchmarks with rows of the preset cpu."""
+    found = {path.parent.name for path in results_root(root).glob("*/cpu.jsonl")}
+    if reads_package(root):
+        found |= {path.name for path in zipfile.Path(PACKAGED).iterdir()}
+    return sorted(found)
+
+
 def reproduce(
     experiment: Experiment,
     preset: str,
@@ -101,11 +133,15 @@ def reproduce(
     experiment is started again. Without an `engine` tasks run in this process, one after another. Only this process
     writes the store. `progress` is called with the number of finished tasks, the number of tasks and the task that
     starts, or with several workers, ends.
+
+    Rows of the package are shown as they are: what they lack runs only with a `root`.
     """
     validate_choice("preset", preset, experiment.presets)
-    store = Store(experiment.id, preset, root)
+    store = find_store(experiment.id, preset, root)
     done = store.done()
     tasks = [config for config in _chosen_tasks(experiment.tasks(preset), only) if task_key(config) not in done]
+    if is_packaged(store):
+        tasks = []
     if tasks:
         check_store_writable(root)
     engine = engine or Engine()
@@ -140,4 +176,4 @@ def stored_tasks(
 ) -> tuple[int, int]:
     """How many tasks of a preset have a result, and how many there are."""
     keys = {task_key(config) for config in _chosen_tasks(experiment.tasks(preset), only)}
-    return len(keys & Store(experiment.id, preset, root).done()), len(keys)
+    return len(keys & find_store(experiment.id, preset, root).done()), len(keys)

@@ -27,16 +27,8 @@ from time2decide.experiments.claims import (
     claim_judged_on,
     claims_by_architecture,
 )
-from time2decide.experiments.registry import Experiment, experiment_ids, get_experiment
-from time2decide.experiments.store import (
-    Row,
-    Store,
-    last_error_line,
-    make_from_stored_rows,
-    measured_rows,
-    results_root,
-    task_key,
-)
+from time2decide.experiments.registry import Experiment, experiment_ids, find_store, get_experiment, stored_ids
+from time2decide.experiments.store import Row, last_error_line, make_from_stored_rows, measured_rows, task_key
 from time2decide.reports.figures import figure_path, figure_svg
 
 TITLE = "Covariance-aware transformers for quadratic programming and decision making, measured"
@@ -189,7 +181,7 @@ def _settings(row: Row) -> str:
 
 def _section(experiment: Experiment, root: str | Path | None) -> Section:
     preset, lines, total = _most_complete(experiment, root)
-    store = Store(experiment.id, preset or _ORDER[0], root)
+    store = find_store(experiment.id, preset or _ORDER[0], root)
     rows = store.rows(set(lines))
     tables, claims = results_of(experiment, rows)
     picture = figure_path(experiment.id, preset, root)
@@ -209,8 +201,8 @@ def _section(experiment: Experiment, root: str | Path | None) -> Section:
 def _benchmarks(root: str | Path | None) -> list[Section]:
     """A section for each benchmark that ``time2decide bench NAME --store`` has stored."""
     found = []
-    for path in sorted(results_root(root).glob("bench-*/cpu.jsonl")):
-        store = Store(path.parent.name, path.stem, root)
+    for name in (name for name in stored_ids(root) if name.startswith("bench-")):
+        store = find_store(name, "cpu", root)
         lines = list(store.lines().values())
         if not lines or not re.fullmatch(r"[\w-]+", store.experiment):  # an id of the page: no folder of ours else
             continue
@@ -246,7 +238,7 @@ def _most_complete(experiment: Experiment, root: str | Path | None) -> tuple[str
     share = 0.0
     for preset in (name for name in _ORDER if name in experiment.presets):
         keys = {task_key(config) for config in experiment.tasks(preset)}
-        lines = {key: line for key, line in Store(experiment.id, preset, root).lines().items() if key in keys}
+        lines = {key: line for key, line in find_store(experiment.id, preset, root).lines().items() if key in keys}
         if len(lines) / len(keys) > share:
             best, share = (preset, lines, len(keys)), len(lines) / len(keys)
     return best
