@@ -75,3 +75,13 @@ def test_bad_input_is_named() -> None:
         labelled_qps(0, 5, 3, seed=1)
     with pytest.raises(InputError, match="seed: expected a whole number of at least 0, found -1"):
         labelled_qps(5, 5, 3, seed=-1)
+
+
+def test_scaled_tokens_are_of_one_order() -> None:
+    data = labelled_qps(2000, 15, 10, seed=1, cache=False)
+    tokens, scaled = data.tokens(), data.tokens(scaled=True)
+    for part, factor in ((slice(0, 15), 1 / 15), (slice(15, 26), 15**-0.5), (26, 10**-0.5 / 1.5)):
+        torch.testing.assert_close(scaled[:, part], tokens[:, part] * factor)
+    sizes = scaled.norm(dim=-1).mean(0)
+    assert sizes[-1] == 0  # x_init
+    assert 0.8 < sizes[:-1].min() <= sizes[:-1].max() < 1.6

@@ -16,11 +16,12 @@ from time2decide.neural import (
     TransformerConfig,
     build,
     count_parameters,
+    labelled_qps,
     load_model,
     matched_width,
     save_model,
 )
-from time2decide.neural.models import TransformerLayer, linear_attention, softmax_attention
+from time2decide.neural.models import TransformerLayer, linear_attention, live_units, softmax_attention
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -181,3 +182,29 @@ def test_bad_input_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
     bare = save_tensors(tmp_path / "bare", {"x": torch.zeros(1)}, {})
     with pytest.raises(InputError, match=r"checkpoint: expected a LinearTransformer or .* found None"):
         load_model(bare)
+
+
+def test_departures_of_the_start_are_what_their_names_say() -> None:
+    plain, best = (
+        build("LinearTransformer", 5, 3, d_model=16, layers=2, heads=1, **options)
+        for options in ({}, {"orthogonal": True, "zero_branches": True, "answer_scale": 0.1})
+    )
+    directions = torch.cat([best.embedding.linear.weight.T, best.embedding.positions])
+    torch.testing.assert_close(directions @ directions.T, torch.eye(16), atol=1e-5, rtol=0)
+    assert torch.equal(best.head[4].weight, plain.head[4].weight * 0.1)
+    tokens = labelled_qps(4, 5, 3, seed=1, cache=False).tokens(scaled=True)
+    h = torch.randn(4, 11, 16)
+    assert torch.equal(best.layers[1](h), h)
+    assert plain(tokens).shape == best(tokens).shape
+    with pytest.raises(InputError, match="d_model: expected at least 16"):
+        build("LinearTransformer", 5, 3, d_model=15, heads=1, orthogonal=True)
+
+
+def test_live_units() -> None:
+    tokens = labelled_qps(20, 3, 2, seed=1, cache=False).tokens()
+    model = build("LinearTransformer", 3, 2, d_model=8, layers=1, heads=1)
+    assert 0.5 < live_units(model, tokens) <= 1
+    with torch.no_grad():
+        model.head[2].bias.fill_(-1e3)
+    assert live_units(model, tokens) == 0
+    assert live_units(build("MLP", 3, 2, d_model=8), tokens) is None

@@ -18,6 +18,7 @@ from time2decide.core import training as core_training
 from time2decide.core.checkpoints import load_tensors
 from time2decide.core.validation import InputError
 from time2decide.neural import TrainingConfig, build, labelled_qps, predict, r2_score, train
+from time2decide.neural.training import FreshQPs
 
 FAST = TrainingConfig(epochs=3, batch=32, lr=3e-3, schedule="cosine", clip_norm=1.0)
 # Everything that makes resuming hard: dropout, rotations, the plateau schedule, a last batch that is not full.
@@ -189,3 +190,49 @@ def test_bad_input_is_named() -> None:
     tokens, x = pairs(10, 1)
     with pytest.raises(InputError, match="validation: expected as many answers as problems, found 9 and 10"):
         train(small(), (tokens, x), (tokens, x[:9]), FAST)
+
+
+def test_fresh_problems_and_muon_resume_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(FAST, epochs=2, batch=16, optimiser="muon")
+    fresh, held_out, path = FreshQPs(200, 3, 2, scaled=True), pairs(50, 2), tmp_path / "run.safetensors"
+    whole = small()
+    expected = train(whole, fresh, held_out, config)
+    assert expected.step == 14  # two epochs of 100 problems in batches of 16
+    draw, drawn = FreshQPs.draw, []
+    monkeypatch.setattr(core_training, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr("time2decide.neural.training._CHUNK", 64)
+
+    def failing(self: FreshQPs, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        drawn.append(seed)
+        if len(drawn) == 3:
+            raise StoppedError
+        return draw(self, count, seed)
+
+    interrupted, resumed = small(), small()
+    with monkeypatch.context() as patch:
+        patch.setattr(FreshQPs, "draw", failing)
+        with pytest.raises(StoppedError):
+            train(interrupted, fresh, held_out, config, checkpoint=path)
+    assert len(set(drawn)) == 3  # no problem is seen twice
+    train(resumed, fresh, held_out, config, checkpoint=path)
+    again = small()
+    train(again, fresh, held_out, config)
+    assert torch.equal(weights(resumed), weights(again))
+
+
+def test_muon_turns_every_direction_at_one_rate() -> None:
+    X = torch.randn(5, 16, 16, generator=torch.Generator().manual_seed(0))
+    sizes = torch.linalg.svdvals(core_training.orthogonalised(X))
+    assert sizes.median() == pytest.approx(1.0, abs=0.2)
+    assert sizes.max() < 1.3
+    model = small(dropout=0.0)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    config = replace(FAST, epochs=1, batch=64, lr=1e-2, warmup=0.0, optimiser="muon")
+    state = train(model, FreshQPs(64, 3, 2), pairs(50, 2), config)
+    assert state.step == 1
+    moved = dict(model.named_parameters())
+    for part in ("qkv", "out", "up", "down"):  # tall, square and wide
+        name = f"layers.0.{part}.weight"
+        step = moved[name].detach() - before[name]
+        blocks = (step.mT if part == "down" else step).reshape(-1, 8, 8)
+        assert 0.02 < torch.linalg.svdvals(blocks).median() < 0.05  # 4 times lr

@@ -7,6 +7,7 @@ under a hash of the configuration and serve all experiments: the grid trains the
 from __future__ import annotations
 
 import contextlib
+import re
 from itertools import pairwise, product
 from typing import Any
 
@@ -23,8 +24,8 @@ from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
 from time2decide.neural.metrics import HISTOGRAM_EDGES, evaluate, histograms, r2_score
-from time2decide.neural.models import build, count_parameters, load_model, matched_width, save_model
-from time2decide.neural.training import TrainingConfig, predict, train
+from time2decide.neural.models import build, count_parameters, live_units, load_model, matched_width, save_model
+from time2decide.neural.training import FreshQPs, TrainingConfig, predict, train
 from time2decide.qp.generators import KAPPA_RANGES, PAPER_SIZES
 
 HEADS = (1, 2, 4, 8)
@@ -46,14 +47,36 @@ def _run_cell(config: Config) -> list[Row]:
 
 
 def _grid_tasks(preset: str) -> list[Config]:
-    """One task per cell: all nine sizes; under `cpu` the whole grid at (5, 3), elsewhere one number of heads."""
+    """One task per cell: all nine sizes; under `cpu` the whole grid at (5, 3), elsewhere one number of heads.
+
+    Then the best recipe: one cell per size and architecture, more seeds and shorter trainings at the largest.
+    """
     sizes = PAPER_SIZES[:1] if preset == "smoke" else PAPER_SIZES
-    return [
+    plain = [
         qp_cell(preset, n, m, architecture, layers, heads)
         for n, m in sizes
         for layers, heads in _shapes(preset, n, m)
         for architecture in TRANSFORMERS
     ]
+    return plain + _best_recipe_tasks(preset)
+
+
+def _best_recipe_tasks(preset: str) -> list[Config]:
+    """One task per size and architecture; three seeds and shorter trainings of the linear one at the largest size."""
+    if preset == "smoke":
+        small = {"d_model": 16, "layers": 2, "counts": SETTINGS["smoke"]["counts"] | {"train": 2048}}
+        return [best_recipe_cell(*PAPER_SIZES[0], TRANSFORMERS[0], 2048) | small]
+    if preset == "paper":
+        return []
+    linear, largest = TRANSFORMERS[0], PAPER_SIZES[-1]
+    most = BEST_INSTANCES[largest][0]
+    found = [
+        best_recipe_cell(*size, architecture, count)
+        for size, counts in BEST_INSTANCES.items()
+        for architecture, count in zip(TRANSFORMERS, counts, strict=True)
+    ]
+    found += [best_recipe_cell(*largest, linear, most, seed=seed) for seed in (43, 44)]
+    return found + [best_recipe_cell(*largest, linear, most // part) for part in (2, 4, 8)]
 
 
 def _shapes(preset: str, n: int, m: int) -> list[tuple[int, int]]:
@@ -66,6 +89,72 @@ def _shapes(preset: str, n: int, m: int) -> list[tuple[int, int]]:
 
 
 def _grid_tables(rows: list[Row]) -> list[Table]:
+    """Both recipes side by side; R² against instances; R² by layers and heads, a table per size and architecture."""
+    plain, best = ([row for row in rows if (row.get("recipe") == BEST) == of_best] for of_best in (False, True))
+    found = [_recipes_table(plain, best), *_scaling_tables(best)] if best else []
+    return found + tables_with_last_note(_plain_tables(plain))
+
+
+def _recipes_table(plain: list[Row], best: list[Row]) -> Table:
+    """The best cell of the plain recipe, every full training of the best one, the paper's best cell."""
+    cells = []
+    for row in _full(best):
+        n, m, name = place = row["n"], row["m"], row["architecture"]
+        ours = [r["r2"] for r in plain if (r["n"], r["m"], r["architecture"]) == place]
+        line = [f"({n}, {m}) {name.removesuffix('Transformer')}", str(row["seed"])]
+        line += [_r2_text(max(ours)) if ours else "–", _r2_text(row["r2"], row["live_units"])]
+        line += [f"{best_published_r2(n, m, name):.3f}", f"{100 * row['live_units']:.0f}%"]
+        cells.append([*line, f"{row['instances']:,}", f"{row['core_minutes']:.1f}"])
+    row = best[0]
+    shape = f"{row['layers']} layers, width {row['d_model']}, batch {row['training']['batch']}"
+    note = f"best recipe: {shape}; plain: its best cell; dead: no unit of a read-out layer fires, x̂ is a constant"
+    columns = ["(n, m)", "seed", "plain R²", "best R²", "paper's best", "live units", "instances", "core-minutes"]
+    return Table("R² of the two recipes on the test set", columns, cells, note)
+
+
+def _full(best: list[Row]) -> list[Row]:
+    """Without the shorter trainings of the scaling curve."""
+    most: dict[Any, int] = {}
+    for row in best:
+        key = row["n"], row["m"], row["architecture"]
+        most[key] = max(most.get(key, 0), row["instances"])
+    return [row for row in best if row["instances"] == most[row["n"], row["m"], row["architecture"]]]
+
+
+def _scaling_tables(best: list[Row]) -> list[Table]:
+    """R² against the number of instances, where a size was trained for several; one seed."""
+    cells = []
+    for (n, m, name, _), some in grouped_rows(best, "n", "m", "architecture", "seed").items():
+        some = sorted(some, key=lambda row: row["instances"])
+        cells += [
+            [
+                f"({n}, {m}) {name}",
+                f"{r['instances']:,}",
+                _r2_text(r["r2"], r["live_units"]),
+                f"{r['core_minutes']:.1f}",
+            ]
+            for r in (some if len(some) > 1 else [])
+        ]
+    columns = ["(n, m)", "instances", "R²", "core-minutes"]
+    return [Table("R² against instances, best recipe", columns, cells, "")] if cells else []
+
+
+def _r2_text(r2: float, live: float | None = None) -> str:
+    """A dead model is no result: its answer is a constant, which early rows show by R² alone."""
+    return "dead" if _is_dead(r2, live) else f"{r2:.3f}"
+
+
+def _is_dead(r2: float, live: float | None = None) -> bool:
+    return live == 0 or (live is None and abs(r2) < DEAD_R2)
+
+
+def best_published_r2(n: int, m: int, architecture: str) -> float:
+    """The paper's highest R² at a size."""
+    layers, heads = best_published_qp_cell(n, m, architecture)
+    return published("qp_r2")[f"n={n};m={m};layers={layers};heads={heads}", architecture]
+
+
+def _plain_tables(rows: list[Row]) -> list[Table]:
     """R² by layers and heads, one table per size and architecture."""
     paper, found = published("qp_r2"), []
     for (n, m, name), chosen in grouped_rows(rows, "n", "m", "architecture").items():
@@ -76,15 +165,18 @@ def _grid_tables(rows: list[Row]) -> list[Table]:
             places = [f"n={n};m={m};layers={layers};heads={h}" for h in heads]
             theirs = [paper.get((place, name)) for place in places]
             line = [quantity_cell(r2.get((layers, h)), ".3f", paper=v) for h, v in zip(heads, theirs, strict=True)]
-            cells.append([str(layers), *line])
+            cells.append([str(layers), *(DEAD_CELL.sub("dead", cell) for cell in line)])
         columns = ["layers", *(f"{h} head{'s' * (h > 1)}" for h in heads)]
         found.append(Table(f"({n}, {m}) {name}: R² on the test set (paper's)", columns, cells, _describe(rows)))
-    return tables_with_last_note(found)
+    return found
 
 
 def _grid_claims(rows: list[Row]) -> list[Claim]:
-    """The paper's two claims about the grid, over all cells that have their partner."""
-    r2 = {(row["n"], row["m"], row["architecture"], row["layers"], row["heads"]): row["r2"] for row in rows}
+    """The paper's claims about the grid, over all cells of the plain recipe whose partner is there too and neither is
+    dead; and its best R² at each size, which the best recipe is to reach."""
+    keys = ("n", "m", "architecture", "layers", "heads")
+    plain = {tuple(row[key] for key in keys): row["r2"] for row in rows if row.get("recipe") != BEST}
+    r2 = {cell: value for cell, value in plain.items() if not _is_dead(value)}
     against, deeper = {}, {}
     for (n, m, architecture, layers, heads), value in sorted(r2.items()):
         softmax = r2.get((n, m, "SoftmaxTransformer", layers, heads))
@@ -94,7 +186,23 @@ def _grid_claims(rows: list[Row]) -> list[Claim]:
         if 2 <= layers <= 8 and half is not None:
             deeper[n, m, f"{architecture.removesuffix('Transformer')} {layers}×{heads}"] = value > half
     texts = {"Linear ≥ Softmax from 2 layers on": against, "Accuracy grows with depth, to 8 layers": deeper}
-    return [Claim(text, list(cases.values()), _exceptions(cases)) for text, cases in texts.items()]
+    dead = f"{len(plain) - len(r2)} dead of {len(plain)} models are not counted" if len(plain) > len(r2) else ""
+    claims = [
+        Claim(text, list(cases.values()), "; ".join(filter(None, [_exceptions(cases), dead])))
+        for text, cases in texts.items()
+    ]
+    best = _full([row for row in rows if row.get("recipe") == BEST])
+    return claims + [_reached(name, [row for row in best if row["architecture"] == name]) for name in TRANSFORMERS]
+
+
+def _reached(name: str, best: list[Row]) -> Claim:
+    """Whether the mean over seeds is at least the paper's best cell."""
+    cases = {}
+    for (n, m), some in grouped_rows(best, "n", "m").items():
+        cases[n, m, name] = np.mean([row["r2"] for row in some]) >= best_published_r2(n, m, name)
+    text = f"{name} has the R² of the paper's best cell, at every size (best recipe)"
+    missing = ", ".join(f"({n}, {m})" for (n, m, _), agrees in cases.items() if not agrees)
+    return Claim(text, [bool(agrees) for agrees in cases.values()], f"not at {missing}" if missing else "")
 
 
 def _exceptions(cases: dict[tuple[int, int, str], bool]) -> str:
@@ -270,6 +378,34 @@ SETTINGS: dict[str, dict[str, Any]] = {
 #: the most that every size has. With 16 layers, run at (5, 3) alone, R² is .95 in place of .93 and .88 in place of .84.
 BEST_CPU = {"LinearTransformer": (8, 2), "SoftmaxTransformer": (8, 4)}
 SMOKE_CELL = (2, 2)
+#: The recipe with which the paper's transformers learn every size. Its departures from the plain one, by name: the
+#: start of the weights (`TransformerConfig`), scaled tokens, fresh problems seen once, Muon for the layers' matrices.
+BEST = "best"
+BEST_RECIPE: dict[str, Any] = {
+    "recipe": BEST,
+    "layers": 4,
+    "heads": 1,
+    "d_model": 64,
+    "dropout": 0.0,
+    "start": {"ff_multiple": 2, "orthogonal": True, "zero_branches": True, "answer_scale": 0.1},
+    "scaled_tokens": True,
+    "training": _ONCE
+    | {"batch": 64, "epochs": 4, "lr": 1.4e-3, "clip_norm": 0.1, "optimiser": "muon", "weight_decay": 0.0},
+}
+DEAD_R2 = 1e-3  # a constant answer scores 0 up to the difference of two means
+#: Instances for the linear and the softmax one at each size under `cpu`: what two cores could pay for.
+BEST_INSTANCES = {
+    (5, 3): (800_000, 100_000),
+    (7, 3): (800_000, 100_000),
+    (7, 6): (600_000, 100_000),
+    (10, 3): (600_000, 100_000),
+    (10, 6): (500_000, 100_000),
+    (10, 9): (500_000, 100_000),
+    (15, 10): (600_000, 100_000),
+    (20, 8): (500_000, 100_000),
+    (20, 16): (700_000, 100_000),
+}
+DEAD_CELL = re.compile(r"^-?0\.000\b")
 
 
 def qp_cell(
@@ -299,6 +435,12 @@ def qp_cell(
     return config
 
 
+def best_recipe_cell(n: int, m: int, architecture: str, instances: int, seed: int = 42) -> Config:
+    """The configuration of a transformer of the best recipe."""
+    counts = {"train": instances, "validation": 10_000, "test": 10_000}
+    return {"n": n, "m": m, "architecture": architecture} | BEST_RECIPE | {"counts": counts, "seed": seed}
+
+
 def best_qp_cell(preset: str, n: int, m: int, architecture: str) -> Config:
     """The cell of the best number of layers and heads: ours of the preset, the paper's own for `paper`."""
     if architecture in BASELINES:
@@ -326,11 +468,11 @@ def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.M
     with contextlib.suppress(InputError):  # not there, or damaged: trained again
         return load_model(path)
     model = qp_cell_model(config)
-    examples, held_out = (_pairs(_split_of(config, name)) for name in ("train", "validation"))
+    held_out = _pairs(config, _split_of(config, "validation"))
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = cache_directory() / "runs" / f"{key}.safetensors"
     training = TrainingConfig(**config["training"], seed=config["seed"])
-    state = train(model, examples, held_out, training, device=place, checkpoint=checkpoint)
+    state = train(model, _examples(config), held_out, training, device=place, checkpoint=checkpoint)
     model.to("cpu")
     notes = {
         "parameters": count_parameters(model),
@@ -340,6 +482,8 @@ def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.M
         "steps": state.step,
         "diverged": state.diverged,
         "train_seconds": round(state.seconds, 1),
+        "core_minutes": round(state.core_seconds / 60, 2),
+        "instances": state.step * training.batch,
         "device": place,
     }
     save_model(model, path, {**notes, "cell": config})
@@ -350,7 +494,7 @@ def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.M
 def qp_cell_model(config: Config) -> nn.Module:
     """The untrained model of a cell."""
     keys = ("layers", "heads", "scaled_init", "position_std")
-    shape = {key: config[key] for key in keys if config.get(key) is not None}
+    shape = {key: config[key] for key in keys if config.get(key) is not None} | config.get("start", {})
     return build(
         config["architecture"],
         config["n"],
@@ -362,6 +506,13 @@ def qp_cell_model(config: Config) -> nn.Module:
     )
 
 
+def _examples(config: Config) -> tuple[torch.Tensor, torch.Tensor] | FreshQPs:
+    """The training problems of a cell."""
+    if config.get("recipe") == BEST:
+        return FreshQPs(config["counts"]["train"], config["n"], config["m"], scaled=config["scaled_tokens"])
+    return _pairs(config, _split_of(config, "train"))
+
+
 def _split_of(config: Config, name: str, kappa: tuple[float, float] | None = None) -> LabelledQPs:
     """The training, validation or test set of a cell, the last also with a shifted condition number."""
     return labelled_qps(config["counts"][name], config["n"], config["m"], seed=PAPER_SEEDS[name], kappa=kappa)
@@ -371,7 +522,10 @@ def _measures(config: Config, kappa: tuple[float, float] | None = None) -> Row:
     """Train the cell unless it is on disk and measure it on its test set."""
     model, notes = trained_qp_model(config)
     test = _split_of(config, "test", kappa)
-    return {**evaluate(test, predict(model, test.tokens())), **_facts(notes)}
+    tokens, _ = _pairs(config, test)
+    live = live_units(model, tokens)
+    measured = evaluate(test, predict(model, tokens)) | ({} if live is None else {"live_units": live})
+    return {**measured, **_facts(notes)}
 
 
 def _facts(notes: dict[str, Any]) -> Row:
@@ -394,8 +548,8 @@ def _matched(preset: str, n: int, m: int, architecture: str) -> int:
     return matched_width(architecture, n, m, count_parameters(transformer))
 
 
-def _pairs(data: LabelledQPs) -> tuple[torch.Tensor, torch.Tensor]:
-    return data.tokens(), data.x
+def _pairs(config: Config, data: LabelledQPs) -> tuple[torch.Tensor, torch.Tensor]:
+    return data.tokens(scaled=config.get("scaled_tokens", False)), data.x
 
 
 def _or_lowest(value: float) -> float:

@@ -102,7 +102,9 @@ def _tuning_step(config: Config, generator: torch.Generator) -> tuple[Callable[[
 
 
 def _training_step(model: torch.nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    optimiser = make_optimiser(model.parameters(), LoopConfig(steps=1, lr=1e-4, weight_decay=0.01, fused=True))
+    optimiser = make_optimiser(
+        dict(model.named_parameters()), LoopConfig(steps=1, lr=1e-4, weight_decay=0.01, fused=True)
+    )
 
     def step() -> None:
         optimiser.zero_grad()

@@ -47,9 +47,18 @@ class LabelledQPs:
     def __len__(self) -> int:
         return len(self.qp)
 
-    def tokens(self) -> Tensor:
-        """The paper's tokens, (batch, n + m + 3, max(n, m))."""
-        return tokenise(self.qp, self.x_init)
+    def tokens(self, *, scaled: bool = False) -> Tensor:
+        """The paper's tokens, (batch, n + m + 3, max(n, m)); `scaled`: with x_init 0 and all entries of one order.
+
+        The factors are constants: 1/n for A, 1/√n for b and C, 1/(1.5·√m) for d.
+        """
+        if not scaled:
+            return tokenise(self.qp, self.x_init)
+        n, m = self.qp.n, self.qp.m
+        tokens = tokenise(self.qp, torch.zeros_like(self.x_init)) * n**-0.5
+        tokens[:, :n] *= n**-0.5
+        tokens[:, -2] *= (n / max(m, 1)) ** 0.5 / 1.5
+        return tokens
 
     @property
     def constrained(self) -> Tensor:

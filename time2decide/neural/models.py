@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint, model_header, save_tensors
 from time2decide.core.validation import InputError, expect, validate_choice, validate_fields, validate_positive
-from time2decide.neural.datasets import token_shape
+from time2decide.neural.datasets import random_rotation, token_shape
 
 ATTENTIONS = ("softmax", "linear")
 _LONG = 64  # tokens from which the fused softmax kernel wins on a CPU
@@ -35,12 +35,19 @@ class TransformerConfig:
     ff_multiple: int = 4  # hidden width of the feed-forward blocks, in units of d_model
     scaled_init: bool = False  # start what layers add at 1/√(2·layers) of the usual size: deep stacks learn sooner
     position_std: float = 0.02  # of the learned positions at the start; 1 tells tokens apart from the first step on
+    orthogonal: bool = False  # content and positions start in subspaces at right angles, with orthonormal columns
+    zero_branches: bool = False  # what layers add starts at 0
+    answer_scale: float = 1.0  # the last matrix of the head starts at this share of the usual size
 
     def __post_init__(self) -> None:
         validate_fields(self, count="n d_model layers heads ff_multiple", natural="m", share="dropout")
         validate_choice("attention", self.attention, ATTENTIONS)
         expect(not self.d_model % self.heads, "heads", f"a divisor of d_model = {self.d_model}", self.heads)
         validate_positive("position_std", self.position_std)
+        validate_positive("answer_scale", self.answer_scale)
+        least = sum(token_shape(self.n, self.m))
+        wide = not self.orthogonal or self.d_model >= least
+        expect(wide, "d_model", f"at least {least} for orthogonal content and positions", self.d_model)
 
 
 class Transformer(PretrainedModel):
@@ -62,8 +69,7 @@ class Transformer(PretrainedModel):
         self.head = _answer_head(config.d_model, config.n)
         if generator is not None:
             initialise_model(self, generator, position_std=config.position_std)
-            if config.scaled_init:
-                self._shrink_branches()
+            self._prepare(generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
         h = self.norm(self.embedding(tokens))  # (batch, tokens, width)
@@ -73,12 +79,24 @@ class Transformer(PretrainedModel):
         answer: Tensor = self.head(h[:, -1])
         return answer
 
-    def _shrink_branches(self) -> None:
-        """2·layers branches add up to the size of one. Linear attention needs it most: nothing bounds its output."""
-        with torch.no_grad():
-            for name, weight in self.layers.named_parameters():
-                if name.endswith(("out.weight", "down.weight")):
-                    weight.mul_((2 * self.config.layers) ** -0.5)
+    @torch.no_grad()
+    def _prepare(self, generator: torch.Generator) -> None:
+        """The named departures from the plain start.
+
+        The sums of linear attention are bounded by nothing: at full size they drive the head to where none of its
+        ReLUs fires, and no gradient passes ever after. Shrunk, 2·layers branches add up to the size of one.
+        """
+        config = self.config
+        shrink = 0.0 if config.zero_branches else (2 * config.layers) ** -0.5 if config.scaled_init else 1.0
+        for name, weight in self.layers.named_parameters():
+            if name.endswith(("out.weight", "down.weight")):
+                weight.mul_(shrink)
+        self.get_parameter("head.4.weight").mul_(config.answer_scale)
+        if config.orthogonal:
+            count, entries = token_shape(config.n, config.m)
+            Q = random_rotation(config.d_model, generator)
+            self.embedding.linear.weight.copy_(Q[:, :entries])
+            self.get_parameter("embedding.positions").copy_(Q[:, entries : entries + count].T)
 
 
 class TokenEmbedding(nn.Module):
@@ -302,6 +320,31 @@ def save_model(model: nn.Module, path: str | Path, notes: Mapping[str, Any] | No
 def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model of `save_model` in evaluation mode, and its notes."""
     return load_checkpoint(path, {name: model for name, (model, _) in ARCHITECTURES.items()})
+
+
+def live_units(model: nn.Module, tokens: Tensor) -> float | None:
+    """Share of the units that fire on at least one problem, in that of the head's two ReLUs where it is less.
+
+    At 0 the answer is a constant and no gradient passes: the model is dead. None for a model without a head.
+    """
+    head = getattr(model, "head", None)
+    if head is None:
+        return None
+    fired: dict[int, Tensor] = {}
+
+    def note(index: int) -> Callable[..., None]:
+        def hook(relu: nn.Module, given: object, out: Tensor) -> None:
+            fired[index] = fired.get(index, out.new_zeros(out.shape[1], dtype=torch.bool)) | (out > 0).any(0)
+
+        return hook
+
+    hooks = [part.register_forward_hook(note(i)) for i, part in enumerate(head) if isinstance(part, nn.ReLU)]
+    with torch.inference_mode():
+        for part in torch.split(tokens, 512):
+            model(part)
+    for hook in hooks:
+        hook.remove()
+    return min(units.float().mean().item() for units in fired.values())
 
 
 def count_parameters(model: nn.Module) -> int:
