@@ -26,6 +26,7 @@ from time2decide.solving import METHODS
 _STATUS = {
     Status.OPTIMAL: s.OPTIMAL,
     Status.INFEASIBLE: s.INFEASIBLE,
+    Status.NEARLY_INFEASIBLE: s.INFEASIBLE_INACCURATE,
     Status.UNBOUNDED: s.UNBOUNDED,
     Status.NOT_CONVERGED: s.SOLVER_ERROR,
 }

@@ -26,7 +26,7 @@ from time2decide.core.validation import (
 from time2decide.qp.exact import solve_exact
 from time2decide.qp.gradients import qp_needs_gradient, solution_with_gradient
 from time2decide.qp.problem import QP
-from time2decide.qp.solution import Solution, Status
+from time2decide.qp.solution import STATUS_TEXT, Solution, Status
 
 #: Every method of `solve`.
 METHODS = ("exact", *CONSTRUCTIONS, "neural", "neural+polish")
@@ -144,7 +144,7 @@ def _iterate(
 
         x, dual, steps = among(x, torch.nan), among(dual, torch.nan), among(steps, 0)
         history = None if history is None else among(history.mT, torch.nan).mT
-        solved, status = status, np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
+        solved, status = status, np.full(len(qp), Status.NOT_CONVERGED, dtype=STATUS_TEXT)
         status[usable.cpu().numpy()] = solved
     return Solution.build(qp, x, dual, None, None, status, method, steps=steps.numpy(), history=history)
 

@@ -401,3 +401,51 @@ def test_what_is_not_finite_proves_nothing(wrong):
     assert proves_unbounded(free, np.array([-1.0])) is True
     assert proves_unbounded(free, np.array([wrong])) is False
     assert proves_unbounded(free, np.zeros(1)) is False
+
+
+@pytest.mark.parametrize("n", [2, 5, 10])
+@pytest.mark.parametrize("noise", [0.0, 1e-17])
+def test_at_the_apex_of_a_cone_all_that_is_left_is_rounding(n, noise):
+    """min ½o|x|² + qᵀx with Gx ≤ 0, −q inside the cone of the rows: x = 0, in bulk and one by one, in any units."""
+    rng = np.random.default_rng(n)
+    G, pull = rng.normal(size=(40, 2 * n, n)), rng.exponential(size=(40, 2 * n))
+    q, h = -np.einsum("bmn,bm->bn", G, pull), noise * rng.normal(size=(40, 2 * n))
+    answer = solve(QP(np.broadcast_to(I(n), (40, n, n)), q, G, h) if not noise else QP(I(n), q[:8], G[:8], h[:8]))
+    assert set(answer.status) == {"optimal"}
+    assert np.abs(answer.x).max() <= 1e-12
+    for i in range(3):
+        whole, column = 10.0 ** rng.uniform(-8, 8), 10.0 ** rng.uniform(-4, 4, n) if not noise else np.ones(n)
+        one = solve(QP(whole * np.diag(column**2), whole * q[i] * column, G[i] * column, h[i]))
+        assert one.status == "optimal"
+        assert np.abs(one.x * column).max() <= 1e-12
+
+
+def test_contradictions_that_are_rounding_are_none():
+    """A robot at the edge of its foot asks for 0·x ≤ −7e-18; bounds cross by one unit in the last place."""
+    x = np.array([1.0, 2.0])
+    walk = QP(I(2), -x, [[0.0, 0.0], [1.0, 1.0]], [-7e-18, 1.0])
+    crossed = QP(I(2), -x, lb=[0.3, -np.inf], ub=[0.3 * (1 - 1e-16), np.inf])
+    twice = QP(I(2), -x, E=[[1.0, -1.0], [2.0, -2.0]], f=[1e-17, -1e-17])
+    for qp, expected in ((walk, [0.0, 1.0]), (crossed, [0.3, 2.0]), (twice, [1.5, 1.5])):
+        answer = solve(qp)
+        assert answer.status == "optimal"
+        np.testing.assert_allclose(answer.x, expected, atol=1e-15)
+    assert solve(QP(I(2), -x, [[0.0, 0.0], [1.0, 1.0]], [-1e-9, 1.0])).status == "infeasible"
+    assert solve(QP(I(2), -x, lb=[0.3, 0.0], ub=[0.3 - 1e-9, 1.0])).status == "infeasible"
+
+
+@pytest.mark.parametrize("share", [1e-7, 1e-8, 1e-9, 1e-12])
+def test_small_contradictions_are_proved_or_said_to_be_within_rounding(share):
+    """The last row contradicts a combination of the others by a share of the terms: HiGHS sees nothing below 1e-7."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        C, y = rng.normal(size=(3, 4)) * 10.0 ** rng.uniform(-3, 3, 4), rng.exponential(size=3)
+        d = C @ rng.normal(size=4)
+        C, d = np.vstack([C, -(y @ C)]), np.append(d, -(y @ d) - share * (y @ np.abs(d)))
+        answer = solve(QP(I(4), rng.normal(size=4), C, d), tol=1e-12)
+        if share >= 1e-9:
+            assert answer.status == "infeasible"
+        else:  # what is left when the rows are added up is as large
+            assert answer.status in ("infeasible", "infeasible within rounding", "optimal")
+            if answer.status == "infeasible within rounding":
+                assert (C @ answer.x - d <= 1e-8 * (np.abs(d) + np.abs(C) @ np.abs(answer.x))).all()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from time2decide.qp.certificate import Arrays, OptimalityRule, Point
 from time2decide.qp.problem import QP
-from time2decide.qp.solution import Status, kkt
+from time2decide.qp.solution import STATUS_TEXT, Status, kkt
 
 State = tuple[Tensor, ...]
 _FARTHEST = 1e6  # a problem whose feasible points are all farther away, in constraint distances, counts as infeasible
@@ -116,7 +116,7 @@ def run(
         if not bool(torch.isfinite(new_x).all(-1).any()):
             break  # diverged: no later layer can recover
     x, dual = (torch.where(infeasible.to(x.device).unsqueeze(-1), torch.nan, part) for part in (x, dual))
-    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype(STATUS_TEXT)
     status[infeasible.numpy()] = Status.INFEASIBLE
     return Run(x, dual, reached, status, torch.stack(trace) if history else None)
 

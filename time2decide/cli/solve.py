@@ -36,8 +36,8 @@ def solve(
     The column `how` of neural+polish says where an answer comes from: predicted (the network's active set, proven
     optimal), repaired (that set after a few exchanges) or exact (the exact solver).
 
-    Exit code: 0 when every problem is solved to the tolerance, 1 when one is not_converged, infeasible or unbounded
-    (all that was found is printed and written), 2 for bad input.
+    Exit code: 0 when every problem is solved to the tolerance, 1 when one is not_converged, infeasible (which may say
+    "within rounding") or unbounded (all that was found is printed and written), 2 for bad input.
 
     Example: time2decide solve problem.npz --method admm --json
     """

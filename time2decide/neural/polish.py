@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from time2decide.attention.loop import Judge
-from time2decide.qp import QP, Status, kkt, solve_exact
+from time2decide.qp import QP, STATUS_TEXT, Status, kkt, solve_exact
 
 FULL_EXCHANGES, SINGLE_EXCHANGES = 4, 4  # rounds of each repair
 PREDICTED, REPAIRED, EXACT = "predicted", "repaired", "exact"
@@ -78,7 +78,7 @@ def polish_prediction(qp: QP, active: Tensor, *, tol: float = 1e-8) -> PolishedP
         index = rows.cpu()
         x[rows], dual[rows], solved[index] = new_x, new_dual, repaired
         how[index[repaired].numpy()] = REPAIRED
-    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype(STATUS_TEXT)
     return _fall_back(qp, PolishedPrediction(x, dual, kkt(qp, x, dual).worst, status, how), tol)
 
 

@@ -14,7 +14,7 @@ from time2decide.core.validation import expect, validate_count, validate_positiv
 from time2decide.neural.equivariant import EquivariantSolver
 from time2decide.neural.polish import EXACT, PREDICTED, PolishedPrediction
 from time2decide.neural.polish import polish_prediction as polish_active_sets
-from time2decide.qp import QP, Solution, Status, kkt, solve_exact
+from time2decide.qp import QP, STATUS_TEXT, Solution, Status, kkt, solve_exact
 
 KINDS = ("U", "LC")
 #: Beyond this the network costs seconds a problem and its float32 inverses lose the active set.
@@ -63,7 +63,7 @@ def solve_neural(
     if not polish:
         _refuse_unusable(qp, usable)
     x, dual = torch.full_like(qp.b, torch.nan), torch.full_like(qp.d, torch.nan)
-    status = np.full(len(qp), Status.NOT_CONVERGED, dtype="<U16")
+    status = np.full(len(qp), Status.NOT_CONVERGED, dtype=STATUS_TEXT)
     how, index = np.full(len(qp), EXACT, dtype="<U9"), usable.cpu().numpy()
     if index.any():
         scaled, x_unit, dual_unit = _scale(qp[usable])
@@ -86,7 +86,7 @@ def solve_neural(
 def _judged(scaled: QP, x: Tensor, dual: Tensor, tol: float) -> PolishedPrediction:
     """The network's own answer with its status, not polished."""
     x, dual, solved = Judge(scaled, tol)(x, dual)
-    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype("<U16")
+    status = np.where(solved.numpy(), Status.OPTIMAL, Status.NOT_CONVERGED).astype(STATUS_TEXT)
     return PolishedPrediction(x, dual, kkt(scaled, x, dual).worst, status, np.full(len(scaled), PREDICTED, dtype="<U9"))
 
 

@@ -13,6 +13,6 @@ __getattr__, __all__ = lazy_names(
         "generators": "KAPPA_RANGES PAPER_SIZES random_qp reference_problems",
         "problem": "InputError QP",
         "projections": "project_l1_ball project_portfolio project_simplex soft_threshold",
-        "solution": "KKT Solution Status kkt",
+        "solution": "KKT STATUS_TEXT Solution Status kkt",
     },
 )

@@ -9,7 +9,8 @@ a point is optimal if cᵢx − dᵢ ≤ tol·(|dᵢ| + |cᵢ||x|), the same for
 duality gap Σ|xⱼrⱼ| + Σλᵢ|cᵢx − dᵢ| + … is at most tol times Σ|xⱼ|(|Ax|ⱼ + |bⱼ|), the size of the objective. The gap is
 what tells a point far from the answer of an ill-conditioned problem, where every rⱼ is small beside the sⱼ it is left
 over from. Where even rounding leaves a larger gap, residuals of the size of rounding are enough. Where all terms of a
-row are themselves rounding, as at degenerate points, a `RoundingFloor` says how large that rounding is. Where x is so
+row are themselves rounding, as at degenerate points, a `RoundingFloor` says how large that rounding is. Where that is
+not enough, `exact` judges the problem without its noise: bounds that rounding alone tells from 0. Where x is so
 far beyond the numbers of the problem that rows are lost in rounding, something has to ask for its size: see
 `_is_adrift`. Else any x far along the null space of A would solve a singular problem.
 """
@@ -361,7 +362,8 @@ def _forces_cancel(
 def proves_infeasible(form: Form, y: np.ndarray) -> bool:
     """Farkas: (I, G)ᵀy = 0 while the bounds that y points at add up to less than nothing.
 
-    y is scaled row by row; the sum must vanish to rounding in every component, and the deficit be far above it.
+    What is left of the sum in a component, beside its terms, times 10⁴ must be less than the deficit beside its own:
+    then there is no feasible point within 10⁴ times the size that the bounds give to x.
     """
     k = len(form.g)
     bound = np.where(y > 0, form.high, np.where(y < 0, form.low, 0.0))
@@ -370,7 +372,8 @@ def proves_infeasible(form: Form, y: np.ndarray) -> bool:
     left = y[:k] + form.G.T @ y[k:]
     size = np.abs(y[:k]) + np.abs(form.G).T @ np.abs(y[k:])
     terms = bound * y
-    return bool((np.abs(left) <= 1e-13 * size).all() and terms.sum() < -1e-9 * np.abs(terms).sum())
+    share = float(np.divide(np.abs(left), size, out=np.zeros(k), where=size > 0).max(initial=0.0))
+    return bool(share <= 1e-13 and terms.sum() < -max(1e4 * share, 1e-14) * np.abs(terms).sum())
 
 
 def proves_unbounded(form: Form, v: np.ndarray) -> bool:

@@ -322,8 +322,11 @@ def scaled_form(form: Form, units: Units) -> Form:
     )
 
 
-def snapped_answer(p: Arrays, point: Point, units: Units, level: float) -> Point:
-    """Entries of x and of the multipliers below `level` times the largest, in units of size one, set to zero."""
+def snapped_answer(p: Arrays, point: Point, units: Units, level: float, least: float = 0.0) -> Point:
+    """Entries of x and of the multipliers below `level` times the largest, in units of size one, set to zero.
+
+    The largest x is at least `least`: at a cone's apex all of it is rounding.
+    """
     n, m = p.b.shape[1], p.d.shape[1]
     k = len(units.unit)
     rows = slice(k, k + m), slice(k + m, k + m + p.f.shape[1])
@@ -337,7 +340,7 @@ def snapped_answer(p: Arrays, point: Point, units: Units, level: float) -> Point
         (point.box, units.stretch[:n]),
     ]
     largest = max(float(np.abs(value / unit).max(initial=0)) for value, unit in pulls)
-    top = float(np.abs(point.x / units.unit[:n]).max(initial=0))
+    top = max(float(np.abs(point.x / units.unit[:n]).max(initial=0)), least)
     return Point(cut(point.x, units.unit[:n], top), *(cut(value, unit, largest) for value, unit in pulls))
 
 

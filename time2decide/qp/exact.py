@@ -3,7 +3,8 @@
 Attempts in order of cost, until the certificate holds: DAQP first, PIQP first where DAQP has much to set up (sparse
 factorisations where few entries are in use), both again after scaling; HiGHS first for linear programs. What an attempt
 returns is made exact by the linear system of its active set. Where all fail, a linear program looks for a proof that
-the problem is infeasible or unbounded.
+the problem is infeasible or unbounded. Where data differ by rounding alone (x ≤ 2.8e-17 where 0 is meant, lb > ub by a
+unit in the last place) and the problem as given has no certified answer, the one that is meant is solved.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from time2decide.qp.certificate import (
     proves_unbounded,
 )
 from time2decide.qp.problem import QP, CholeskyFactor
-from time2decide.qp.solution import Solution, Status
+from time2decide.qp.solution import STATUS_TEXT, Solution, Status
 
 _NOTHING = np.zeros(0)
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
@@ -37,6 +38,10 @@ _WORK = 2e7  # operations of the set-up of DAQP from which on PIQP goes first
 _ENOUGH = 2  # attempts before an answer that is within the tolerance, but not sharp, is taken
 _HOPELESS = 1e-2  # residual that no rounding excuses
 _NEARLY = 1e-10  # tolerance at which no other engine is asked
+_NOISE = 1e-13  # share of the size of x that is rounding in a bound
+_NATURAL = 1e4  # size of x, where rows are of size one, from which on a small curvature says nothing of rounding
+_TINY, _HIDDEN = 1e-14, 1e-6  # violations in units of size one: rounding; nothing that a proof should miss
+_CLEAR, _NEAR = 1e-5, 1e6  # least violation that a linear program is believed, and how far it looks in tiny units
 _SHARP = 1e-12  # tolerance at which no better answer is looked for
 
 
@@ -65,7 +70,7 @@ def solve_exact(
         return _solve_single(qp, tol)
     p = Arrays.of(qp)
     point, solved, tried = _quickly(p, tol, workers, initial)
-    status = np.full(len(qp), Status.OPTIMAL, dtype="<U16")
+    status = np.full(len(qp), Status.OPTIMAL, dtype=STATUS_TEXT)
     for i in () if solved.all() else map(int, np.flatnonzero(~solved)):
         one = slice(i, i + 1)
         found, status[i] = solve_exact_one(p.at(one), tol, point.at(one) if tried else None)
@@ -131,7 +136,7 @@ def _form_of(qp: QP) -> Form:
 def _present(qp: QP, point: Point, status: str) -> Solution:
     """The solution of one problem given as arrays, from the parts of a point without a batch dimension."""
     x, rows, equal, box = point if qp.single else (part[None] for part in point)
-    shown = str(status) if qp.single else np.array([status], dtype="<U16")
+    shown = str(status) if qp.single else np.array([status], dtype=STATUS_TEXT)
     boxed = qp.lb is not None or qp.ub is not None
     return Solution(qp, x, rows, None if qp.E is None else equal, box if boxed else None, shown, "exact")
 
@@ -182,6 +187,42 @@ def solve_exact_one(p: Arrays, tol: float, first: Point | None = None) -> tuple[
 
 @np.errstate(all="ignore")
 def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point, str]:
+    """The answer to the problem as it is given, or where there is none, to the one that it is but for rounding."""
+    point, status = _solve_as_given(one, tol, first)
+    if status in (Status.OPTIMAL, Status.UNBOUNDED) or tol < _SHARP:
+        return point, status
+    clean = _without_noise(one)
+    if clean is None:
+        return point, status
+    meant, found = _solve_as_given(_One(clean, engines.lift_l1(clean, 0)), tol, None)
+    return (meant, found) if found == Status.OPTIMAL else (point, status)
+
+
+def _without_noise(one: _One) -> Arrays | None:
+    """The problem with bounds and slopes that rounding tells from 0, or from each other, made equal; None without such.
+
+    Rounding is `_NOISE` times the size of x: that of the bounds (the median), or of what curvature and slope suggest.
+    """
+    p, n = one.p, one.p.b.shape[1]
+    if p.sparse:
+        return None
+    units, rows, columns = one.units, one.factors[n:], one.factors[:n]
+    noise = _NOISE * max(units.length, one.natural if one.natural < _NATURAL else 0.0)
+
+    def rounded(bound: np.ndarray, unit: np.ndarray) -> np.ndarray:
+        return np.where(np.abs(bound) <= noise * unit, 0.0, bound)
+
+    m = p.d.shape[1]
+    d, f = rounded(p.d, 1 / rows[:m]), rounded(p.f, 1 / rows[m:])
+    lb, ub = rounded(p.lb, columns), rounded(p.ub, columns)
+    crossed = (lb > ub) & (lb - ub <= np.maximum(noise * columns, _NOISE * np.abs(ub)))
+    b = rounded(p.b, np.abs(p.A[0]) @ columns)
+    clean = p._replace(b=b, d=d, f=f, lb=np.where(crossed, ub, lb), ub=ub)
+    same = all(np.array_equal(one, other) for one, other in zip(clean, p, strict=True))
+    return None if same else clean
+
+
+def _solve_as_given(one: _One, tol: float, first: Point | None) -> tuple[Point, str]:
     """Attempts until the certificate holds, or a proof that there is no answer."""
     p, form = one.p, one.form
     none = _filled(p, np.nan)
@@ -194,7 +235,7 @@ def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point,
             failures += 1
             if not asked and (failures > 1 or len(form.g) <= _SMALL):
                 verdict, asked = _diagnose(form), True
-            if verdict is not None:
+            if verdict in (Status.INFEASIBLE, Status.UNBOUNDED):
                 return none, verdict
             continue
         for candidate in candidates:
@@ -207,9 +248,9 @@ def _solve_carefully(one: _One, tol: float, first: Point | None) -> tuple[Point,
             break
     if reached > tol or _hangs_by_rounding(p, best):
         verdict = verdict if asked else _diagnose(form)
-        if verdict is not None:
+        if verdict in (Status.INFEASIBLE, Status.UNBOUNDED):
             return none, verdict
-    return best, Status.OPTIMAL if reached <= tol else Status.NOT_CONVERGED
+    return best, Status.OPTIMAL if reached <= tol else verdict or Status.NOT_CONVERGED
 
 
 class _One:
@@ -241,6 +282,13 @@ class _One:
     def units(self) -> engines.Units:
         """Units in which the problem is of size one."""
         return engines.units_of(self.form, self.entries, self.factors)
+
+    @cached_property
+    def natural(self) -> float:
+        """The size that curvature and slope suggest for x, where rows and columns are of size one; 0: none."""
+        k, (row, column, size) = len(self.form.g), self.entries
+        steepest = float((size * self.factors[row] * self.factors[column])[row < k].max(initial=0))
+        return float(np.abs(self.form.g * self.factors[:k]).max(initial=0)) / steepest if steepest > 0 else 0.0
 
     @cached_property
     def scaled(self) -> Form:
@@ -353,11 +401,15 @@ def _refined(one: _One, point: Point) -> Candidates:
     for polished in _polished(one, point):
         yield polished
     p, units = one.p, one.units
-    for level in _SNAP:
-        for base in (point, polished):
-            rounded = _inside(p, engines.snapped_answer(p, base, units, level))
-            yield rounded
-            yield _inside(p, engines.polish_active(p, rounded, units))
+    natural = one.natural / units.length
+    at_apex = np.abs(point.x / units.unit[: point.x.shape[1]]).max() < _SNAP[-1] * natural
+    scales = [(0.0, _SNAP), (natural, _SNAP[:2])]
+    for least, levels in reversed(scales) if at_apex else scales:
+        for level in levels:
+            for base in (point, polished):
+                rounded = _inside(p, engines.snapped_answer(p, base, units, level, least))
+                yield rounded
+                yield _inside(p, engines.polish_active(p, rounded, units))
     if p.sparse:
         yield point
 
@@ -377,7 +429,7 @@ def _inside(p: Arrays, point: Point) -> Point:
 
 
 def _diagnose(form: Form) -> str | None:
-    """Infeasible or unbounded where that can be proved, None otherwise."""
+    """Infeasible or unbounded where that can be proved, infeasible within rounding where it is likely, else None."""
     one = _One(None, form)
     same, units = one.scaled, one.units
     back = units.slope * units.stretch
@@ -386,8 +438,8 @@ def _diagnose(form: Form) -> str | None:
         for candidate in (y, _cleaned_proof(same, y)):
             if proves_infeasible(same, candidate) and proves_infeasible(form, candidate * back):
                 return Status.INFEASIBLE
-    if deficit > 1e-9:
-        return None
+    if deficit > _TINY:
+        return Status.NEARLY_INFEASIBLE if deficit < _HIDDEN else None
     v = _falling_direction(same)
     if v is not None and proves_unbounded(form, v * units.unit):
         return Status.UNBOUNDED
@@ -395,28 +447,53 @@ def _diagnose(form: Form) -> str | None:
 
 
 def _least_violation(form: Form) -> tuple[float, np.ndarray | None]:
-    """min t with every row within t of its bounds, and the multipliers of the constraints at that point."""
+    """min t with every row within t of its bounds, and the multipliers of the constraints at that point.
+
+    HiGHS sees no violation below 1e-7: what is left is looked at again, from where it stopped, in units of its size.
+    """
     k, r = len(form.g), len(form.G)
     if not r:
         return 0.0, None
-    low, high = form.low[k:], form.high[k:]
+    x, unit, found = np.zeros(k), 1.0, None
+    for _ in range(3):
+        value = np.append(x, form.G @ x)
+        moved = form._replace(low=(form.low - value) / unit, high=(form.high - value) / unit)
+        found = _least_violation_near(moved, np.inf if unit == 1 else _NEAR)
+        if found is None:
+            return (np.inf, None) if unit == 1 else (0.0, None)
+        step, t, y = found
+        if t > _CLEAR:
+            return t * unit, y
+        x = np.clip(x + unit * step, form.low[:k], form.high[:k])
+        across = form.G @ x
+        unit = float(np.maximum(across - form.high[k:], form.low[k:] - across).max())
+        if unit <= _TINY:
+            break
+    return 0.0, None
+
+
+def _least_violation_near(form: Form, near: float) -> tuple[np.ndarray, float, np.ndarray] | None:
+    """x, t and multipliers of the linear program of `_least_violation` with |x| ≤ near; bounds beyond are none."""
+    k, r = len(form.g), len(form.G)
+    low, high = np.where(form.low < -near, -np.inf, form.low), np.where(form.high > near, np.inf, form.high)
+    box = np.maximum(low[:k], -near), np.minimum(high[:k], near)
+    low, high = low[k:], high[k:]
     above, below = high < np.inf, low > -np.inf
     G = np.vstack([form.G[above], -form.G[below]])
     widened = Form(
         np.zeros((k + 1, k + 1)),
         np.append(np.zeros(k), 1.0),
         np.hstack([G, -np.ones((len(G), 1))]),
-        np.concatenate([form.low[:k], [0.0], np.full(len(G), -np.inf)]),
-        np.concatenate([form.high[:k], [np.inf], high[above], -low[below]]),
+        np.concatenate([box[0], [0.0], np.full(len(G), -np.inf)]),
+        np.concatenate([box[1], [np.inf], high[above], -low[below]]),
     )
     answer = engines.by_highs(widened)
     if answer is None:
-        return np.inf, None
-    pulls = answer[1][k + 1 :]
-    rows = np.zeros(r)
+        return None
+    pulls, rows = answer[1][k + 1 :], np.zeros(r)
     rows[above] += pulls[: above.sum()]
     rows[below] -= pulls[above.sum() :]
-    return float(answer[0][-1]), _with_bounds(form, rows)
+    return answer[0][:k], float(answer[0][-1]), _with_bounds(form, rows)
 
 
 def _with_bounds(form: Form, rows: np.ndarray) -> np.ndarray:

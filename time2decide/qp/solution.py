@@ -21,7 +21,12 @@ class Status(StrEnum):
     OPTIMAL = "optimal"  # the KKT residual is within tolerance
     NOT_CONVERGED = "not_converged"  # the best point found, its KKT residual above tolerance
     INFEASIBLE = "infeasible"  # no x with Cx <= d (and the l1 radius); x is NaN
+    NEARLY_INFEASIBLE = "infeasible within rounding"  # by too little for a proof; x is the best point found
     UNBOUNDED = "unbounded"  # the objective has no lower bound; x is NaN
+
+
+#: numpy's type of an array of statuses.
+STATUS_TEXT = f"<U{max(map(len, Status))}"
 
 
 @dataclass(frozen=True)
