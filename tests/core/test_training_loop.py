@@ -39,7 +39,8 @@ def weights(model: nn.Module) -> Tensor:
 
 def trained(config: LoopConfig = CONFIG, **options) -> tuple[nn.Module, object]:  # type: ignore[no-untyped-def]
     model = options.pop("model", None) or network()
-    measured = {"evaluate": lambda: problem(model, 999).item()} if config.evaluate_every else {}
+    evaluate, probe = lambda: problem(model, 999).item(), lambda: {"figure": problem(model, 998).item()}
+    measured = {"evaluate": evaluate, "probe": probe} if config.evaluate_every else {}
     return model, fit_model(model, lambda step: problem(model, step), config, **(measured | options))
 
 
@@ -72,6 +73,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path, change: dict
     if stop < expected.step:  # type: ignore[attr-defined]
         assert torch.equal(weights(resumed), weights(whole))
         assert found.history == expected.history  # type: ignore[attr-defined]
+        assert all("figure" in entry for entry in found.history)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

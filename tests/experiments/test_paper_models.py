@@ -16,7 +16,9 @@ from time2decide.forecasting.timepfn import TimePFN
 from time2decide.policy.paper_training import PAPER_MODEL_PRESETS
 
 
-@pytest.mark.parametrize("name", ["forecast-errors", "lambda-sweep", "finetuned-pto", "literal-starts", "pto-scale"])
+@pytest.mark.parametrize(
+    "name", ["forecast-errors", "lambda-sweep", "finetuned-pto", "literal-starts", "literal-curve", "pto-scale"]
+)
 def test_a_smoke_run_prints_its_table(name, tmp_path):
     experiment = get_experiment(name)
     rows = reproduce(experiment, "smoke", root=tmp_path)
@@ -24,6 +26,7 @@ def test_a_smoke_run_prints_its_table(name, tmp_path):
     text = "\n".join(table.text() for table in experiment.tables(rows))
     expected = {"forecast-errors": "timepfn", "lambda-sweep": "(0.0479)", "finetuned-pto": "(0.0407)"}
     expected |= {"literal-starts": "other returns", "pto-scale": "pretrained as the paper says, scale 1"}
+    expected |= {"literal-curve": "4 steps of 2 windows"}
     assert expected[name] in text
     assert reproduce(experiment, "smoke", root=tmp_path) == rows  # nothing is run twice
 
@@ -39,7 +42,7 @@ def test_paper_presets_start_where_there_is_nothing_yet(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lambda-sweep", "finetuned-pto", "forecast-errors"])
+@pytest.mark.parametrize("name", ["lambda-sweep", "finetuned-pto", "forecast-errors", "literal-curve"])
 def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
     """One task of each, with the paper's sizes of model and batch; series, steps and decisions cut to a few."""
     monkeypatch.chdir(tmp_path)
@@ -49,6 +52,7 @@ def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
     monkeypatch.setitem(PAPER_MODEL_PRESETS, "paper", replace(PAPER_MODEL_PRESETS["paper"], **few))
     task = get_experiment(name).tasks("paper")[-1]
     cut = {"known": [1, 1], "evaluation": [1, 2], "length": 256, "series": 1, "every": 64}
+    cut |= {"steps": 1, "every": 1, "held_out": 1} if name == "literal-curve" else {}
     task |= {key: value for key, value in cut.items() if key in task}
     rows = get_experiment(name).run(task)
     assert rows

@@ -102,6 +102,8 @@ class TrainingRun:
         Must depend on the step, the weights and `kept` only.
     evaluate : () -> validation loss, optional
         The weights with the least one are kept.
+    probe : () -> figures by name, optional
+        Measured at every evaluation as well and kept in the history; nothing depends on them.
     state : path, optional
         File to save to and, where it exists, to resume from.
     settings : JSON-able mapping
@@ -119,12 +121,13 @@ class TrainingRun:
         config: LoopConfig,
         *,
         evaluate: Callable[[], float] | None = None,
+        probe: Callable[[], dict[str, float]] = dict,
         state: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
         kept: Mapping[str, Tensor] | None = None,
         tuned: tuple[str, ...] = ("",),
     ) -> None:
-        self.model, self.loss, self.config, self.evaluate = model, loss, config, evaluate
+        self.model, self.loss, self.config, self.evaluate, self.probe = model, loss, config, evaluate, probe
         self.path = None if state is None else Path(state)
         self.settings = json.loads(json.dumps({**(settings or {}), "loop": asdict(config)}))
         self.kept = dict(kept or {})
@@ -198,10 +201,10 @@ class TrainingRun:
         progress, config = self.progress, self.config
         self.model.eval()
         with torch.no_grad():
-            error = self.evaluate()
+            error, figures = self.evaluate(), self.probe()
         count = progress.step - (progress.history[-1]["step"] if progress.history else 0)
         facts = {"train": progress.loss_sum / count, "lr": self.optimiser.param_groups[0]["lr"]} if count else {}
-        progress.history.append({"step": progress.step, "validation": error, **facts})
+        progress.history.append({"step": progress.step, "validation": error, **facts, **figures})
         progress.loss_sum = 0.0
         if math.isfinite(error) and (progress.best is None or error < progress.best):
             progress.best, progress.best_step, self.best = error, progress.step, _copy(self.model)

@@ -19,16 +19,19 @@ from typing import Any
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
+from time2decide.core.cache import cache_directory
+from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.provenance import file_digest, provenance
-from time2decide.core.table import Table, quantity_cell, tables_with_last_note
+from time2decide.core.table import Table, cell_text, quantity_cell, tables_with_last_note
+from time2decide.core.training import training_progress_bar
 from time2decide.experiments.claims import Claim, paper_architecture, published
 from time2decide.experiments.registry import Experiment
-from time2decide.experiments.store import Config, Row, grouped_rows
+from time2decide.experiments.store import Config, Row, grouped_rows, task_key
 from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
 from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
-from time2decide.markets.synthetic import LMCConfig, synthetic_oracle, synthetic_returns
+from time2decide.markets.synthetic import LMC_VERSION, LMCConfig, synthetic_oracle, synthetic_returns
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
@@ -473,6 +476,70 @@ def _starts_tables(rows: list[Row]) -> list[Table]:
     ]
 
 
+def _curve_tasks(preset: str) -> list[Config]:
+    """One training per budget and number of steps, each with the paper's whole schedule; longer ones are more tasks."""
+    cell = {"market": "clean", "seed": 0, "turnover_l1": 1.0, "return_weight": 5000.0}  # λ_r: the paper's best at γ = 1
+    if preset == "smoke":
+        return [{**cell, "steps": 4, "every": 2, "held_out": 4, **SIZES["smoke"]}]
+    sizes = {**SIZES[preset], "recipe": "paper", "evaluation": [10, 400]}
+    length = {"steps": 2_000, "every": 200, "held_out": 512}
+    if preset == "paper":
+        length = {"steps": 50 * 7_810, "every": 7_810, "held_out": 4_096}  # 50 epochs
+    return [{**cell, **length, **sizes}]
+
+
+def _run_curve(config: Config) -> list[Row]:
+    """Train Time2Decide by the paper's recipe for so many steps, measure on the way, and roll out the best weights."""
+    backbone, budgets, every = paper_backbone(config["backbone"]), [config["turnover_l1"]], config["every"]
+    recipe = _recipe_of(config, turnover_l1=budgets[0], return_weight=config["return_weight"])
+    epochs, held_out = config["steps"] // every, config["held_out"]
+    recipe = replace(recipe, epochs=epochs, windows=every * recipe.batch, patience=epochs, validation_windows=held_out)
+    returns, oracle = _rollout_data(config, "validation", budgets)
+    fixed = {"uniform_mse": _scored(Uniform(), config, "validation", budgets)[0]["mse"]}
+    fixed["copy_last_mse"] = float(squared_distance_to_oracle(np.roll(oracle, 1, axis=2), oracle, WINDOW).mean())
+
+    def probe(model: PaperModel) -> dict[str, float]:
+        strategy = PaperModelStrategy((model,))
+        own = _scored(strategy, config, "validation", budgets)[0]["mse"]
+        return {"own_mse": own, **fixed, **shown_oracle_history(strategy, returns, oracle, budgets)[0]}
+
+    start = checkpoint_checksum(backbone.state_dict())
+    state = cache_directory() / f"literal-curve-{task_key({**config, 'start': start, 'data': LMC_VERSION})}.safetensors"
+    with training_progress_bar(lines_every=60.0) as report:
+        model, progress = train_paper_model(recipe, backbone, state=state, report=report, probe=probe)
+    facts = {"best_step": progress.best_step, "core_minutes": progress.core_seconds / 60, "curve": progress.history}
+    rows = [
+        {"strategy": strategy.name, **_scored(strategy, config, "evaluation", budgets)[0]}
+        for strategy in (PaperModelStrategy((model,), _OURS), Uniform())
+    ]
+    return [rows[0] | facts, rows[1]]
+
+
+def _curve_tables(rows: list[Row]) -> list[Table]:
+    """The curve of every training; its end on the evaluation series is in the caption."""
+    columns = {"step": "step", "lr": "rate", "train": "loss", "validation": "decision error", "own_mse": "own history"}
+    columns |= {"uniform_mse": "uniform", "shown_oracle_mse": "shown s*", "other_returns_mse": "other returns"}
+    columns |= {"copy_last_mse": "copy of the last"}
+    note = (
+        "loss: λ_r‖r̂ − r‖² + ‖ŝ − s*‖² of the training windows since the line before; decision error: ‖ŝ − s*‖² over "
+        "96 steps of held-out windows, the least of which chose the weights; then MSE to the oracle on validation "
+        "series. own history: as it would decide; uniform: equal weights; shown s*: with the oracle's past "
+        "allocations, as in training; other returns: likewise, with the returns of another series; copy of the last: "
+        "s* of the step before."
+    )
+    found = []
+    for _, (ours, uniform) in grouped_rows(rows, "turnover_l1", "return_weight", "steps", "seed").items():
+        cells = [[cell_text(entry.get(key), 4) for key in columns] for entry in ours["curve"]]
+        trained = f"{ours['steps']} steps of {PAPER_MODEL_PRESETS[ours['recipe']].batch} windows"
+        caption = (
+            f"{ours['market']}, γ={ours['turnover_l1']:g}, λ_r={ours['return_weight']:g}: {trained}, "
+            f"{ours['core_minutes']:.0f} core-minutes; own history on {ours['evaluation'][0]} evaluation series: "
+            f"{_mse(ours, None)}, uniform {_mse(uniform, None)}"
+        )
+        found.append(Table(caption, list(columns.values()), cells, note))
+    return tables_with_last_note(found)
+
+
 EXPERIMENTS = (
     Experiment(
         id="literal-starts",
@@ -482,6 +549,15 @@ EXPERIMENTS = (
         tasks=_starts_tasks,
         run=_run_starts,
         tables=_starts_tables,
+    ),
+    Experiment(
+        id="literal-curve",
+        title="The literal Time2Decide by the paper's recipe: its decisions over the steps of training",
+        paper="Section 5.2, Time2Decide: the paper shows the end of 50 epochs alone",
+        presets={"smoke": "20 s", "cpu": "1 h", "paper": "days on one GPU"},
+        tasks=_curve_tasks,
+        run=_run_curve,
+        tables=_curve_tables,
     ),
     Experiment(
         id="lambda-sweep",

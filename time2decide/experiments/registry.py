@@ -29,7 +29,7 @@ _MODULES = {
     "portfolio": "portfolio-clean portfolio-noisy portfolio-sizes",
     "decide": "decide-seeds decide-ablation",
     "forecast_errors": "forecast-errors",
-    "paper_models": "lambda-sweep finetuned-pto literal-starts",
+    "paper_models": "lambda-sweep finetuned-pto literal-starts literal-curve",
     "pto_scale": "pto-scale",
     "backbones": "backbones",
     "paper_ablation": "paper-ablation paper-risks",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,16 @@ def paper_training_windows(config: PaperModelTraining, split: str, backbone: Tim
 
 
 def train_paper_model(
-    config: PaperModelTraining, backbone: TimePFN, *, state: str | Path | None = None, report: Report | None = None
+    config: PaperModelTraining,
+    backbone: TimePFN,
+    *,
+    state: str | Path | None = None,
+    report: Report | None = None,
+    probe: Callable[[PaperModel], dict[str, float]] = lambda model: {},
 ) -> tuple[PaperModel, Progress]:
     """Time2Decide (or SFT) of one budget and one λ_r, fine-tuned from `backbone`, which is left as it is.
 
-    `state` is a file to save to and to resume from.
+    `state` is a file to save to and to resume from; the history of the progress has the figures of `probe`.
     """
     model = PaperModel.from_backbone(
         backbone,
@@ -126,7 +132,7 @@ def train_paper_model(
         # what stops the training is the error of decisions alone: the paper does not say, and λ_r would drown it
         return paper_decision_loss(model, returns, allocations, config if model.training else deciding)
 
-    return model, _fine_tune(model, loss, config, backbone, state, report)
+    return model, _fine_tune(model, loss, config, backbone, state=state, report=report, probe=partial(probe, model))
 
 
 def fine_tune_forecaster(
@@ -144,7 +150,7 @@ def fine_tune_forecaster(
         error = 100.0 / config.returns_scale * model(config.returns_scale * returns[:, :window]) - scaled[:, window:]
         return _weighted(error, config.first_step)
 
-    return model, _fine_tune(model, loss, config, backbone, state, report)
+    return model, _fine_tune(model, loss, config, backbone, state=state, report=report)
 
 
 def paper_decision_loss(model: PaperModel, returns: Tensor, allocations: Tensor, config: PaperModelTraining) -> Tensor:
@@ -166,8 +172,7 @@ def _fine_tune(
     loss: Callable[[Tensor, Tensor], Tensor],
     config: PaperModelTraining,
     backbone: TimePFN,
-    state: str | Path | None,
-    report: Report | None,
+    **options: Any,
 ) -> Progress:
     training = paper_training_windows(config, "train", backbone)
     held_out = paper_training_windows(config, "validation", backbone)
@@ -193,4 +198,4 @@ def _fine_tune(
         return sum(len(part) * loss(*held_out[part]).item() for part in parts) / len(drawn)
 
     settings = {"training": asdict(config), "model": type(model).__name__}
-    return fit_model(model, loss_of, loop, evaluate=evaluate, state=state, settings=settings, report=report)
+    return fit_model(model, loss_of, loop, evaluate=evaluate, settings=settings, **options)
