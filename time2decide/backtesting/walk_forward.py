@@ -18,10 +18,12 @@ from threadpoolctl import threadpool_limits
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import ORACLE, make_strategies
 from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
+from time2decide.data.check import load_history
+from time2decide.data.findings import Finding
+from time2decide.data.terms import check_terms
 from time2decide.markets.constraint_files import constraints_for
 from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
-from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import Universe, universe_of
 from time2decide.markets.validation import validate_any_weights
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
@@ -68,6 +70,8 @@ class Backtest:
         The settings that the figures depend on; λ, γ and the window are those of the rollouts.
     returns : array (series, time, assets)
         What the assets earned, 0 where there was no return.
+    findings : tuple of Finding
+        What was found in the data, and accepted.
     """
 
     frame: pd.DataFrame
@@ -77,6 +81,7 @@ class Backtest:
     cost_bps: float
     periods_per_year: float
     returns: np.ndarray = field(repr=False)
+    findings: tuple[Finding, ...] = ()
 
     def returns_series(self, strategy: str, turnover_l1: float | None = None, series: int = 0) -> pd.Series:
         """Net returns of a strategy by time, as quantstats, pyfolio and pandas take them; the first budget by default.
@@ -132,6 +137,8 @@ def backtest(
     benchmark: ArrayLike | pd.Series | None = None,
     min_trade: float = 0.0,
     gaps: str = "refuse",
+    accept: Sequence[str] | str = (),
+    findings: Sequence[Finding] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
@@ -169,10 +176,15 @@ def backtest(
         `markets/universe.py` for who can be bought, held and sold when, and how constraints count. The oracle then
         starts anew from equal weights whenever the universe changes, and forced sales of delisted assets are outside
         the budget.
+    accept : names of findings
+        A DataFrame, which is a real market, is checked first (`check_returns`), and so are its constraints and
+        benchmark. A finding that stops is an `InputError` unless its name is among these.
+    findings : list of Finding, optional
+        Those of a DataFrame that is checked already.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
-    table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
+    table, found = load_history(returns, gaps, accept, findings if isinstance(returns, pd.DataFrame) else ())
     expect(table is not None or gaps == "refuse", "returns", "a DataFrame if gaps are kept", type(returns).__name__)
     values = returns if table is None else table.to_numpy()
     changing = gaps == "keep" and np.isnan(values).any()
@@ -192,6 +204,7 @@ def backtest(
     if rules is not None:
         _refuse_contradictions(rules, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
+    found += () if table is None else check_terms(table.index, rules, reference, accept)
     _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
     terms |= {"cost_bps": cost, "constraints": rules, "benchmark": reference, "min_trade": min_trade}
@@ -206,7 +219,14 @@ def backtest(
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
     return Backtest(
-        pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year), array
+        pd.concat(frames, ignore_index=True),
+        pd.DataFrame(rows),
+        assets,
+        rollouts,
+        cost,
+        float(periods_per_year),
+        array,
+        found,
     )
 
 

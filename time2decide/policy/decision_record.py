@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ import pandas as pd
 from time2decide import __version__
 from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError, expect
+from time2decide.data.findings import Finding, refuse_faults
+from time2decide.data.terms import find_result_faults
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DecisionOrigin:
-    """Source of a decision: the returns (dates × assets), and the model with its name."""
+    """Source of a decision: the returns (dates × assets), what was found in them, and the model with its name."""
 
     table: pd.DataFrame = field(repr=False)
     policy: PretrainedModel = field(repr=False)
     model: str
     gaps: str
+    findings: tuple[Finding, ...] = ()
 
     @property
     def assets(self) -> list[str]:
@@ -59,6 +63,7 @@ def decision_document(
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "date": data["last"],
         "data": {**about, "gaps": origin.gaps, **data},
+        "findings": [one.to_json() for one in origin.findings],
         "model": {
             "name": origin.model,
             "architecture": type(origin.policy).__name__,
@@ -84,6 +89,17 @@ def decision_document(
     assert decision.solution is not None
     proof = problem.proof(weights, prices_of_solution(decision.solution), names, previous)
     return document | proof | {"problem": problem.to_json()}
+
+
+def checked_result(decision: MarketDecision, accept: Sequence[str] | str = ()) -> MarketDecision:
+    """The decision, unless its risk or its gain is one that no market gives: then an `InputError`."""
+    origin = decision.origin
+    assert origin is not None
+    weights = decision.weights
+    risk = float(np.sqrt(max(weights @ decision.covariance @ weights, 0.0)))
+    found = find_result_faults(origin.table.index, risk, float(decision.mean @ weights))
+    found = refuse_faults(found, accept, "decision")
+    return replace(decision, origin=replace(origin, findings=(*origin.findings, *found))) if found else decision
 
 
 def prices_of_solution(solution: PortfolioSolution) -> Prices:

@@ -6,7 +6,7 @@ synthetic markets, which are strategies of the rollout engine here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice, validate_positive
+from time2decide.data.check import load_history
+from time2decide.data.findings import Finding
+from time2decide.data.terms import check_terms
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraint_files import constraints_for
@@ -25,7 +28,7 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.markets.tables import GAPS, load_returns
+from time2decide.markets.tables import GAPS
 from time2decide.markets.universe import with_untradable_weights
 from time2decide.markets.validation import (
     validate_any_weights,
@@ -35,7 +38,7 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import DecisionOrigin, save_decision
+from time2decide.policy.decision_record import DecisionOrigin, checked_result, save_decision
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
@@ -174,6 +177,11 @@ class Decision:
         return save_decision(self, path, orders, **about)
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in the data that the decision was made from, and accepted."""
+        return () if self.origin is None else self.origin.findings
+
+    @property
     def start(self) -> np.ndarray:
         """Weights that the turnover budget is measured from."""
         return self.previous if self.solution is None else self.solution.problem.previous[0]
@@ -248,6 +256,7 @@ class Time2Decide:
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
         min_trade: float = 0.0,
+        accept: Sequence[str] | str = (),
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
 
@@ -279,13 +288,16 @@ class Time2Decide:
         min_trade : float in [0, 1]
             Smallest trade, in weights; for the market policy. Assets whose optimal trade is smaller keep their weight,
             and the rest is solved again; where constraints forbid that, trades are at least this size if possible.
+        accept : names of findings
+            The market policy checks returns, constraints and benchmark first (`check_returns`). A finding that stops
+            is an `InputError` unless its name is among these.
 
         Returns
         -------
         (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
         """
         terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
-        terms["min_trade"] = min_trade
+        terms |= {"min_trade": min_trade, "accept": accept}
         result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
         if isinstance(returns, pd.DataFrame):
             return pd.Series(result.weights, index=returns.columns, name="weight")
@@ -303,10 +315,13 @@ class Time2Decide:
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
         min_trade: float = 0.0,
+        accept: Sequence[str] | str = (),
+        findings: Sequence[Finding] | None = None,
     ) -> Decision | MarketDecision:
-        """`decide` with everything that led to the answer."""
+        """`decide` with everything that led to the answer; `findings` are those of a table that is checked already."""
         validate_choice("gaps", gaps, GAPS)
-        table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
+        real = isinstance(self.policy, MarketPolicy)
+        table, found = load_history(returns, gaps, accept, findings if real else ())
         array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
         names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
         previous_weights = with_untradable_weights(previous_weights, names, array)
@@ -321,14 +336,17 @@ class Time2Decide:
         least = validate_positive("min_trade", min_trade, allow_zero=True, most=1)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, m, names)
         terms: dict[str, Any] = {"constraints": rules, "benchmark": b}
-        origin = DecisionOrigin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
+        table = pd.DataFrame(array) if table is None else table
+        found += check_terms(table.index, rules, b, accept) if real else ()
+        origin = DecisionOrigin(table, self.policy, self.name, gaps, found)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
         state, current = MarketState(m).extend(array), None if previous_weights is None else previous
         terms["min_trade"] = least
-        return replace(decide_market(self.policy, state, array, current, gamma, risk, cost, **terms), origin=origin)
+        made = decide_market(self.policy, state, array, current, gamma, risk, cost, **terms)
+        return checked_result(replace(made, origin=origin), accept)
 
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]
