@@ -169,6 +169,8 @@ def _swapped(clean: Clean, rows: int | None = 1) -> pd.DataFrame:
     """An asset and the one of the most different price, exchanged in some rows, or to the end."""
     table, t = clean.prices.copy(), clean.inner
     apart = np.abs(np.log(table.iloc[t] / table.iloc[t, clean.j]).to_numpy())
+    if apart.max() < 0.5:
+        table.iloc[:, int(np.argmax(apart))] *= 3
     pair, part = [clean.j, int(np.argmax(apart))], slice(t, None if rows is None else t + rows)
     table.iloc[part, pair] = table.iloc[part, pair[::-1]].to_numpy()
     return table
@@ -318,7 +320,7 @@ FAULTS: dict[str, Fault] = {
     "quote x 100 from a row on": _fault(_before(0.01), "prices", "stop", _UNIT, placed=True),
     "lost decimal signs": _fault(_lost_decimals, "prices", "stop", f"{_UNIT} column_unit volume"),
     "return in per cent": _fault(
-        _return_cell(lambda r, s: -180 * s), "returns", "stop", "below_minus_one jump split", placed=True, days=True
+        _return_cell(lambda r, s: -180 * s), "returns", "any", "below_minus_one jump split", placed=True, days=True
     ),
     "return of -100 %": _fault(
         _return_cell(lambda r, s: -1.0), "returns", "any", "below_minus_one total_loss", placed=True

@@ -128,9 +128,14 @@ def load_history(
             return load_returns(returns, "returns", gaps=gaps), tuple(findings)
         checked = load_checked(returns, gaps=gaps, accept=accept)
         return checked.returns, checked.findings
-    if findings is None and getattr(returns, "ndim", 0) == 2:
-        findings = refuse_faults(check_returns(returns, "returns"), accept)
     return None, tuple(findings or ())
+
+
+def column_labels(given: Any, table: pd.DataFrame) -> list[Any]:
+    """The labels of the assets as they were given; those of the table that was read where its columns are others."""
+    labels = list(given.columns) if isinstance(given, pd.DataFrame) else []
+    same = [str(label).strip() for label in labels] == list(table.columns)
+    return labels if same else list(table.columns)
 
 
 def _frame(table: Any) -> pd.DataFrame:

@@ -122,7 +122,8 @@ class _Jumps:
         for rows in range(1, min(6, len(column) - t)):
             back = column[t + rows] * column[t] < 0 and abs(column[t + rows]) > 0.6 * size
             left = abs(np.nansum(column[t : t + rows + 1]))
-            if back and left < 3 * local * (rows + 1) ** 0.5 + 0.05 * max(size - 0.4, 0.2):
+            near = 3 * local * (rows + 1) ** 0.5 + 0.05 * max(size - 0.4, 0.2)
+            if back and left < max(near, 0.15 * size if size > 1.1 else 0.0):
                 return rows
         return 0
 
@@ -131,7 +132,7 @@ class _Jumps:
         unit = min(abs(size - np.log(100)), abs(size - np.log(1000))) < 4 * local + 0.02
         asleep, long = self._asleep(t, k), (self.panel.days or 1) > 1
         enough = 1.9 if asleep else 1.3 if local > 0.03 or long else np.log(_SURE - 0.8)
-        sure = size > enough and size / local > (9.5 if long else 12)
+        sure = size > enough and size / local > (_NOTABLE if long else 12)
         name = "quote_unit" if unit else "bad_print" if sure else "jump"
         moved = f"times {np.exp(self.logs[t, k]):.4g}, usual move {local:.2%}"
         text = f"{moved}, back after {back} row{'s' * (back > 1)}"
@@ -145,7 +146,7 @@ class _Jumps:
         asleep = self._asleep(t, k) or (self.panel.days or 1) > 1
         ratio = _RATIOS[np.argmin(np.abs(np.log(_RATIOS) - size))]
         miss = min(abs(np.log(ratio) - size), abs(np.log(ratio) - abs(log)))
-        exact = miss < 2.5 * local + 0.004
+        exact = miss < 2.5 * local + 0.004 or (ratio >= 100 and miss < 0.25)
         place, moved = self.panel.at(t, self.live[k]), f"times {np.exp(log):.4g}, usual move {local:.2%}"
         about = f"{moved}, about {ratio:.0f} : 1"
         if exact and ratio >= 100:
@@ -159,3 +160,5 @@ class _Jumps:
         elif size > 0.6 and z > 12 and (quiet or ends or size > 2.2):
             vast = z > 15 and size > np.log(9) * (1 if span < 2 else 1.5)
             self.found.add("jump", place, moved, stops=bool(vast and (log > 0 or quiet or ends)))
+        elif size > 0.9:
+            self.found.add("jump", place, moved, stops=False)

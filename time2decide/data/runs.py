@@ -21,7 +21,7 @@ def find_still_rows(panel: Panel) -> np.ndarray:
     if flat[-1]:
         text = "nothing moves in the last row"
         panel.found.add("last_row_again", panel.date(-1), text, stops=bool(flat.sum() <= max(2, 0.002 * rows)))
-    elif some[-1] > 5 and still[-1] > _SHARE * some[-1] and (still > 0.3 * np.maximum(some, 1))[:-1].mean() < 0.01:
+    elif some[-1] >= 4 and still[-1] > _SHARE * some[-1] and (still > 0.3 * np.maximum(some, 1))[:-1].mean() < 0.01:
         text = f"{still[-1]} of {some[-1]} assets do not move in the last row"
         panel.found.add("last_row_partial", panel.date(-1), text, stops=False)
     if flat[:-1].mean() > 0.01:
@@ -93,18 +93,28 @@ def _find_lines(panel: Panel, live: np.ndarray, y: np.ndarray) -> None:
     """Prices on a line, or returns that do not change, over five rows."""
     if len(y) < 6:
         return
+    step, later = np.abs(np.diff(y, axis=0)), np.abs(y[1:])
+    if not _four((step < 0.5 * later) & (later > 1e-9)).any():
+        return
     with_next = np.abs(np.diff(1 / y, axis=0) - 1) < 1e-7 * np.abs(1 / y[1:])
-    with_next |= np.abs(np.diff(y, axis=0)) < 1e-7 * np.abs(y[1:])
-    with_next &= np.abs(y[1:]) > 1e-9
-    run = with_next[:-3] & with_next[1:-2] & with_next[2:-1] & with_next[3:]  # (rows, m)
+    run = _four((with_next | (step < 1e-7 * later)) & (later > 1e-9))
     columns = np.flatnonzero(run.any(axis=0))
     if columns.size:
         places = [panel.at(np.argmax(run[:, k]), live[k]) for k in columns]
         panel.found.add("interpolated", places, f"{run.sum() + 4} prices on a line", stops=False)
 
 
+def _four(mask: np.ndarray) -> np.ndarray:
+    """Where a mask is true in four rows on end."""
+    pairs = mask[:-1] & mask[1:]
+    return np.asarray(pairs[:-2] & pairs[2:])
+
+
 def _find_repeated_rows(panel: Panel, y: np.ndarray, moves: np.ndarray) -> None:
-    width = y.shape[1]
+    width, moving = y.shape[1], moves[-1]
+    if len(y) > 1 and np.array_equal(y[-1], y[-2]) and moving.sum() >= 3 and np.unique(y[-1][moving]).size >= 3:
+        text = "the last row of returns stands there twice"
+        panel.found.add("last_row_again", panel.date(-1), text)
     join = int(np.ceil(6 / width))  # rows that hold enough numbers to be told from chance
     if len(y) <= join:
         return

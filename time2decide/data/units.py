@@ -13,7 +13,8 @@ _CHANGED = 35.0  # times its usual move, in a row of most assets: a crash has 20
 _IMPOSSIBLE = 0.4  # a day: the usual size of a row's moves
 _BLOCKS = 8
 _TIES = 5  # returns that are exactly the largest of their column
-_SAME = 0.05  # by which an autocorrelation differs from that of overlapping returns
+_MISS = 0.15  # by which an autocorrelation differs from that of overlapping returns
+_LONGEST = 30  # rows that returns may overlap
 
 
 def find_table_faults(panel: Panel) -> bool:
@@ -36,7 +37,8 @@ def _is_other_kind(panel: Panel) -> bool:
     if level.sum() > 0.5 * live.sum():
         middle = np.abs(panel.centre[level])
         change = TO_DEVIATION * median(np.abs(np.diff(x[:, level], axis=0)))
-        log = np.median(change / middle) < 0.006 * root and np.median(change) < 0.15 * root and np.median(middle) < 15
+        small = np.median(change / middle) < 0.006 * root or (panel.low[level] <= 0).mean() > 0.2
+        log = small and np.median(change) < 0.15 * root and np.median(middle) < 15
         text = f"values around {np.median(panel.centre[level]):.4g} follow their own last value"
         text += f" (autocorrelation {np.median(panel.memory[level]):.3f})"
         panel.found.add("log_prices" if log else "prices_given_as_returns", "table", text)
@@ -142,16 +144,17 @@ def _overlaps(panel: Panel) -> bool:
     if len(x) < 60:
         return False
     x = np.clip((x - panel.centre[panel.live]) / panel.deviation[panel.live], -4, 4)
-    first = float(np.median(memory_of(x)))
-    if first < 0.45:
+    if np.median(memory_of(x)) < 0.4:
         return False
-    k = round(1 / max(1 - first, 0.02))
-    wanted = [1 - lag / k for lag in range(1, k)]
-    got = [float(np.median(memory_of(x, lag))) for lag in range(1, k)]
-    beyond = float(np.median(memory_of(x, k + 1)))
-    if k < 2 or np.abs(np.subtract(got, wanted)).max() > 2 * _SAME or abs(beyond) > 2 * _SAME:
+    got = [float(np.median(memory_of(x, lag))) for lag in range(1, min(_LONGEST, len(x) // 4))]
+    misses = {
+        k: max(abs(one - max(1 - lag / k, 0)) for lag, one in enumerate(got[: k + 2], 1))
+        for k in range(2, _LONGEST - 4)
+    }
+    k = min(misses, key=lambda rows: misses[rows])
+    if misses[k] > _MISS:
         return False
-    panel.found.add("overlapping", "table", f"returns over {k} rows in every row (autocorrelation {first:.2f})")
+    panel.found.add("overlapping", "table", f"returns over {k} rows in every row (autocorrelation {got[0]:.2f})")
     return True
 
 

@@ -202,6 +202,8 @@ def _expect_cells(cells: int, name: str) -> None:
 def _read_csv(path: Path, reading: Reading, notes: list[str]) -> pd.DataFrame:
     """Cells as text, so that an error can show what stands in the file; numbers as other programs read them."""
     header, *body = _cells_of(path, reading, notes, assets=True)
+    separated = "cells separated by commas, semicolons, tabs, bars or spaces (or --separator)"
+    expect(len(header) > 1, path.name, separated, f"{header[0][:40]!r}")
     expect(not _is_data(header), path.name, "a first line with names of columns", f"{','.join(header)[:60]!r}")
     names: Any = header[1:]
     if body and _has_two_headers(header, body[0]):

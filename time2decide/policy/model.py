@@ -18,8 +18,8 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice, validate_positive
-from time2decide.data.check import load_history
-from time2decide.data.findings import Finding
+from time2decide.data.check import check_returns, column_labels, load_history
+from time2decide.data.findings import Finding, refuse_faults
 from time2decide.data.terms import check_terms
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
@@ -28,6 +28,7 @@ from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.orders import Orders
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
+from time2decide.markets.table_files import is_frame
 from time2decide.markets.tables import GAPS
 from time2decide.markets.universe import with_untradable_weights
 from time2decide.markets.validation import (
@@ -299,8 +300,9 @@ class Time2Decide:
         terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
         terms |= {"min_trade": min_trade, "accept": accept}
         result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
-        if isinstance(returns, pd.DataFrame):
-            return pd.Series(result.weights, index=returns.columns, name="weight")
+        assert result.origin is not None
+        if is_frame(returns):
+            return pd.Series(result.weights, index=column_labels(returns, result.origin.table), name="weight")
         return torch.from_numpy(result.weights) if isinstance(returns, Tensor) else result.weights
 
     def decision(
@@ -323,7 +325,9 @@ class Time2Decide:
         real = isinstance(self.policy, MarketPolicy)
         table, found = load_history(returns, gaps, accept, findings if real else ())
         array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
-        names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
+        if table is None and real and findings is None:
+            found = tuple(refuse_faults(check_returns(array, "returns"), accept))
+        names = None if table is None else column_labels(returns, table)
         previous_weights = with_untradable_weights(previous_weights, names, array)
         rules, m = constraints_for(constraints, names, array.shape[1]), array.shape[1]
         if rules is None:
