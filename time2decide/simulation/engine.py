@@ -36,6 +36,7 @@ from time2decide.markets.oracle import (
     validate_oracle_budgets,
     validate_oracle_returns,
 )
+from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import (
     PortfolioSolution,
     nearest_portfolio,
@@ -86,6 +87,10 @@ class Observation:
         In a changing universe: assets whose weight cannot change at this step.
     min_trade : float
         Smallest trade, in weights, for strategies that solve their problem at every step; 0 for any.
+    delay : int
+        Rows between the decision and its trade: the weights of step t are held from the close of row t − 1 + delay on.
+    periods_per_year : float
+        How often the table has rows; 252 where that is unknown.
     """
 
     returns: np.ndarray
@@ -101,6 +106,8 @@ class Observation:
     frozen: np.ndarray | None = None
     benchmark: np.ndarray | None = None
     min_trade: float = 0.0
+    delay: int = 0
+    periods_per_year: float = YEAR
 
     @property
     def previous(self) -> np.ndarray:
