@@ -49,8 +49,9 @@ def test_the_budget_is_imposed_step_by_step(returns):
 
 def test_once_there_the_weights_drift_until_the_next_fit(returns):
     strategy = replace(skfolio_inverse_volatility(), every=10)
-    held = rollout(returns, strategy, 0.1, budget_from="drifted").allocations
-    amount = rollout_traded(held, returns, 96)[:, 0]
+    held = rollout(returns, strategy, 0.1, budget_from="drifted")
+    amount = rollout_traded(held, returns)[:, 0]
+    held = held.allocations
     for series in range(2):
         for fitted_at in (0, 10, 20):
             moves = amount[series, fitted_at : fitted_at + 10] > 1e-9

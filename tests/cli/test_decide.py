@@ -245,7 +245,7 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     shown = run(*asked, "--cost", "10", "--frontier", cwd=folder).stdout
     assert "does not pay" in shown
     assert facts["exact"]["utility_gap"] < 1e-10
-    assert "optimal: no allowed portfolio has as much as 0.000001 bp a period more utility" in shown
+    assert "optimal: no allowed portfolio has as much as 0.000001 bp a day more utility" in shown
     value = facts["limits"]["group x"]
     binds = ", binding" if "group x" in facts["active"] else ""
     assert f"  group x: {value:.2%} (at most 40.00%{binds})\n" in shown

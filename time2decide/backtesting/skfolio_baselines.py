@@ -50,6 +50,7 @@ class _Refitted:
     uses_risk_aversion: bool = False
     uses_cost: bool = False
     wants_hindsight: bool = False
+    orders: bool = True  # once it is there it trades nothing
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _age: int = field(default=0, repr=False, compare=False)
     _target: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
@@ -64,7 +65,8 @@ class _Refitted:
             self._target = np.stack(fitted)[:, None]  # (series, 1, m)
             self._there = np.zeros(observation.previous.shape[:2], dtype=bool)
         else:
-            self._there |= np.abs(observation.allocations[:, :, -1] - self._target).max(-1) <= _THERE
+            reached = observation.previous if observation.delay else observation.allocations[:, :, -1]
+            self._there |= np.abs(reached - self._target).max(-1) <= _THERE
         return np.where(self._there[..., None], observation.previous, self._target)
 
 

@@ -373,7 +373,8 @@ def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict
 
 def _check_verdict(document: dict[str, Any]) -> Check:
     """Whether the sentence, and the intervals, are those of the stated records of the forecasts."""
-    found = Verdict.from_json(document["records"], document["prior"], number_from_json(document["cost_bps"])).to_json()
+    cost, period = number_from_json(document["cost_bps"]), str(document.get("period", "day"))
+    found = Verdict.from_json(document["records"], document["prior"], cost, period).to_json()
     if found["records"] != document["records"] or found["prior"] != document["prior"]:
         return Check("verdict", False, "the records of the forecasts do not agree with themselves")
     if found["verdict"] != document["verdict"]:

@@ -13,7 +13,6 @@ from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
 from time2decide.markets.orders import TRADED
-from time2decide.markets.periods import frequency_of
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
 from time2decide.markets.universe import gap_summary
@@ -62,6 +61,8 @@ def decision_facts(
     min_trade: float = 0.0,
     with_frontier: bool = False,
     gaps: str = "refuse",
+    delay: int = 1,
+    periods_per_year: float | None = None,
 ) -> dict[str, Any]:
     """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
 
@@ -85,10 +86,12 @@ def decision_facts(
         Whether to add the turnover frontier.
     gaps : {"refuse", "keep"}
         As in `Time2Decide.decide`; with missing returns there is no uncertainty.
+    delay, periods_per_year : optional
+        As in `Time2Decide.decide`.
     """
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
-    terms["min_trade"] = min_trade
+    terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year}
     decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     return describe_decision(
         network,
@@ -125,7 +128,8 @@ def describe_decision(
     if with_frontier:
         facts["frontier"] = _frontier(decision)
     facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous_given}
-    facts["input"] |= {"model": network.name}
+    facts["input"] |= {"model": network.name, "delay": decision.origin.delay}
+    facts["period"] = decision.origin.frequency.period
     if isinstance(decision, MarketDecision):
         facts |= _market(decision, names, with_explanation)
         if decision.origin.gaps == "keep":
@@ -219,7 +223,7 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     assert solution is not None
     assert problem is not None
     assert decision.origin is not None
-    periods = frequency_of(decision.origin.table.index).assumed
+    year = decision.origin.frequency.per_year
     gain = problem.gain(weights, decision.previous)
     forced = float(np.abs(decision.start - decision.previous).sum()) > TRADED
     active = {}
@@ -235,8 +239,8 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
         "gain": {
             "over": "the sale of delisted assets alone" if forced else "no trade",
             **gain,
-            "a_year": periods * gain["utility"],
-            "periods_a_year": periods,
+            "a_year": None if year is None else year * gain["utility"],
+            "periods_a_year": year,
         },
         "exact": {
             "utility": float(solution.utility),

@@ -126,9 +126,9 @@ class MarketDecision:
 
 @dataclass
 class _Place:
-    """A place in the rows that strategies have read: the policy's answers there, by λ and cost, and the next places."""
+    """A place in the rows that strategies have read: the policy's answers there, by its terms, and the next places."""
 
-    answers: dict[tuple[float, float], MarketOutput] = field(default_factory=dict)
+    answers: dict[tuple[float, ...], MarketOutput] = field(default_factory=dict)
     after: dict[bytes, _Place] = field(default_factory=dict)
 
 
@@ -147,7 +147,7 @@ class SharedAnswers:
         """Where rows (series, time, m) lead from the last place; None is before the first row."""
         return (last or self._first).after.setdefault(rows.tobytes(), _Place())
 
-    def keep(self, place: _Place, terms: tuple[float, float], answer: MarketOutput) -> None:
+    def keep(self, place: _Place, terms: tuple[float, ...], answer: MarketOutput) -> None:
         """Remember an answer, while there is room."""
         self._bytes += answer.covariance.nbytes
         if self._bytes <= self.most_bytes:
@@ -163,6 +163,7 @@ class MarketStrategy:
     follow: bool = True  # forecasts; without them decisions are about risk and the prior on means alone
     constraints: Constraints | None = None  # its own; those of the observation unless given
     wants_hindsight: bool = False
+    orders: bool = True  # an asset whose weight it leaves as it is is not traded
     shared: SharedAnswers | None = field(default=None, repr=False, compare=False)  # with others of the same policy
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _states: list[MarketState] = field(default_factory=list, repr=False, compare=False)
@@ -195,14 +196,15 @@ class MarketStrategy:
         """The problem that the policy poses after the last row; from the others of the same policy if they have it."""
         rows = np.array(observation.returns[:, -1:] if going_on else observation.returns)  # (series, time, m)
         if not going_on:
-            self._states, self._unread = [MarketState(rows.shape[-1]) for _ in rows], []
+            known = rows.shape[-1], observation.periods_per_year, observation.delay
+            self._states, self._unread = [MarketState(*known) for _ in rows], []
         self._unread.append(rows)
-        terms = observation.risk_aversion, cost
+        terms = observation.risk_aversion, cost, observation.periods_per_year, observation.delay
         if self.shared is not None:
             self._place = self.shared.place(self._place if going_on else None, rows)
             if terms in self._place.answers:
                 return self._place.answers[terms]
-        answer = pose_market_problem(self.policy, self._read(observation), *terms)
+        answer = pose_market_problem(self.policy, self._read(observation), observation.risk_aversion, cost)
         if self.shared is not None and self._place is not None:
             self.shared.keep(self._place, terms, answer)
         return answer
