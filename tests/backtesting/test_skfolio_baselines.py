@@ -106,3 +106,16 @@ def test_networks_share_their_features(returns):
     assert (
         network_strategy("decide", "own", "a").features_of is network_strategy("decide", "hindsight", "b").features_of
     )
+
+
+@pytest.mark.parametrize(("year", "expected"), [(252.0, [0, 21, 42]), (52.0, [*range(0, 44, 4)]), (12.0, [*range(44)])])
+def test_a_fit_lasts_a_month_of_the_table(year, expected):
+    fitted = []
+
+    def fit(returns, observation):
+        fitted.append(observation.step - 96)
+        return np.full(3, 1 / 3)
+
+    strategy = replace(skfolio_inverse_volatility(), fit=fit)
+    rollout(np.random.default_rng(0).normal(0, 0.01, (140, 3)), strategy, 1.0, periods_per_year=year)
+    assert fitted == expected
