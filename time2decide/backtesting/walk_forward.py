@@ -26,7 +26,7 @@ from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
 from time2decide.markets.periods import Frequency, frequency_of
 from time2decide.markets.tables import load_returns
-from time2decide.markets.universe import Universe, universe_of
+from time2decide.markets.universe import DELISTING_RETURN, Universe, universe_of
 from time2decide.markets.validation import validate_any_weights, validate_delay
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
 from time2decide.simulation.engine import (
@@ -151,6 +151,7 @@ def backtest(
     benchmark: ArrayLike | pd.Series | None = None,
     min_trade: float = 0.0,
     gaps: str = "refuse",
+    delisting_return: float = DELISTING_RETURN,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
@@ -194,8 +195,11 @@ def backtest(
     gaps : {"refuse", "keep"}
         Whether missing returns (NaN) of a DataFrame are refused, or kept as assets that come and go: see
         `markets/universe.py` for who can be bought, held and sold when, and how constraints count. The oracle then
-        starts anew from equal weights whenever the universe changes, and forced sales of delisted assets are outside
-        the budget.
+        starts anew from equal weights whenever the universe changes, and sales of assets that are delisted, or come
+        back from a long halt, are outside the budget.
+    delisting_return : float in [−1, 1]
+        What a holding loses on its last price when its column ends, paid out 21 rows later. By default −30 %, the mean
+        of stocks delisted for poor performance (Shumway 1997); 0 suits mergers, and stocks that left an index.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
@@ -203,7 +207,11 @@ def backtest(
     expect(table is not None or gaps == "refuse", "returns", "a DataFrame if gaps are kept", type(returns).__name__)
     values = returns if table is None else table.to_numpy()
     changing = gaps == "keep" and np.isnan(values).any()
-    market = universe_of(values, window) if changing else validate_simulation_returns(values, window)
+    validate_interval("delisting_return", delisting_return, "[-1, 1]")
+    if changing:
+        market: np.ndarray | Universe = universe_of(values, window, delisting_return=delisting_return)
+    else:
+        market = validate_simulation_returns(values, window)
     array = market.returns[None] if isinstance(market, Universe) else market  # what holdings earn, (series, time, m)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)

@@ -86,6 +86,10 @@ def backtest(
     gaps: Annotated[
         str, typer.Option(help="Empty cells: refuse them, or keep them as assets that list late, halt or are delisted.")
     ] = "refuse",
+    delisting_return: Annotated[
+        float,
+        typer.Option(help="Of assets whose column ends, on their last price: 0 for mergers, -1 for a total loss."),
+    ] = -0.3,
     periods_per_year: Annotated[
         float | None, typer.Option(help="Rows of the table in a year; as the dates say by default.")
     ] = None,
@@ -133,7 +137,7 @@ def backtest(
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
     terms |= {"benchmark": reference, "window": window, "periods_per_year": periods_per_year, "gaps": gaps}
-    terms |= {"min_trade": min_trade, "delay": delay}
+    terms |= {"min_trade": min_trade, "delay": delay, "delisting_return": delisting_return}
     with step_progress([name for name in names if name != "oracle"]) as progress:
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
@@ -145,14 +149,14 @@ def backtest(
     applied = " ".join(filter(None, (applied, least, *_gap_lines(table, gaps))))
     if report is not None:
         decision = latest_decision(result, table, limits, reference, min_trade)
-        told = " ".join(filter(None, (applied, _sales_line(table))))
+        told = " ".join(filter(None, (applied, _sales_line(table, delisting_return))))
         files.append(write_backtest_report(result, summary, report, source, data_kind, decision, told))
     if as_json:
         from time2decide.reports.backtest_page import backtest_page_records
 
         echo(json.dumps(backtest_page_records(summary), allow_nan=False))
         return
-    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied, _sales_line(table))
+    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied, _sales_line(table, delisting_return))
     for written in files:
         echo(f"written: {written}")
 
@@ -182,15 +186,23 @@ def _gap_lines(table: pd.DataFrame, gaps: str) -> list[str]:
     ]
 
 
-def _sales_line(table: pd.DataFrame) -> str:
-    """How the sale of delisted assets counts; empty for a table without gaps."""
-    from time2decide.markets.universe import DELISTED
+def _sales_line(table: pd.DataFrame, delisting_return: float) -> str:
+    """What holdings of assets that end before the table are taken to bring; empty for a table without gaps."""
+    from time2decide.markets.universe import DELISTED, DELISTING_RETURN
+    from time2decide.policy.decision_facts import listed_names
 
     if not table.isna().any(axis=None):
         return ""
+    last = table.notna().to_numpy()[::-1].argmax(axis=0)  # rows without a return at the end
+    gone = [str(name) for name, rows in zip(table.columns, last, strict=True) if DELISTED <= rows < len(table)]
+    if not gone:
+        return ""
+    shumway = delisting_return == DELISTING_RETURN
+    source = "the mean of failures, Shumway 1997; mergers are near 0" if shumway else "as stated"
     return (
-        f"Delisted assets are sold at their last price {DELISTED} rows later; a loss on delisting is not modelled. "
-        "These sales are outside the turnover budget, which the mean turnover may exceed by them."
+        f"Delisted before the end: {listed_names(gone)}. Holdings are paid out {DELISTED} rows after the last return, "
+        f"at {delisting_return:+.0%} on the last price ({source}: --delisting-return), outside the turnover budget, "
+        "which the mean turnover may exceed by them."
     )
 
 

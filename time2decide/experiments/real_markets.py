@@ -2,9 +2,9 @@
 
 Protocol: a decision at every row from past returns alone, long-only and fully invested, the first at row 520 or half
 way through a shorter table. It is traded at the next close, within a turnover budget of 0.1 measured from the drifted
-weights, at 10 basis points of what is traded. Baselines are delayed alike and refitted every month (21 days). The same at the
-close of the decision, which nobody can trade at, stands beside it. Utility is mean − λ · variance of net returns, per
-row; differences are paired, with 95 % intervals of the stationary block bootstrap.
+weights, at 10 basis points of what is traded. Baselines are delayed alike and refitted every month (21 days). The same
+at the close of the decision, which nobody can trade at, stands beside it. Utility is mean − λ · variance of net
+returns, per row; differences are paired, with 95 % intervals of the stationary block bootstrap.
 
 The S&P 500 set of skfolio is always there. Other universes are tables of prices or returns named by the environment
 variable TIME2DECIDE_MARKETS (paths separated as in PATH; empty cells are kept as assets that come and go). A path that

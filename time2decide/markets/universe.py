@@ -6,12 +6,14 @@ latter, for a table of returns with NaN where an asset has none:
 - **Not listed.** An asset without any return in the table, as one delisted before its first row, is never held.
 - **Listed late.** An asset enters once `window` rows have passed since its first return and 95 % of them were observed;
   before that it cannot be bought. Every strategy has the same rule, so all choose from the same assets.
-- **Missed days and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
-  gap is earned on the day it comes back. Without a return on the last row an asset cannot be traded: its weight stays.
-- **Delisted.** After the last return of its column an asset earns `delisting_return` once and 0 from then on. Without a
-  return in the last 21 rows it is out, as in `decide`: its weight is sold and the proceeds go, in proportion, to the
-  other holdings that can be traded, outside the turnover budget; the costs of both are charged. One that comes back
-  enters as a new one does.
+- **Missed rows and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
+  gap is earned in the row in which it comes back. Without a return on the last row an asset cannot be traded: its
+  weight stays. Without a return in the last 21 rows no strategy sees it: the others are decided as a portfolio of their
+  own. What is held of it is sold when it has a price again, and it enters as a new one does.
+- **Delisted.** A column that ends is delisted, not halted; of all facts about the future this one alone is used, since
+  it is announced, and no strategy sees it. 21 rows after its last return a holding is paid out at `delisting_return` on
+  its last price, and the proceeds go, in proportion, to the other holdings that can be traded. Sales of this kind are
+  outside the turnover budget; their costs are charged.
 - **Constraints.** The bounds of an asset that cannot be traded wait, as do groups and exposures of such assets only.
   Where halted weights leave no portfolio that meets the rest, nothing is traded.
 
@@ -37,7 +39,9 @@ from time2decide.markets.orders import unmet
 from time2decide.markets.validation import looks_like_prices
 
 ENOUGH = 0.95  # share of the window that must have been observed before a backtest buys an asset
-DELISTED = 21  # rows without a return that mean delisted
+DELISTED = 21  # rows without a return after which no strategy sees an asset
+#: Mean return of stocks delisted for poor performance: Shumway, "The delisting bias in CRSP data" (1997).
+DELISTING_RETURN = -0.3
 _BOUGHT = 63  # returns that an asset must have before one decision buys it
 _WHOLE = 0.8  # share of a shorter table that is enough
 _TOLERANCE = 1e-9  # of a benchmark
@@ -175,6 +179,8 @@ class Universe:
         Whether an asset can be held at the step, known before it.
     tradable : (time, m), bool
         Whether its weight can change at the step: it had a price on the row before.
+    locked : (time, m), bool
+        Whether what is held of it cannot be sold at the step though it is no member: it is halted for long.
     window : int
         Rows of history that an asset must have.
     """
@@ -182,6 +188,7 @@ class Universe:
     returns: np.ndarray
     members: np.ndarray
     tradable: np.ndarray
+    locked: np.ndarray
     window: int
 
     def terms(
@@ -200,9 +207,9 @@ class Universe:
         return rules, None if reference is None else reference[inside]
 
     def availability(self, step: int) -> Availability:
-        """The availability at a step: assets that are not members are sold, those without a price are halted."""
-        inside = self.members[step]
-        return Availability(~inside, inside & ~self.tradable[step], np.zeros(len(inside), dtype=bool))
+        """The availability at a step: those without a price are halted, others that are not members are sold."""
+        inside, locked = self.members[step], self.locked[step]
+        return Availability(~inside & ~locked, (inside & ~self.tradable[step]) | locked, np.zeros_like(inside))
 
     def segments(self) -> Iterator[_Segment]:
         """The steps from `window` on, cut where the universe changes."""
@@ -213,7 +220,7 @@ class Universe:
             yield _Segment(start, stop, np.flatnonzero(self.members[start]))
 
 
-def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0.0) -> Universe:
+def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = DELISTING_RETURN) -> Universe:
     """The universe of simple returns (time, m) with NaN for missing ones.
 
     Parameters
@@ -224,7 +231,8 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     window : int
         Rows of history that a strategy sees, and that an asset must have before it is bought.
     delisting_return : float in [−1, 1]
-        What an asset earns on the step after its last return: 0 by default, −1 for a total loss.
+        On the last price of an asset whose column ends, when its holding is paid out 21 rows later. The default is the
+        mean of stocks delisted for poor performance (Shumway 1997); 0 suits mergers, −1 is a total loss.
     """
     array = np.array(returns, dtype=float)
     validate_count("window", window, least=2)
@@ -243,10 +251,11 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     if short.size:
         raise InputError(f"returns: expected 2 assets with {window} rows at every step, found fewer at step {short[0]}")
     earned = np.where(seen, array, 0.0)
-    gone = np.flatnonzero(last + 1 < len(array))
-    earned[last[gone] + 1, gone] = delisting_return
-    tradable = np.concatenate([seen[:1], seen[:-1]])
-    return Universe(earned, members, tradable, window)
+    gone = np.flatnonzero(last + DELISTED < len(array))
+    earned[last[gone] + DELISTED, gone] = delisting_return
+    tradable, steps = np.concatenate([seen[:1], seen[:-1]]), np.arange(len(seen))[:, None]
+    locked = ~members & ~tradable & (first < steps) & (steps <= last)
+    return Universe(earned, members, tradable, locked, window)
 
 
 def _members(seen: np.ndarray, first: np.ndarray, window: int) -> np.ndarray:

@@ -272,13 +272,15 @@ def rollout(
         if progress is not None:
             progress(t - window, shape[2] - window)
         previous, place = book.before_decision(t), slice(None) if assets is None else assets
-        seen = _observe(book, t, assets, hindsight, previous, {**terms, "constraints": rules, "benchmark": reference})
+        share = book.unlocked(previous, t)
+        given = {**terms, "constraints": rules, "benchmark": reference}
+        seen = _observe(book, t, assets, hindsight, previous[..., place] / share, given)
         if assets is not None:
             raw[:, :, t] = 0.0
         raw[:, :, t, place] = answer = _answer(strategy, seen)
         target = _project(answer, seen.previous, budgets, rules, seen.frozen)
         same = np.abs(target - seen.previous) <= (_SAME if getattr(strategy, "orders", False) else -1.0)
-        book.order(t, place, target, same)
+        book.order(t, place, previous, share * target, same)
     return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from, delay, constraints, book.pending)
 
 
@@ -324,9 +326,17 @@ class _Book:
         """The trades that are still to be made."""
         return tuple(self._orders.values())
 
-    def order(self, t: int, place: slice | np.ndarray, target: np.ndarray, same: np.ndarray) -> None:
-        """Take the target weights of step t of some assets; the `same` ones are not traded."""
-        whole = np.zeros(self.weights[:, :, t].shape)
+    def unlocked(self, weights: np.ndarray, t: int) -> np.ndarray | float:
+        """The share (series, budgets, 1) of weights that are not in assets halted for long."""
+        if self.universe is None or not self.universe.locked[t].any():
+            return 1.0
+        return np.maximum(1.0 - weights[..., self.universe.locked[t]].sum(-1, keepdims=True), _ROUNDING)
+
+    def order(
+        self, t: int, place: slice | np.ndarray, previous: np.ndarray, target: np.ndarray, same: np.ndarray
+    ) -> None:
+        """Take the target weights of step t of some assets, of which the `same` ones are not traded; others stay."""
+        whole = previous.copy()
         whole[..., place] = target
         if not self.delay:
             self.weights[:, :, t] = whole
@@ -353,7 +363,7 @@ def _observe(
         allocations=_within(book.weights[:, :, past], place),
         hindsight=None if hindsight is None else _within(hindsight[:, :, past], place),
         step=t,
-        current=previous[..., place].copy(),
+        current=previous,
         assets=None if assets is None else assets.copy(),
         frozen=None if book.universe is None else ~book.universe.tradable[t, place],
         **{**terms, **copies},
