@@ -328,10 +328,7 @@ def _digits(points: float) -> int:
 def _cost_line(facts: dict[str, Any]) -> list[str]:
     """What the trade costs, what it does to risk, what binds, and whether it is allowed and the best."""
     checks, exact = facts["constraints"], facts.get("exact")
-    forced = facts.get("forced_turnover", 0.0)
     parts = [f"Turnover {facts['turnover']:.4f}, {facts['turnover_l1']:g} allowed"]
-    if forced > TRADED:  # the sale of delisted assets and the purchases from it, outside the budget
-        parts[0] += f" beyond {forced:.4f} forced by delisted assets"
     parts += [f"cost {1e4 * exact['cost']:.2f} bp"] if exact else []
     parts.append(f"risk {facts['risk_previous']:.2%} → {facts['risk']:.2%} a {facts['period']}")
     if "active_risk" in facts:

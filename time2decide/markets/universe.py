@@ -21,13 +21,14 @@ Nothing else is filled in. A strategy sees the assets of the moment with complet
 
 For one decision constraints and a benchmark are stated for all assets. An asset that cannot be traded keeps its weight:
 its bounds wait, and so do groups and exposures of such assets only. Other groups and exposures and the net exposure
-count it; what is left of them binds the others.
+count it; what is left of them binds the others. A young asset is not bought. One that is held can be sold, and counts
+in the risk as a mean asset of the others does: with their mean volatility and beta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -51,30 +52,38 @@ _TOLERANCE = 1e-9  # of a benchmark
 class Availability:
     """Which assets of a table with gaps can be traded, (m,) bool each.
 
-    delisted : no return in the last 21 rows; it is sold, and the proceeds go to the others in proportion
-    halted : no return on the last row; its weight stays
-    young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and its weight stays
+    delisted : no return in the last 21 rows, and not held; it is not bought
+    halted : no return on the last row, however long it is held without one; its weight stays
+    young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and may be sold
+    held : with a current weight
     """
 
     delisted: np.ndarray
     halted: np.ndarray
     young: np.ndarray
+    held: np.ndarray
 
     @classmethod
-    def of(cls, returns: np.ndarray) -> Availability:
-        """From returns (time, m) with NaN where there are none."""
+    def of(cls, returns: np.ndarray, previous: np.ndarray | None = None) -> Availability:
+        """From returns (time, m) with NaN where there are none, and current weights (m,), if any."""
         seen = np.isfinite(returns)
-        delisted = ~seen[-DELISTED:].any(axis=0)
+        held = np.zeros(seen.shape[1], dtype=bool) if previous is None else previous != 0
+        delisted = ~seen[-DELISTED:].any(axis=0) & ~held
         enough = min(_BOUGHT, _WHOLE * len(seen))
-        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted)
+        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted, held)
+
+    @property
+    def mature(self) -> np.ndarray:
+        """Assets whose own returns say their risk."""
+        return ~(self.delisted | self.young)
 
     @property
     def known(self) -> np.ndarray:
-        """Assets that a decision is about."""
-        return ~(self.delisted | self.young)
+        """Assets that a decision is about: the risk of young ones that are held is taken from the mature."""
+        return self.mature | (self.young & self.held)
 
     def after_sales(self, previous: np.ndarray) -> np.ndarray:
-        """Current weights (..., m) after delisted assets are sold.
+        """Current weights (..., m) of a backtest after delisted assets are paid out.
 
         The proceeds go to those that can be traded, in proportion to their weights; to all known ones where
         none can.
@@ -93,8 +102,14 @@ class Availability:
         return ~self.known | self.halted
 
     def constraints(self, stated: Constraints | None, start: np.ndarray) -> Constraints:
-        """The constraints of all assets with those fixed that cannot be traded, from the weights after sales."""
-        return (LONG_ONLY if stated is None else stated).fix(start, self.fixed)
+        """The constraints of all assets with those fixed that cannot be traded; young ones are not bought."""
+        closed = self.fixed | self.young
+        rules = (LONG_ONLY if stated is None else stated).fix(start, closed)
+        sold, bounds = closed & ~self.fixed, (LONG_ONLY if stated is None else stated).bounds(len(start))
+        least, most = np.minimum(start, 0.0), np.maximum(start, 0.0)  # of what can be sold, or bought back
+        ends = zip(bounds, rules.bounds(len(start)), strict=True)
+        lower, upper = (np.where(sold, np.clip(one, least, most), kept) for one, kept in ends)
+        return replace(rules, lower=lower, upper=upper)
 
     def outside(self, stated: Constraints | None, start: np.ndarray, names: Sequence[str]) -> dict[str, str]:
         """What is not met because it cannot be traded, in words by name: assets outside their bounds, and limits on
@@ -102,7 +117,8 @@ class Availability:
         rules = LONG_ONLY if stated is None else stated
         lower, upper = rules.bounds(len(start))
         rows = zip(names, start, lower, upper, strict=True)
-        found = {row[0]: unmet(*row) for row, fixed in zip(rows, self.fixed, strict=True) if fixed}
+        closed = self.fixed | self.young
+        found = {row[0]: unmet(*row) for row, kept in zip(rows, closed, strict=True) if kept}
         kept = {one.name for one in self.constraints(stated, start).limits}
         for one in rules.limits:
             if one.name not in kept:
@@ -155,7 +171,7 @@ def gap_summary(returns: np.ndarray) -> str:
 
 def enough_universe_assets(can: Availability) -> None:
     """Raise unless a decision has a choice."""
-    expect((can.known & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
+    expect((can.mature & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
 
 
 @dataclass(frozen=True)
@@ -201,7 +217,7 @@ class Universe:
         """
         m = self.returns.shape[1]
         inside, nobody, nothing = np.isin(np.arange(m), segment.assets), np.zeros(m, dtype=bool), np.zeros(m)
-        can = Availability(~inside, nobody, nobody)
+        can = Availability(~inside, nobody, nobody, nobody)
         rules = None if constraints is None else can.constraints(constraints, nothing).among(nothing, inside)
         reference = can.benchmark(benchmark, nothing)
         return rules, None if reference is None else reference[inside]
@@ -209,7 +225,8 @@ class Universe:
     def availability(self, step: int) -> Availability:
         """The availability at a step: those without a price are halted, others that are not members are sold."""
         inside, locked = self.members[step], self.locked[step]
-        return Availability(~inside & ~locked, (inside & ~self.tradable[step]) | locked, np.zeros_like(inside))
+        nobody = np.zeros_like(inside)
+        return Availability(~inside & ~locked, (inside & ~self.tradable[step]) | locked, nobody, nobody)
 
     def segments(self) -> Iterator[_Segment]:
         """The steps from `window` on, cut where the universe changes."""

@@ -241,7 +241,6 @@ function decisionTable() {
   if (whose) at("trading").textContent = "What to trade from the simulated portfolio of the backtest";
   at("decided").replaceChildren(...prose("p", whose + (!trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
     `${trades.length} of ${assets.length} assets: ${percent(now.turnover, 2)} turnover, budget ${percent(now.turnover_l1, 0)}` +
-    (now.forced_turnover > 5e-5 ? ` beyond ${percent(now.forced_turnover, 2)} forced by delisted assets` : "") +
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
     (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED.") +
