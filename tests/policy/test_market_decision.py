@@ -10,6 +10,7 @@ from time2decide import Time2Decide, backtest, verify_decision
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import Constraints, Limit
+from time2decide.markets.decision_file import read_decision
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.universe import Availability
 from time2decide.policy import market_decision as market_decision_file
@@ -320,3 +321,40 @@ def test_assets_whose_trade_is_too_small_are_named_whatever_rounding_the_weights
         assert np.abs(free.weights - free.start).max() > 1e-3
         assert np.abs(made.weights - made.start).max() < 1e-12
         assert made.untraded[np.abs(free.weights - free.start) > 1e-9].all()
+
+
+# -- When it is traded, and how often the table has rows ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "period", "year"),
+    [
+        (pd.date_range("1990-01-31", periods=400, freq="ME"), "month", 12.0),
+        (pd.bdate_range("2020-01-01", periods=400), "day", 252.0),
+        (None, "row", None),
+    ],
+)
+def test_a_decision_knows_its_delay_and_the_period_of_its_table(model, index, period, year, tmp_path):
+    returns = pd.DataFrame(np.random.default_rng(0).normal(0, 0.01, (400, 6)), index, list("ABCDEF"))
+    made = model.decision(returns, None, 0.5, delay=2)
+    assert f"the next {period}" in made.verdict.text or f" {period}s)" in made.verdict.text
+    document = read_decision(made.save(tmp_path / "d.json"))
+    assert (document["delay"], document["periods_per_year"], document["period"]) == (2, year, period)
+    assert verify_decision(tmp_path / "d.json", returns).passed
+    facts = decision_facts(returns, None, 0.5, delay=2, with_uncertainty=False)
+    assert facts["gain"]["periods_a_year"] == year
+    assert facts["gain"]["a_year"] == (None if year is None else pytest.approx(year * facts["gain"]["utility"]))
+    stated = model.decision(returns, None, 0.5, delay=2, periods_per_year=year or 252.0)
+    np.testing.assert_array_equal(stated.weights, made.weights)
+    for bad in ({"delay": -1}, {"delay": 0.5}, {"periods_per_year": 0.0}):
+        with pytest.raises(InputError, match=next(iter(bad))):
+            model.decide(returns, **bad)
+
+
+def test_a_forecast_that_does_not_survive_the_delay_is_not_followed(model):
+    noise = np.random.default_rng(1).normal(0, 0.01, (1200, 8))
+    returns = noise - 0.5 * np.vstack([np.zeros(8), noise[:-1]])  # half of each move is gone a row later
+    quick, late = (model.decision(returns, None, 2.0, delay=delay) for delay in (0, 1))
+    assert quick.verdict.probability > 0.9
+    assert late.verdict.probability < 0.1
+    assert np.abs(late.signal).max() < 0.01 * np.abs(quick.signal).max()

@@ -494,13 +494,6 @@ def backtest_findings(
     return sentences
 
 
-def when_traded(delay: int, period: str) -> str:
-    """When a decision is traded, in words."""
-    if delay == 0:
-        return "at the same close, at which nobody can trade"
-    return "at the next close" if delay == 1 else f"{delay} {period}s later"
-
-
 def _rank(rows: list[dict[str, Any]], own: str, frequency: Frequency) -> str:
     place = next(i for i, row in enumerate(rows) if row["strategy"] == own)
     row, best = rows[place], rows[0]

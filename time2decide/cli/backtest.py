@@ -364,7 +364,8 @@ def print_backtest_summary(
     from rich.markup import escape
     from rich.table import Table
 
-    from time2decide.backtesting.walk_forward import backtest_findings, differences_from_own, when_traded
+    from time2decide.backtesting.walk_forward import backtest_findings, differences_from_own
+    from time2decide.simulation.execution import when_traded
 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     risk = result.rollouts[0].risk_aversion

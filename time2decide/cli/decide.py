@@ -512,11 +512,14 @@ def _frontier_lines(facts: dict[str, Any]) -> list[str]:
 
 def _input_lines(facts: dict[str, Any]) -> list[str]:
     """What was read, with the reasons; and what is wrong with it, always."""
+    from time2decide.simulation.execution import when_traded
+
     source, lines = facts["input"], []
     if source.get("explained"):
         lines.append(
             f"Read {source['rows']} returns of {len(facts['weights'])} assets from {source['values']}. "
-            f"The network {source['model']} reads {_READS[source['history']]}."
+            f"The network {source['model']} reads {_READS[source['history']]}. It decides for a trade "
+            f"{when_traded(source['delay'], facts['period'])}."
         )
     if source["history"] == "years":
         if source["rows"] < _YEARS:

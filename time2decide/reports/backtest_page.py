@@ -19,9 +19,9 @@ from time2decide.backtesting.walk_forward import (
     backtest_findings,
     differences_from_own,
     own_policy_of_backtest,
-    when_traded,
 )
 from time2decide.core.files import write_text
+from time2decide.simulation.execution import when_traded
 
 _MOST_POINTS = 800  # of a line; more cannot be seen
 _MOST_AREAS = 160  # points of an allocation chart

@@ -51,3 +51,10 @@ def traded_towards(
     most = np.broadcast_to(budget, length.shape[:-1])[..., None]
     share = np.divide(most, length, out=np.ones(length.shape), where=length > most + _ROUNDING)
     return np.where(share < 1, now + share * (target - now), target)
+
+
+def when_traded(delay: int, period: str) -> str:
+    """When a decision is traded, in words."""
+    if delay == 0:
+        return "at the same close, at which nobody can trade"
+    return "at the next close" if delay == 1 else f"{delay} {period}s later"
