@@ -226,7 +226,7 @@ def scored_portfolio_rows(
     risk_aversion: float = RISK_AVERSION,
 ) -> list[Row]:
     """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
-    result = rollout(returns, strategy, budgets, oracle=oracle, risk_aversion=risk_aversion)
+    result = rollout(returns, strategy, budgets, delay=0, oracle=oracle, risk_aversion=risk_aversion)
     scores = score(result, returns, oracle)
     weights = result.allocations[:, :, WINDOW - 1 :]
     excess = np.abs(np.diff(weights, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
