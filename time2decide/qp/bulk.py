@@ -19,9 +19,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-import numba
 import numpy as np
 
+from time2decide.core.compiled import numba
 from time2decide.qp.certificate import Arrays, Point, distinct_entries
 
 _SHARP = 1e-11  # relative residual of an accepted answer
