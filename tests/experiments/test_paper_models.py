@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.experiments import forecast_errors, paper_models
+from time2decide.experiments import forecast_errors, lambda_sweep, paper_models
 from time2decide.experiments.forecast_errors import forecast_errors_of, iterate_forecasts
-from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, paper_backbone, shown_oracle_history
+from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, paper_backbone
+from time2decide.experiments.portfolio_scores import shown_oracle_history
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.forecasting.simple import persistence
 from time2decide.forecasting.timepfn import TimePFN
@@ -24,7 +25,7 @@ def test_a_smoke_run_prints_its_table(name, tmp_path):
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
     text = "\n".join(table.text() for table in experiment.tables(rows))
-    expected = {"forecast-errors": "timepfn", "lambda-sweep": "(0.0479)", "finetuned-pto": "(0.0407)"}
+    expected = {"forecast-errors": "timepfn", "lambda-sweep": "(479)", "finetuned-pto": "(0.0407)"}
     expected |= {"literal-starts": "other returns", "pto-scale": "pretrained as the paper says, scale 1"}
     expected |= {"literal-curve": "4 steps of 2 windows"}
     assert expected[name] in text
@@ -48,6 +49,7 @@ def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper_models, "paper_backbone", lambda _: full())
     monkeypatch.setattr(forecast_errors, "paper_backbone", lambda _: full())
+    monkeypatch.setattr(lambda_sweep, "paper_backbone", lambda _: full())
     few = {"series": 1, "validation": 1, "validation_windows": 1, "epochs": 1, "windows": 2, "length": 256}
     monkeypatch.setitem(PAPER_MODEL_PRESETS, "paper", replace(PAPER_MODEL_PRESETS["paper"], **few))
     task = get_experiment(name).tasks("paper")[-1]

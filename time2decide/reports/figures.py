@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
 from time2decide.experiments.claims import published, published_mse
-from time2decide.experiments.portfolio import portfolio_bootstrap_error, portfolio_scores
+from time2decide.experiments.portfolio_scores import portfolio_bootstrap_error, portfolio_scores
 from time2decide.experiments.store import Row, grouped_rows, make_from_stored_rows, measured_rows, results_root
 from time2decide.experiments.theory import published_parity_r2
 from time2decide.markets.oracle import BUDGETS
