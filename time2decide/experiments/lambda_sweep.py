@@ -37,6 +37,7 @@ from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.markets.oracle import BUDGETS
 from time2decide.policy.paper_model import PaperModelStrategy, pretrained_paper_model
 from time2decide.policy.paper_training import RETURN_WEIGHTS, train_paper_model
+from time2decide.simulation.engine import Strategy
 
 _OURS, _SFT, _PTO = "paper-time2decide", "paper-sft", "pto-timepfn"
 #: Strategy -> row of the paper's tables.
@@ -93,11 +94,12 @@ def _run(config: Config) -> list[Row]:
     if config["model"] == "references":
         returns, oracle = rollout_data(config, "evaluation", config["budgets"])
         rows = oracle_portfolio_rows(returns, oracle, config["budgets"])
+        cast: dict[str, Strategy] = {"uniform": Uniform()}
         for name, scale in _SCALES.items():
-            strategies = [pretrained_paper_model(backbone, scale), backbone_pto(backbone, scale)]
-            for one in [*([] if name else [Uniform()]), *strategies]:
-                budgets = tuple(config["budgets"])
-                rows += scored_portfolio_rows(f"{one.name}{name}", one, returns, oracle, budgets=budgets)
+            cast |= {f"pretrained{name}": pretrained_paper_model(backbone, scale)}
+            cast |= {f"{_PTO}{name}": backbone_pto(backbone, scale)}
+        for name, one in cast.items():
+            rows += scored_portfolio_rows(name, one, returns, oracle, budgets=tuple(config["budgets"]))
         return rows
     budgets = (config["turnover_l1"],)
     recipe = replace(

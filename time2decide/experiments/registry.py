@@ -30,6 +30,7 @@ _MODULES = {
     "decide": "decide-seeds decide-ablation",
     "forecast_errors": "forecast-errors",
     "lambda_sweep": "lambda-sweep",
+    "covariance_worth": "covariance-worth",
     "paper_models": "finetuned-pto literal-starts literal-curve",
     "pto_scale": "pto-scale",
     "backbones": "backbones",
