@@ -52,7 +52,7 @@ PAPER_BACKBONE = "runs/forecast"
 #: Sizes of a rollout by preset: series and decisions for the choice of parameters, and for the table.
 SIZES: dict[str, Config] = {
     "smoke": {"recipe": "smoke", "backbone": "small", "known": [2, 4], "evaluation": [2, 4], "length": 256},
-    "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 150], "evaluation": [10, 200], "length": 1024},
+    "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 100], "evaluation": [10, 150], "length": 1024},
     "paper": {
         "recipe": "paper",
         "backbone": PAPER_BACKBONE,
