@@ -9,8 +9,9 @@ FIELD``. `figure_of_rows` computes it; tests/test_figures_have_rows.py compares.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from time2decide.core.table import Table
@@ -34,8 +35,8 @@ def stored_rows(name: str) -> list[dict[str, Any]]:
 def table_of_rows(name: str, start: str) -> str:
     """The table of an experiment or benchmark as Markdown."""
     rows = stored_rows(name)
-    if name in _BENCHMARKS:
-        return str(_BENCHMARKS[name][start](rows).markdown())
+    if name == "bench-warm":
+        return str(_sequence_table(rows).markdown())
     experiment = get_experiment(name)
     if start == "claims":
         cells = [[claim.verdict, claim.text, claim.evidence] for claim in experiment.claims(rows)]
@@ -61,40 +62,12 @@ def figure_of_rows(source: str) -> float:
     return _HOW[how](values)
 
 
-_HOW = {"mean": lambda values: sum(values) / len(values), "min": min, "max": max}
+_HOW: dict[str, Callable[[list[float]], float]] = {"mean": fmean, "min": min, "max": max}
 
 
 def page_with_tables(text: str) -> str:
     """A page with its blocks written anew."""
     return BLOCK.sub(lambda block: f"{block[1]}{table_of_rows(block[2], block[3])}\n{block[5]}", text)
-
-
-def _speed_table(rows: list[dict[str, Any]]) -> Table:
-    """`bench neural`: time and accuracy of every solver at two sizes."""
-    speed = [row for row in rows if row["solver_us"] is not None]
-    cells = [
-        [what.removesuffix(" against exact"), *(text for row in own for text in _speed(row))]
-        for what, own in grouped_rows(speed, "what").items()
-    ]
-    sizes = [f"({n}, {m})" for n, m in grouped_rows(speed, "n", "m")]
-    columns = [text for size in sizes for text in (f"{size}: µs", "times exact", "R²", "KKT p99")]
-    return Table("", ["solver", *columns], cells)
-
-
-def _speed(row: dict[str, Any]) -> list[str]:
-    return [f"{row['solver_us']:.0f}", f"{row['ratio']:.1f}", f"{row['r2']:.5f}", f"{row['kkt_p99']:.0e}"]
-
-
-def _warm_table(rows: list[dict[str, Any]]) -> Table:
-    """`bench neural`: iterations cold, and from the network's prediction."""
-    warm = [row for row in rows if row["cold_median"] is not None]
-    cells = []
-    for (what, tol), own in grouped_rows(warm, "what", "tol").items():
-        texts = [(f"{row['cold_median']:g}", f"{row['warm_median']:g}", f"{row['saved_median']:.0%}") for row in own]
-        cells.append([f"{what.removeprefix('warm start of ')}, {tol:.0e}", *(text for each in texts for text in each)])
-    sizes = [f"({n}, {m})" for n, m in grouped_rows(warm, "n", "m")]
-    columns = [text for size in sizes for text in (f"{size}: cold", "warm", "saved")]
-    return Table("", ["method, KKT residual", *columns], cells)
 
 
 def _sequence_table(rows: list[dict[str, Any]]) -> Table:
@@ -114,11 +87,6 @@ def _sequence_cell(rows: Iterable[dict[str, Any]], place: tuple[str, int]) -> st
             return f"{row['us']:.0f}{steps}" + (f", {row['wrong']} off" if row["wrong"] else "")
     return "–"
 
-
-_BENCHMARKS = {
-    "bench-neural": {"speed": _speed_table, "warm": _warm_table},
-    "bench-warm": {"*": _sequence_table},
-}
 
 if __name__ == "__main__":
     for page in PAGES:

@@ -110,7 +110,7 @@ def _tables(rows: list[Row]) -> list[Table]:
 
 def _figures(rows: list[Row], budget: float, key: str) -> str:
     scores = {row["strategy"]: 1e4 * row[key] for row in rows if row["turnover_l1"] == budget}
-    return " / ".join(f"{scores[known]:.1f}" for known in KNOWN)
+    return " / ".join(f"{scores[known]:z.1f}" for known in KNOWN)
 
 
 def _saved(rows: list[Row], of: str, sizes: str) -> Table:
@@ -123,7 +123,7 @@ def _saved(rows: list[Row], of: str, sizes: str) -> Table:
             with_, without = paired_portfolio_scores(here, _FULL, _NONE, budget, "regret")
             middle, low, high = portfolio_gain(with_, without, "regret")
             share = f", {100 * (1 - with_.mean() / without.mean()):.0f} %" if of != _PERFECT and without.mean() else ""
-            line.append(f"{middle:.1f} [{low:.1f}, {high:.1f}]{share}")
+            line.append(f"{middle:z.1f} [{low:z.1f}, {high:z.1f}]{share}")
         cells.append(line)
     caption = f"Regret × 1e4 that perfect use of Σ saves with {of}, {CONFIDENCE:.0%} intervals; {sizes}"
     return Table(caption, ["market", "λ", *(f"γ={g:g}" for g in _BUDGETS)], cells)

@@ -256,7 +256,7 @@ def _pairs(best: list[Row]) -> list[Table]:
                     line.append("–")
                     continue
                 middle, low, high = portfolio_gain(*paired_portfolio_scores(rows, _OURS, other, budget, "mse"), "mse")
-                line.append(f"{middle:.1f} [{low:.1f}, {high:.1f}]")
+                line.append(f"{middle:z.1f} [{low:z.1f}, {high:z.1f}]")
             cells.append([f"{_OURS} against {other}", *line])
         caption = f"{market}: MSE less by, per cent, in pairs on the same series, {CONFIDENCE:.0%} intervals"
         found.append(Table(caption, ["", *(f"γ={g:g}" for g in BUDGETS)], cells))
