@@ -243,24 +243,27 @@ def _probes(rows: list[Row]) -> list[list[str]]:
 
 
 def _pairs(best: list[Row]) -> list[Table]:
-    """How much less the MSE of Time2Decide is than that of the others, in pairs on the same series."""
+    """How much less MSE and regret Time2Decide has than the others, in pairs on the same series."""
     found = []
     for market, here in grouped_rows(best, "market").items():
-        cells = []
-        for other in (name for name in _PAPER_ROWS if name != _OURS):
-            line = []
-            for budget in BUDGETS:
-                rows = [row for row in here if row["turnover_l1"] == budget]
-                seeds = [{row["seed"] for row in rows if row["strategy"] == name} for name in (_OURS, other)]
-                if not seeds[0] & seeds[1]:
-                    line.append("–")
-                    continue
-                middle, low, high = portfolio_gain(*paired_portfolio_scores(rows, _OURS, other, budget, "mse"), "mse")
-                line.append(f"{middle:z.1f} [{low:z.1f}, {high:z.1f}]")
-            cells.append([f"{_OURS} against {other}", *line])
-        caption = f"{market}: MSE less by, per cent, in pairs on the same series, {CONFIDENCE:.0%} intervals"
-        found.append(Table(caption, ["", *(f"γ={g:g}" for g in BUDGETS)], cells))
+        for key, unit in {"mse": "MSE less by, per cent", "regret": "regret less by, × 1e-4"}.items():
+            cells = [
+                [f"{_OURS} against {other}", *(_pair_cell(here, other, budget, key) for budget in BUDGETS)]
+                for other in _PAPER_ROWS
+                if other != _OURS
+            ]
+            caption = f"{market}: {unit}, in pairs on the same series, {CONFIDENCE:.0%} intervals"
+            found.append(Table(caption, ["", *(f"γ={g:g}" for g in BUDGETS)], cells))
     return found
+
+
+def _pair_cell(rows: list[Row], other: str, budget: float, key: str) -> str:
+    here = [row for row in rows if row["turnover_l1"] == budget]
+    seeds = [{row["seed"] for row in here if row["strategy"] == name} for name in (_OURS, other)]
+    if not seeds[0] & seeds[1]:
+        return "–"
+    middle, low, high = portfolio_gain(*paired_portfolio_scores(here, _OURS, other, budget, key), key)
+    return f"{middle:z.1f} [{low:z.1f}, {high:z.1f}]"
 
 
 EXPERIMENTS = (
