@@ -126,6 +126,8 @@ def _find_changed_rows(panel: Panel) -> None:
         usual = usual * np.nanmin(sizes) * TO_DEVIATION / max(panel.usual, 1e-300)
     ratio = median(np.where(panel.finite[:, live], np.abs(panel.returns[:, live]) / usual, np.nan), axis=1)
     size = median(np.where(panel.finite[:, live], np.abs(panel.returns[:, live]), np.nan), axis=1)
+    for t in np.flatnonzero((ratio > 10) & (ratio <= _CHANGED)):  # a calm row in per cent
+        ratio[t] = np.nanquantile(np.abs(panel.returns[t, live]) / usual, 0.7)
     rows = np.flatnonzero((ratio > _CHANGED) | ((ratio > 10) & (size > _IMPOSSIBLE * panel.span**0.25)))
     if rows.size:
         places = [panel.date(int(t)) for t in rows]

@@ -95,7 +95,7 @@ def read_source(source: Any, reading: Reading | None = None) -> SourceTable:
     if isinstance(source, SourceTable):
         return source
     if isinstance(source, str) and source == "sp500":
-        return SourceTable(_sp500_prices(), "sp500")
+        return SourceTable(sp500_prices(), "sp500")
     if isinstance(source, (str, Path)):
         frame, name = _read_file(Path(source), reading, notes)
     else:
@@ -131,7 +131,7 @@ def is_frame(table: Any) -> bool:
     )
 
 
-def _sp500_prices() -> pd.DataFrame:
+def sp500_prices() -> pd.DataFrame:
     """skfolio's bundled daily prices of 20 stocks of the S&P 500, 1990-01-02 to 2022-12-28."""
     try:
         from skfolio.datasets import load_sp500_dataset

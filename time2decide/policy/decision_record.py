@@ -18,6 +18,7 @@ from time2decide.data.findings import Finding, refuse_faults
 from time2decide.data.terms import find_result_faults
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.orders import Orders
+from time2decide.markets.periods import Frequency
 from time2decide.markets.portfolio import PortfolioSolution
 from time2decide.markets.stated_problem import Prices, StatedProblem
 from time2decide.policy.market_decision import MarketDecision
@@ -28,17 +29,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DecisionOrigin:
-    """Source of a decision: the returns (dates × assets), what was found in them, and the model with its name."""
+    """Source of a decision: the returns (dates × assets), the model with its name, and when it is traded.
+
+    delay : rows between the decision and its trade
+    frequency : how often the table has rows
+    findings : what was found in the data, and accepted
+    """
 
     table: pd.DataFrame = field(repr=False)
     policy: PretrainedModel = field(repr=False)
     model: str
     gaps: str
+    delay: int
+    frequency: Frequency
     findings: tuple[Finding, ...] = ()
 
     @property
     def assets(self) -> list[str]:
         return [str(column) for column in self.table.columns]
+
+
+def with_origin(decision: MarketDecision, origin: DecisionOrigin) -> MarketDecision:
+    """The decision with its origin, and a verdict that speaks of the table's own period."""
+    return replace(decision, origin=origin, verdict=replace(decision.verdict, period=origin.frequency.period))
 
 
 def save_decision(
@@ -69,6 +82,8 @@ def decision_document(
             "architecture": type(origin.policy).__name__,
             "fingerprint": checkpoint_checksum(origin.policy.state_dict()),
         },
+        "delay": origin.delay,
+        "periods_per_year": origin.frequency.per_year,
         "assets": names,
         "weights": numbers_by_asset(names, weights),
         "previous": numbers_by_asset(names, previous),
