@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.validation import InputError
+from time2decide.bench.timing import one_thread
 from time2decide.data.check import check_returns
 from time2decide.markets.tables import load_market
 
 PLACES = {"early": 0.15, "middle": 0.5, "late": 0.85, "last": 1.0}  # of a fault, as a share of the rows
 FREQUENCIES = {"daily": None, "weekly": "W-FRI", "monthly": "ME"}
 _ROWS = 1500  # of a universe that is used
-_SHORT = 60
+_ASSETS = 30
 
 
 @dataclass(frozen=True)
@@ -534,15 +534,42 @@ def _planted(prices: pd.DataFrame, frequency: str, seed: int, clean: set[str]) -
             }
 
 
-def read_universes(folder: Path) -> dict[str, pd.DataFrame]:
-    """Prices of the tables in a folder, complete columns only."""
+def _universes(folder: Path | None, quick: bool) -> dict[str, pd.DataFrame]:
+    """Prices (dates × assets) without gaps: skfolio's two sets, and the dated tables of a folder."""
+    from skfolio.datasets import load_factors_dataset
+
+    sources: dict[str, Any] = {"sp500": "sp500", "factors": load_factors_dataset()}
+    if folder is not None:
+        sources |= {path.name.split(".")[0]: path for path in sorted(folder.glob("*.csv*"))}
     universes = {}
-    for path in sorted(folder.glob("*.csv*")):
-        try:
-            returns = load_market(path, gaps="keep", most_gap=np.inf)[0]
-        except InputError:
-            continue
-        kept = returns.iloc[-_ROWS * 5 :].dropna(axis=1)
-        if isinstance(kept.index, pd.DatetimeIndex):
-            universes[path.name.split(".")[0]] = 50 * (1 + kept).cumprod()
+    for name, source in sources.items():
+        returns = load_market(source, gaps="keep", most_gap=np.inf)[0].dropna(axis=1)
+        if isinstance(returns.index, pd.DatetimeIndex):
+            universes[name] = 50 * (1 + returns.iloc[-300 if quick else 0 :, :_ASSETS]).cumprod()
     return universes
+
+
+def fault_rows(quick: bool = False, problems: Path | None = None) -> list[dict[str, Any]]:
+    """Shares of planted faults that are found, named and graded rightly, and findings of clean tables.
+
+    `problems` is a folder of tables to plant them in beside skfolio's.
+    """
+    with one_thread():
+        rows = pd.DataFrame(measure_faults(_universes(problems, quick)))
+    summary = []
+    for (universe, frequency), part in rows.groupby(["universe", "frequency"], sort=False):
+        clean = part["fault"].str.startswith("clean")
+        planted, whole = part[~clean], part[clean]
+        missed = planted.loc[planted["graded"] == False, "fault"].value_counts()  # noqa: E712 - of objects
+        summary.append(
+            {
+                **{"universe": universe, "frequency": frequency},
+                **{"rows": int(part["rows"].iloc[0]), "assets": int(part["assets"].iloc[0])},
+                **{"kinds": planted["fault"].nunique(), "planted": len(planted)},
+                **{key: float(planted[key].astype(bool).mean()) for key in ("found", "named", "graded")},
+                "clean_stops": int(whole["stops"].str.split().str.len().max()),
+                "clean_warnings": int(whole["warns"].str.split().str.len().max()),
+                "missed": ", ".join(f"{name} ({count})" for name, count in missed.items()),
+            }
+        )
+    return summary
