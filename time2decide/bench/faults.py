@@ -445,6 +445,39 @@ FAULTS: dict[str, Fault] = {
     ),
     "name with a space": _fault(lambda c: _named(c, f"{c.prices.columns[c.j]} "), "prices", "any", "same_name"),
     # one asset and the others
+    "sign turned from a row on": _fault(
+        _rows(lambda r, c: _set(r, slice(len(r) // 2, None), c.j, -r.iloc[len(r) // 2 :, c.j]), "returns"),
+        "returns",
+        "warn",
+        "sign",
+        least=400,
+    ),
+    "column / 100 from a row on": _fault(
+        _rows(lambda r, c: _set(r, slice(len(r) // 2, None), c.j, r.iloc[len(r) // 2 :, c.j] / 100), "returns"),
+        "returns",
+        "warn",
+        "unit_changes",
+        least=400,
+    ),
+    "returns over a month in every row": _fault(
+        _table(lambda r: r.rolling(21).sum().dropna()), "returns", "stop", "overlapping", least=400
+    ),
+    "rows of a week in a table of days": _fault(
+        _rows(lambda p, c: p.iloc[::5].reindex(p.index).ffill()), "prices", "stop", "valued_seldom", days=True
+    ),
+    "six rows filled": _fault(
+        _rows(lambda p, c: _set(p, slice(c.inner - 6, c.inner), slice(None), p.iloc[c.inner - 7].to_numpy())),
+        "prices",
+        "warn",
+        "holidays_filled",
+        placed=True,
+    ),
+    "zeros for missing returns": _fault(
+        _column(lambda c: np.where(c.rng.random(c.rows - 1) < 0.25, 0, _one(c))), "returns", "warn", "stale", least=200
+    ),
+    "bills in per cent": _fault(
+        _column(lambda c: _cash(c, 0.02), new="RF"), "returns", "stop", "cash_rate_unit levels", days=True
+    ),
     "same asset": _fault(
         _column(lambda c: c.prices.iloc[:, c.j] * 1.7, of="prices", new="again"),
         "prices",

@@ -16,11 +16,16 @@ _DATE = re.compile("(1[5-9]|2[01])[0-9]{2}-?[01][0-9]-?[0-3][0-9]")
 _OTHERS = frozenset(("volume", "date", "index", "unnamed: 0", "timestamp", "time", "datetime", "row", "level_0", ""))
 _LONG_GAP = 14  # calendar days without a row
 _EARLIEST = 1800
+_DECADE = 3650  # calendar days without a row, which is an error of a date
+_FIELDS = frozenset(("open", "high", "low", "close", "adj close", "volume"))
 _RUN = 12  # rows of another frequency that are not a holiday
 
 
 def find_name_faults(names: list[str], found: Findings) -> None:
     """Names that read alike, and those of no asset."""
+    fields = [name for name in names if name.strip().casefold() in _FIELDS]
+    if len(fields) > 2:  # of which two may be tickers
+        found.add("not_an_asset", fields, "are prices of one asset")
     seen: dict[str, str] = {}
     for name in names:
         key = "".join(unicodedata.normalize("NFKC", name).split()).translate(_LIKE).casefold()
@@ -39,9 +44,28 @@ def with_dates(table: pd.DataFrame) -> pd.DataFrame:
     texts = [str(label).strip() for label in table.index]
     dated = [bool(_DATE.match(text)) for text in texts]
     if sum(dated) < 0.5 * len(texts):
-        return table
+        return table if not _counts_time(table.index) else table.set_axis(_from_counts(table.index), axis=0)
     index = pd.to_datetime(pd.Index(texts), format="ISO8601", errors="coerce", utc=True)
     return table.set_axis(pd.DatetimeIndex(index).tz_localize(None), axis=0)
+
+
+def _counts_time(index: pd.Index) -> bool:
+    """Whether labels are days since 1900, as of Excel, or seconds or parts of them since 1970, a day or more apart."""
+    return pd.api.types.is_integer_dtype(index.dtype) and _from_counts(index) is not None
+
+
+def _from_counts(index: pd.Index) -> pd.DatetimeIndex | None:
+    values = index.to_numpy()
+    steps = np.diff(values)
+    if len(values) < 3 or not (steps != 0).all():
+        return None
+    for unit, day in (("s", 86_400), ("ms", 86_400_000), ("ns", 86_400_000_000_000)):
+        if values.min() > 1000 * day and values.max() < 40_000 * day and (steps % day == 0).all():
+            return pd.DatetimeIndex(pd.to_datetime(values, unit=unit))
+    usual = np.median(np.abs(steps))
+    if values.min() > 15_000 and values.max() < 60_000 and len(set(steps.tolist())) > 1 and usual < 40:
+        return pd.DatetimeIndex(pd.to_datetime(values, unit="D", origin="1899-12-30"))
+    return None
 
 
 def find_date_faults(
@@ -100,7 +124,9 @@ def _find_missing_rows(day: pd.DatetimeIndex, step: np.ndarray, usual: float, fo
     wide = step > max(_LONG_GAP, 2.5 * usual)
     if wide.any():
         places = [one.date() for one in day[1:][wide]]
-        found.add("gap", places, f"{step.max()} days without a row (usual: {usual:.0f})", stops=False)
+        found.add(
+            "gap", places, f"{step.max()} days without a row (usual: {usual:.0f})", stops=bool(step.max() > _DECADE)
+        )
     gaps = pd.Series(step[step > 0]).rolling(_RUN).median().to_numpy()
     often = {
         name: np.flatnonzero(mask)
@@ -111,6 +137,9 @@ def _find_missing_rows(day: pd.DatetimeIndex, step: np.ndarray, usual: float, fo
             where = day[max(int(rows[0]) - _RUN + 1, 0)].date()
             text = f"rows come {name} from there on, every {gaps[rows[0]]:.0f} days (usual: {usual:.0f})"
             found.add("frequency_changes", where, text, stops=False)
+    if usual >= 5 and len(step) > 2 and 0 < step[-1] < 0.5 * usual:
+        text = f"the last row comes {step[-1]} days after the one before (usual: {usual:.0f}): its period is not over"
+        found.add("frequency_changes", day[-1].date(), text, stops=False)
     weekend = np.asarray(day.day_of_week) > 4
     if usual == 1 and 0 < weekend.mean() < 0.1 and weekend[-1500:].any():
         places = [one.date() for one in day[weekend]]

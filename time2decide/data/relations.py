@@ -28,6 +28,7 @@ def find_relations(panel: Panel) -> None:
         _find_shifted(panel, live, moves[part], twin | twin.T, part)
     now = _with_others(moves)
     _find_sign_and_unit(panel, live, now)
+    _find_turned(panel, live, moves)
     _find_mixture(panel, live, raw, now, twin | twin.T)
 
 
@@ -131,6 +132,20 @@ def _find_sign_and_unit(panel: Panel, live: np.ndarray, now: np.ndarray) -> None
         text = f"usual move {scale[k]:.2g} where the others have {np.median(scale):.2g}"
         text += f", and moves with them ({now[k]:.2f})"
         panel.found.add("column_unit", panel.names[live[k]], text, stops=False)
+
+
+def _find_turned(panel: Panel, live: np.ndarray, moves: np.ndarray) -> None:
+    """Columns that go with the others in a part of the rows, and against them in another."""
+    parts = [part for part in np.array_split(moves, 4) if len(part) >= _FEWEST]
+    if len(parts) < 2 or live.size < 5:
+        return
+    now = np.array([_with_others(_unit(part)) for part in parts])  # (parts, m)
+    together = np.median(now, axis=1) > 0.25
+    least = now[together].min(0, initial=1.0) if together.any() else np.ones(live.size)
+    most = now[together].max(0, initial=-1.0) if together.any() else np.ones(live.size)
+    for k in np.flatnonzero((least < -max(0.25, 6 / len(parts[0]) ** 0.5)) & (most > 0.25)):
+        text = f"correlation with the others {most[k]:.2f} in a quarter of the rows, {least[k]:.2f} in another"
+        panel.found.add("sign", panel.names[live[k]], text, stops=False)
 
 
 def _find_mixture(panel: Panel, live: np.ndarray, raw: np.ndarray, now: np.ndarray, twin: np.ndarray) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from time2decide.data.panel import Panel
 
 _STILL = 1e-10  # of a return that is none
+_OFTEN = 0.15  # of an asset's returns that are 0
 _SHARE = 0.5  # of the assets that stand still in a last row that is not complete
 
 
@@ -24,7 +25,11 @@ def find_still_rows(panel: Panel) -> np.ndarray:
     elif some[-1] >= 4 and still[-1] > _SHARE * some[-1] and (still > 0.3 * np.maximum(some, 1))[:-1].mean() < 0.01:
         text = f"{still[-1]} of {some[-1]} assets do not move in the last row"
         panel.found.add("last_row_partial", panel.date(-1), text, stops=False)
-    if flat[:-1].mean() > 0.01:
+    on_end = flat[:-2] & flat[1:-1] & flat[2:] if rows > 2 else flat[:0]
+    if flat.mean() > 0.5:
+        text = f"nothing moves in {flat.mean():.0%} of the rows"
+        panel.found.add("valued_seldom", "table", text)
+    elif flat[:-1].mean() > 0.01 or on_end.any():
         places = [panel.date(int(t)) for t in np.flatnonzero(flat)]
         panel.found.add("holidays_filled", places, f"{flat.sum()} rows in which nothing moves", stops=False)
     return np.flatnonzero(still < 0.5 * np.maximum(some, 1)) if live.size > 2 else np.arange(rows)
@@ -36,6 +41,10 @@ def find_runs(panel: Panel) -> None:
     if len(active) < 20:
         return
     still = (np.abs(panel.returns[active]) < _STILL) & panel.finite[active]
+    share = still.sum(0) / np.maximum(panel.finite[active].sum(0), 1)
+    often = (share > _OFTEN) & (share > 5 * np.median(share[panel.live]) + 0.05) & (share < 0.6)
+    text = [f"{one:.0%} of its returns are 0 while others move" for one in share]
+    panel.mark(often, "stale", text.__getitem__, stops=False, drop=False)
     for j in np.flatnonzero(panel.live & (still.sum(0) >= 5)):
         _find_runs_of(panel, int(j), still[:, j], panel.finite[active, j], active)
 

@@ -25,7 +25,7 @@ def find_table_faults(panel: Panel) -> bool:
     panel.mark(flat, "constant", lambda j: f"is always {panel.high[j]:.6g}", stops=large)
     if not panel.live.any():
         return False
-    return not (_is_other_kind(panel) or _is_other_unit(panel) or _overlaps(panel))
+    return not (_overlaps(panel) or _is_other_kind(panel) or _is_other_unit(panel))
 
 
 def _is_other_kind(panel: Panel) -> bool:
@@ -143,7 +143,7 @@ def _find_changed_rows(panel: Panel) -> None:
 def _overlaps(panel: Panel) -> bool:
     """Returns over k rows, in every row: the autocorrelation falls on a line to 0 at k."""
     x = panel.returns[:, panel.live]
-    if len(x) < 60:
+    if panel.prices is not None or len(x) < 60:
         return False
     x = np.clip((x - panel.centre[panel.live]) / panel.deviation[panel.live], -4, 4)
     if np.median(memory_of(x)) < 0.4:
@@ -165,6 +165,7 @@ def find_column_faults(panel: Panel) -> None:
     x, low, scale, count, live = panel.returns, panel.low, panel.scale, panel.count, panel.live
     usual = panel.usual
     panel.mark(_rises_evenly(panel), "row_numbers", lambda j: "rises by the same step in every row")
+    _find_rates(panel, usual)
     middle = np.abs(panel.centre)
     level = (low > 0) & (panel.centre > 0.2) | (panel.memory > 0.9) & (middle > 0.2)
     level |= (panel.memory > 0.95) & (scale > 0.02 * panel.root)
@@ -183,7 +184,9 @@ def find_column_faults(panel: Panel) -> None:
     unit = (panel.below > np.maximum(0.003 * count, 2)) | (scale * panel.moving.mean(0) ** 0.5 > wild)
     text = "usual move {:.3g} where the others have {:.3g}, {} returns below -1"
     panel.mark(unit, "column_unit", lambda j: text.format(scale[j], usual, panel.below[j]))
-    _find_rates(panel, usual)
+    never = (low >= 0) & (count > 60) & (scale > 0.1 * usual)
+    panel.mark(never, "never_falls", lambda j: f"{count[j]} returns, none below 0")
+    _find_changed_columns(panel)
     panel.mark(
         (panel.memory > 0.6) & (count > 100),
         "smoothed",
@@ -208,11 +211,23 @@ def _find_rates(panel: Panel, usual: float) -> None:
     """Columns that never fall: cash, a rate a year, or returns without their signs."""
     low, count, scale = panel.low, panel.count, panel.scale
     rate = (low >= 0) & ((count > 60) & (panel.memory > 0.7) | (count > 250) & (scale < 0.1 * usual))
+    rate &= panel.centre < 0.2
     high = rate & (panel.centre > _HIGHEST_RATE * panel.span)
     panel.mark(high, "cash_rate_unit", lambda j: f"never falls, and earns {panel.centre[j]:.3g} in every row")
     panel.mark(rate, "cash_rate", lambda j: "never falls: a risk-free rate or cash", stops=False)
-    never = (low >= 0) & (count > 60) & (scale > 0.1 * usual)
-    panel.mark(never, "never_falls", lambda j: f"{count[j]} returns, none below 0")
+
+
+def _find_changed_columns(panel: Panel) -> None:
+    """Columns whose moves become many times as large, or as small, while those of the others do not."""
+    if len(panel.returns) < 20 * _BLOCKS:
+        return
+    blocks = np.array_split(np.where(panel.moving, np.abs(panel.returns), np.nan), _BLOCKS)
+    sizes = np.log(np.array([median(block) for block in blocks]))  # (blocks, m)
+    change = np.abs(sizes[2:] - sizes[:-2])
+    own = change - median(change, axis=1)[:, None]
+    most = np.nanmax(np.where(np.isfinite(own), own, 0.0), axis=0)
+    text = [f"its usual move becomes {np.exp(one):.0f} times as large, or as small" for one in most]
+    panel.mark(most > np.log(25), "unit_changes", text.__getitem__, stops=False, drop=False)
 
 
 def _find_clipped(panel: Panel) -> None:
