@@ -139,7 +139,9 @@ def _find_turned(panel: Panel, live: np.ndarray, moves: np.ndarray) -> None:
     parts = [part for part in np.array_split(moves, 4) if len(part) >= _FEWEST]
     if len(parts) < 2 or live.size < 5:
         return
+    known = np.array([part.sum(0) for part in np.array_split(panel.finite[:, live], 4)])
     now = np.array([_with_others(_unit(part)) for part in parts])  # (parts, m)
+    now = np.where(known >= _FEWEST, now, 0.0)
     together = np.median(now, axis=1) > 0.25
     least = now[together].min(0, initial=1.0) if together.any() else np.ones(live.size)
     most = now[together].max(0, initial=-1.0) if together.any() else np.ones(live.size)

@@ -221,8 +221,10 @@ def _find_changed_columns(panel: Panel) -> None:
     """Columns whose moves become many times as large, or as small, while those of the others do not."""
     if len(panel.returns) < 20 * _BLOCKS:
         return
-    blocks = np.array_split(np.where(panel.moving, np.abs(panel.returns), np.nan), _BLOCKS)
-    sizes = np.log(np.array([median(block) for block in blocks]))  # (blocks, m)
+    starts = np.linspace(0, len(panel.returns), _BLOCKS, endpoint=False).astype(int)
+    size = np.where(panel.moving, np.minimum(np.abs(panel.returns), 1.0), 0.0)
+    total, count = (np.add.reduceat(part, starts, axis=0, dtype=float) for part in (size, panel.moving))
+    sizes = np.log(np.where(count >= 5, total / np.maximum(count, 1), np.nan))  # (blocks, m)
     change = np.abs(sizes[2:] - sizes[:-2])
     own = change - median(change, axis=1)[:, None]
     most = np.nanmax(np.where(np.isfinite(own), own, 0.0), axis=0)
