@@ -135,7 +135,7 @@ def test_the_page_of_a_table_with_gaps_has_the_decision_under_constraints(tmp_pa
     held = decision["weights"]["A"] + decision["weights"]["B"]
     assert decision["limit_words"][0].startswith(f"group x: {held:.2%} (at most 45.00%")
     assert decision["gaps"] == {"delisted": ["D"], "halted": ["E"], "young": ["F"], "outside": ["D", "F"]}
-    assert [note.split(",")[0] for note in decision["gap_notes"][:3]] == [
+    assert [note.split(", so")[0] for note in decision["gap_notes"][:3]] == [
         "Delisted, or halted for long (no return in the last 21 rows)",
         "Halted (no return on the last row)",
         "Listed too late (fewer than 63 returns)",
