@@ -119,3 +119,12 @@ def test_a_fit_lasts_a_month_of_the_table(year, expected):
     strategy = replace(skfolio_inverse_volatility(), fit=fit)
     rollout(np.random.default_rng(0).normal(0, 0.01, (140, 3)), strategy, 1.0, periods_per_year=year)
     assert fitted == expected
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if "minimum" in name or "mean-v" in name or "risk" in name])
+def test_assets_that_do_not_move_are_no_obstacle(name):
+    returns = np.random.default_rng(0).normal(0, 0.01, (1, 300, 6))
+    returns[..., 0], returns[..., 1:3] = 0.0, np.repeat([1e-4, 5e-5], 150)[:, None]
+    weights = rollout(returns, make_strategy(name), 2.0, window=298).raw[0, 0, -1]
+    assert np.isfinite(weights).all()
+    assert weights.sum() == pytest.approx(1.0)

@@ -21,6 +21,7 @@ from time2decide.simulation.engine import UNLIMITED, Observation, continues_obse
 
 _FITS = 12  # a year
 _ROWS = int(YEAR)  # last ones that a fit sees, at most
+_STILL = 1e-4  # standard deviation below which an asset hardly moves
 _THERE = 1e-9  # distance from the target that counts as none
 
 #: Returns (time, m) and the observation -> weights (m,).
@@ -62,13 +63,21 @@ class _Refitted:
         self._last = window
         every = max(round(observation.periods_per_year / _FITS), 1) if self.every is None else self.every
         if self._age % every == 0:
-            fitted = [self.fit(series[-self.history :], observation) for series in window]
+            fitted = [self.fit(_moving(series[-self.history :]), observation) for series in window]
             self._target = np.stack(fitted)[:, None]  # (series, 1, m)
             self._there = np.zeros(observation.previous.shape[:2], dtype=bool)
         else:
             reached = observation.previous if observation.delay else observation.allocations[:, :, -1]
             self._there |= np.abs(reached - self._target).max(-1) <= _THERE
         return np.where(self._there[..., None], observation.previous, self._target)
+
+
+def _moving(returns: np.ndarray) -> np.ndarray:
+    """Returns (time, m) in which every asset moves: cash and bills by .1 bp at random, since optimisers refuse them."""
+    still = returns.std(axis=0) < _STILL
+    if not still.any():
+        return returns
+    return np.asarray(returns + still * np.random.default_rng(0).normal(0.0, 0.1 * _STILL, returns.shape))
 
 
 def _by_estimator(estimator: Any) -> Fit:
@@ -107,7 +116,7 @@ def skfolio_inverse_volatility() -> _Refitted:
     """Weights proportional to 1/σ_i."""
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
-        inverse = 1.0 / np.maximum(returns.std(axis=0), np.finfo(float).tiny)
+        inverse = 1.0 / returns.std(axis=0)
         return np.asarray(inverse / inverse.sum())
 
     return _Refitted(fit, "inverse-volatility")

@@ -229,16 +229,17 @@ def _validate_table(frame: pd.DataFrame, name: str, most_gap: float, gaps: str) 
 
 
 def _column_problems(columns: list[str], cells: list[np.ndarray], name: str, few: int) -> Iterator[str]:
-    """Columns without enough numbers, or always the same; those with fewer than `few`, or none, are not judged."""
+    """Columns without enough numbers, or all constant; those with fewer than `few`, or none, are not judged."""
     if not any(np.isfinite(numbers).any() for numbers in cells):
         yield f"{name}: expected numbers, found empty cells only"
+    moves = any(np.ptp(numbers[np.isfinite(numbers)], axis=0) > 0 for numbers in cells if np.isfinite(numbers).any())
     for column, numbers in zip(columns, cells, strict=True):
         known = numbers[np.isfinite(numbers)]
         if few and len(known) < min(few, len(numbers)):
             continue
         if len(known) < 2:
             yield f"{name}: column {column!r}: expected at least 2 numbers, found {len(known)}"
-        elif (known == known[0]).all():
+        elif not moves:
             yield f"{name}: column {column!r}: expected numbers that vary, found {known[0]:g} in every row"
 
 
