@@ -6,6 +6,7 @@ import torch
 from time2decide import InputError, random_qp, solve
 from time2decide.attention import METHODS, build
 from time2decide.attention.layers import SoftThresholdFFN
+from time2decide.attention.loop import iterates
 from time2decide.attention.projected_gradient import projected_gradient_literal, projection_threshold_loop
 from time2decide.qp import PAPER_SIZES, soft_threshold
 
@@ -16,15 +17,11 @@ ACCELERATED = [("U", "nesterov"), ("R", "fista"), ("C", "fista"), ("LC", "admm")
 @torch.no_grad()
 def largest_difference(qp, method, layers, forms=("state", "literal")):
     """Over all layers and instances, between each form and the classical iteration."""
-    algorithms = {form: build(qp, method, form) for form in ("classical", *forms)}
     zero = qp.b.new_zeros(len(qp), qp.n), qp.b.new_zeros(len(qp), qp.m)
-    states = {form: algorithm.start(*zero) for form, algorithm in algorithms.items()}
+    paths = [iterates(build(qp, method, form), *zero, layers) for form in ("classical", *forms)]
     worst = 0.0
-    for _ in range(layers):
-        states = {form: algorithms[form].step(state) for form, state in states.items()}
-        x, dual = algorithms["classical"].read(states["classical"])
-        for form in forms:
-            other_x, other_dual = algorithms[form].read(states[form])
+    for (x, dual), *others in zip(*paths, strict=True):
+        for other_x, other_dual in others:
             worst = max(worst, (x - other_x).abs().max().item(), (dual - other_dual).abs().sum().item())
     return worst
 

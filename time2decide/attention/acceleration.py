@@ -15,6 +15,8 @@ support, which is better than κ. Rate: with γ = 1/L the error shrinks by about
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,8 @@ from time2decide.attention.loop import Algorithm, State
 from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
+
+Prox = Callable[[Tensor], Tensor]  # what follows the gradient, on rows (batch, 1, n)
 
 
 class Accelerated(nn.Module):
@@ -58,10 +62,10 @@ class Accelerated(nn.Module):
         return torch.cat([data, current, pair[:, 1:]], dim=1)
 
 
-def accelerated_literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def accelerated_literal(qp: QP, step: Tensor, beta: Tensor, prox: Prox | None = None) -> Algorithm:
     """The token matrix goes through both blocks, scores and all; `beta` is the largest momentum."""
     model = Accelerated(qp.n, qp.A.dtype).to(qp.A.device)
-    n, cap = qp.n, beta.view(-1, 1, 1)
+    n, cap, prox = qp.n, beta.view(-1, 1, 1), prox or _threshold(qp, step, model.ffn)
 
     def layer(state: State) -> State:
         tokens, t = state
@@ -69,11 +73,9 @@ def accelerated_literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
         x, previous = tokens[:, -2:-1, :n], tokens[:, -1:, :n]
         y = torch.addcmul(x, weight, x - previous)
         tokens = model(tokens, step, weight.flatten())
-        theta = _threshold(qp, step, tokens[:, -2:-1, :n])
-        if theta is not None:
-            tokens = tokens.clone()
-            tokens[:, -2:-1, :n] = model.ffn(tokens[:, -2:-1, :n], theta)
-        return tokens, _restarted(grown, y, tokens[:, -2:-1, :n], x)
+        new = prox(tokens[:, -2:-1, :n])
+        current = torch.cat([new, tokens[:, -2:-1, n:]], dim=2)
+        return torch.cat([tokens[:, :-2], current, tokens[:, -1:]], dim=1), _restarted(grown, y, new, x)
 
     return Algorithm(
         start=lambda x, dual: (model.tokens(qp, x), torch.ones_like(cap)),
@@ -82,19 +84,16 @@ def accelerated_literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
     )
 
 
-def accelerated_state(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def accelerated_state(qp: QP, step: Tensor, beta: Tensor, prox: Prox | None = None) -> Algorithm:
     """Cached attention: by linearity the gradient is read once, at y."""
     M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
-    cap = beta.view(-1, 1, 1)
+    cap, prox = beta.view(-1, 1, 1), prox or _threshold(qp, step, soft_threshold)
 
     def layer(state: State) -> State:
         x, previous, t = state
         weight, grown = _next_momentum(t, cap)
         y = torch.addcmul(x, weight, x - previous)
-        new = torch.baddbmm(c, y, M)
-        theta = _threshold(qp, step, new)
-        if theta is not None:
-            new = soft_threshold(new, theta)
+        new = prox(torch.baddbmm(c, y, M))
         return new, x, _restarted(grown, y, new, x)
 
     return Algorithm(
@@ -116,11 +115,12 @@ def _restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(uphill, torch.ones_like(t), t)
 
 
-def _threshold(qp: QP, step: Tensor, y: Tensor) -> Tensor | None:
-    """θ of the network after the gradient: γλ for (R), the loop's answer for (C), none for (U)."""
+def _threshold(qp: QP, step: Tensor, shrink: Callable[[Tensor, Tensor], Tensor]) -> Prox:
+    """S_θ with the θ of the class: γλ for (R), the loop's answer for (C), none for (U)."""
     if qp.l1_penalty is not None:
-        return (step * qp.l1_penalty).view(-1, 1, 1)
+        level = (step * qp.l1_penalty).view(-1, 1, 1)
+        return lambda y: shrink(y, level)
     if qp.l1_radius is not None:
         radius = qp.l1_radius.view(-1, 1, 1)
-        return projection_threshold_loop(y.abs(), radius, torch.zeros_like(radius))
-    return None
+        return lambda y: shrink(y, projection_threshold_loop(y.abs(), radius, torch.zeros_like(radius)))
+    return lambda y: y
