@@ -7,8 +7,14 @@ import torch
 from time2decide import InputError
 from time2decide.attention.decision_head import attention_decision
 from time2decide.markets.constraints import Constraints
-from time2decide.markets.portfolio import solve_portfolio
+from time2decide.markets.portfolio import (
+    FactorCovariance,
+    attend_portfolio_rows,
+    build_portfolio_problem,
+    solve_portfolio,
+)
 from time2decide.qp.projections import portfolio_prox
+from time2decide.reports.decision_figures import write_layers_figure
 
 
 def posed(m, batch=(), seed=0):
@@ -52,6 +58,28 @@ def test_bounds_benchmark_cost_by_asset_and_weights_outside_the_bounds():
     np.testing.assert_allclose(weights, exact.weights, atol=1e-8)
     assert weights.min() >= -0.05
     assert weights.max() <= 0.2
+
+
+def test_a_posed_problem_goes_to_the_layers_and_limits_do_not():
+    mean, S, previous = posed(10, (3,))
+    factors = FactorCovariance(np.linalg.cholesky(S[0]), np.zeros(10))
+    terms = (4.0, 0.5, 1e-3, None, Constraints(0.0, 0.3, exposure=1.0))
+    for covariance in (S, factors):
+        problem, _ = build_portfolio_problem(mean, covariance, previous, *terms)
+        dense = S if covariance is S else S[0]
+        exact = solve_portfolio(
+            mean, dense, previous, risk_aversion=4.0, turnover_l1=0.5, cost=1e-3, constraints=terms[-1]
+        )
+        np.testing.assert_allclose(attend_portfolio_rows(problem), exact.weights, atol=1e-8)
+    problem, _ = build_portfolio_problem(mean, S, previous, *terms[:-1], Constraints(cash=(0.0, 0.1)))
+    with pytest.raises(InputError, match="solver: expected 'exact' under linear limits, groups or cash"):
+        attend_portfolio_rows(problem)
+
+
+def test_the_picture_of_the_layers(tmp_path):
+    path = tmp_path / "layers.png"
+    write_layers_figure(*posed(12), path, layers=24, risk_aversion=5.0, turnover_l1=0.5, cost=1e-4)
+    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize("cost", [0.0, 5e-4])

@@ -72,7 +72,7 @@ def attention_decision(
     benchmark: ArrayLike = None,
     lower: ArrayLike = 0.0,
     upper: ArrayLike = 1.0,
-    exposure: float = 1.0,
+    exposure: ArrayLike = 1.0,
     layers: int = LAYERS,
     step_size: ArrayLike = None,
     form: str | None = None,
@@ -94,7 +94,7 @@ def attention_decision(
         b; 0 unless given.
     lower, upper : number or (..., m)
         l and u, finite.
-    exposure : float
+    exposure : number or (...)
         e
     layers : int
         K
@@ -252,12 +252,13 @@ def power_step(qp: QP, x: Tensor, cost: Tensor) -> Tensor:
 
 def _decision_rows(
     mean: ArrayLike, covariance: ArrayLike, previous: ArrayLike, risk_aversion: ArrayLike, turnover_l1: ArrayLike,
-    cost: ArrayLike, benchmark: ArrayLike, lower: ArrayLike, upper: ArrayLike, exposure: float, step_size: ArrayLike,
+    cost: ArrayLike, benchmark: ArrayLike, lower: ArrayLike, upper: ArrayLike, exposure: ArrayLike,
+    step_size: ArrayLike,
 ) -> tuple[dict[str, Tensor], tuple[int, ...]]:  # fmt: skip
     """Everything checked, in float64 and by row: (rows, m), (rows, m, m) or (rows,); also the batch shape."""
     vectors = {"mean": mean, "previous": previous, "cost": cost, "lower": lower, "upper": upper}
     vectors |= {} if benchmark is None else {"benchmark": benchmark}
-    numbers = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1}
+    numbers = {"exposure": exposure, "risk_aversion": risk_aversion, "turnover_l1": turnover_l1}
     numbers |= {} if step_size is None else {"step_size": step_size}
     found = {name: as_tensor(name, value).double() for name, value in (vectors | numbers).items()}
     found["covariance"] = as_tensor("covariance", covariance).double()
@@ -274,14 +275,14 @@ def _decision_rows(
     except (RuntimeError, ValueError):
         shown = {name: tuple(tensor.shape) for name, tensor in found.items()}
         raise InputError(f"mean: expected shapes that fit those of the other arguments, found {shown}") from None
-    for name in ("cost", *numbers):
+    for name in ("cost", *list(numbers)[1:]):
         least = rows[name].min().item()
         expect(least >= 0, name, "non-negative numbers", least)
     low, high, p = rows["lower"], rows["upper"], rows["previous"]
     expect(bool((low <= high).all()), "lower", "at most upper", "more")
     middle = torch.minimum(torch.maximum(p, low), high)
     rest = rows["turnover_l1"].clamp_max(4 * m) - (p - middle).abs().sum(-1)
-    missing = exposure - middle.sum(-1)
+    missing = rows["exposure"] - middle.sum(-1)
     short = (missing.abs() - rest).max().item()
     expect(short <= 1e-9, "turnover_l1", f"at least {short:g} more to meet the bounds and the exposure", "less")
     room = torch.where(missing > 0, (high - middle).sum(-1), (middle - low).sum(-1)) - missing.abs()
