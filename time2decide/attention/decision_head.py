@@ -11,9 +11,9 @@ slot), one forecast token with value −μ − 2λΣb, and two iterate tokens. A
 
 with S_{a,c}(x)ᵢ = (xᵢ − step·costᵢ − a)₊ − (c − xᵢ − step·costᵢ)₊, the ReLU network of soft thresholding with a bias
 per unit, and thresholds a and c from `portfolio_prox`. These *threshold layers* are FISTA. They find which assets are
-traded, and are slow where Σ is nearly singular. So every few of them are followed by as many *face layers*: conjugate
-gradients among the assets that are traded in part, by the same covariance tokens, exact after as many layers as there
-are such assets.
+traded, and are slow where Σ is nearly singular. So in the second half of the layers every few of them are followed by
+as many *face layers*: conjugate gradients among the assets that are traded in part, by the same covariance tokens,
+exact after as many layers as there are such assets.
 
 The step is 1/L. Weights move within 1ᵀs = e, where L is the largest eigenvalue of 2λPΣP with P = I − 11ᵀ/m: what all
 assets share does not count, which for stocks is most of the risk. Power iteration finds it in layers over the same
@@ -23,7 +23,7 @@ tokens, attention followed by layer normalisation (centre, divide by the size).
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, cycle, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +46,8 @@ from time2decide.core.validation import (
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import portfolio_prox
 
-LAYERS = 128
-BLOCK = 4  # threshold layers, then as many face layers, and so on
+LAYERS = 192
+BLOCK = 4  # of face and of threshold layers in turn, after a first half of threshold layers
 _STEP_LAYERS = 12  # of the power iteration
 _MARGIN = 1.1  # of its answer, which is at most L
 _FARTHEST = 1e6  # most that a layer moves a score, in units of weight
@@ -154,11 +154,13 @@ def _decide(rows: dict[str, Tensor], layers: int, form: str, trace: bool) -> Ten
     step = rows["step_size"] if "step_size" in rows else power_step(qp, previous, terms.cost).squeeze(-1)
     momentum = torch.ones_like(step)
     blocks = _FORMS[form](qp, step, momentum, _portfolio_threshold(form, terms, step[:, None])), face_layers(qp, terms)
-    path = [previous]
-    for done in range(0, layers, BLOCK):
-        block = iterates(blocks[done // BLOCK % 2], path[-1], qp.d, min(BLOCK, layers - done))
+    path, done = [previous], 0
+    for kind, count in chain([(0, max(1, layers // 2))], cycle([(1, BLOCK), (0, BLOCK)])):
+        block = iterates(blocks[kind], path[-1], qp.d, min(count, layers - done))
         new = [x for x, _ in islice(block, 1, None)]
-        path = [*path, *new] if trace else new
+        path, done = [*path, *new] if trace else new, done + len(new)
+        if done == layers:
+            break
     return torch.stack(path) if trace else path[-1]
 
 

@@ -24,7 +24,7 @@ from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.synthetic import synthetic_returns
 
 _BUDGETS, _RISKS = np.array([0.5, 1.0, 2.0]), (0.1, 10.0, 100.0)
-_LAYERS, _STOCK_LAYERS = (64, 128), (32, 64, 128, 256)
+_LAYERS, _STOCK_LAYERS = (192,), (64, 128, 192, 256)
 _FIRST, _STEPS, _SERIES, _SEED = 100, 100, 8, 7  # rows skipped, decisions, series and seed of the synthetic markets
 Decide = Callable[..., np.ndarray]  # means (n, m), Σ (n, m, m), current weights (n, k, m), λ -> weights (n, k, m)
 

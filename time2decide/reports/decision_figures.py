@@ -121,6 +121,8 @@ def _layers_figure(
     path = np.asarray(attention_decision(mean, covariance, previous, layers=layers, trace=True, **terms))
     exact = solve_portfolio(mean, covariance, previous, **terms)
     lost = 1e4 * np.maximum(float(exact.utility) - exact.problem.utility(path), 1e-16)
+    done = np.flatnonzero(lost > 1e-9).max(initial=0) + 6  # what follows is flat
+    path, lost = path[:done], lost[:done]
     pull = -2 * terms["risk_aversion"] * (path - terms.get("benchmark", 0.0)) @ covariance  # (layers + 1, m)
     pull, forecast = (1e4 * (part - part.mean(-1, keepdims=True)) for part in (pull, mean))
     figure = Figure(figsize=(11, 7.5), layout="constrained")
