@@ -23,6 +23,7 @@ tokens, attention followed by layer normalisation (centre, divide by the size).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, cycle, islice
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.attention.acceleration import Prox, accelerated_literal, accelerated_state
+from time2decide.attention.acceleration import Prox, accelerated_form
 from time2decide.attention.classical import classical_accelerated
 from time2decide.attention.layers import SoftThresholdFFN
 from time2decide.attention.loop import Algorithm, State, iterates
@@ -55,8 +56,8 @@ _CACHED = 128  # assets up to which the state is formed
 _TRADED = 1e-12  # trades below this are rounding
 _ENTRIES = 2**24  # of covariance tokens at a time: 128 MB
 _FORMS: dict[str, Callable[..., Algorithm]] = {
-    "state": accelerated_state,
-    "literal": accelerated_literal,
+    "state": partial(accelerated_form, form="state"),
+    "literal": partial(accelerated_form, form="literal"),
     "classical": classical_accelerated,
 }
 
@@ -153,7 +154,10 @@ def _decide(rows: dict[str, Tensor], layers: int, form: str, trace: bool) -> Ten
     terms = _Terms(previous, rows["cost"], gamma, rows["lower"], rows["upper"], missing)
     step = rows["step_size"] if "step_size" in rows else power_step(qp, previous, terms.cost).squeeze(-1)
     momentum = torch.ones_like(step)
-    blocks = _FORMS[form](qp, step, momentum, _portfolio_threshold(form, terms, step[:, None])), face_layers(qp, terms)
+    blocks = (
+        _FORMS[form](qp, step, momentum, prox=_portfolio_threshold(form, terms, step[:, None])),
+        face_layers(qp, terms),
+    )
     path, done = [previous], 0
     for kind, count in chain([(0, max(1, layers // 2))], cycle([(1, BLOCK), (0, BLOCK)])):
         block = iterates(blocks[kind], path[-1], qp.d, min(count, layers - done))
