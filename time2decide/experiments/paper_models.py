@@ -94,7 +94,7 @@ def rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.n
 def _scored(strategy: Strategy, config: Config, split: str, budgets: list[float]) -> list[Row]:
     """Scores per budget of a rollout on its own history."""
     returns, oracle = rollout_data(config, split, budgets)
-    return portfolio_rows_of(rollout(returns, strategy, budgets), returns, oracle)
+    return portfolio_rows_of(rollout(returns, strategy, budgets, delay=0), returns, oracle)
 
 
 def training_in_words(rows: list[Row]) -> str:
@@ -141,7 +141,7 @@ def _best_shrinkage(model: TimePFN, config: Config, scale: float) -> list[float]
     """ρ per budget with the least MSE on validation series; all values are run together, as extra budgets."""
     returns, oracle = rollout_data(config, "validation", list(BUDGETS))
     budgets, values = np.tile(BUDGETS, len(_SHRINKAGES)), np.repeat(_SHRINKAGES, len(BUDGETS))
-    result = rollout(returns, backbone_pto(model, scale, tuple(values.tolist())), budgets.tolist())
+    result = rollout(returns, backbone_pto(model, scale, tuple(values.tolist())), budgets.tolist(), delay=0)
     target = np.tile(oracle, (1, len(_SHRINKAGES), 1, 1))  # (series, values × budgets, time, m)
     error = squared_distance_to_oracle(result.raw, target, WINDOW).mean(axis=0).reshape(len(_SHRINKAGES), len(BUDGETS))
     return [_SHRINKAGES[i] for i in error.argmin(axis=0)]
@@ -237,14 +237,16 @@ def _run_starts(config: Config) -> list[Row]:
     rows: list[Row] = []
     for start in ("uniform", "oracle"):
         strategy = PaperModelStrategy((model,), MODELS[config["model"]], start)
-        result = rollout(returns, strategy, [config["turnover_l1"]], oracle=oracle)
+        result = rollout(returns, strategy, [config["turnover_l1"]], delay=0, oracle=oracle)
         # both are scored on the same steps, those after the oracle's start
         row = dict(score(replace(result, window=2 * WINDOW), returns, oracle).rows()[0])
         rows.append({"strategy": strategy.name, "start": start, **row})
     free = PaperModelStrategy((model,), MODELS[config["model"]])
     probe = shown_oracle_history(free, returns, oracle, [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "batch": recipe.batch}
-    reference = score(replace(rollout(returns, Uniform(), [config["turnover_l1"]]), window=2 * WINDOW), returns, oracle)
+    reference = score(
+        replace(rollout(returns, Uniform(), [config["turnover_l1"]], delay=0), window=2 * WINDOW), returns, oracle
+    )
     return [{**row, **probe, **training, "uniform_mse": float(reference.mse.mean())} for row in rows]
 
 

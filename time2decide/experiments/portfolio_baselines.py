@@ -56,7 +56,7 @@ def _run(config: Config) -> list[Row]:
     known, (returns, oracle) = (portfolio_baseline_series(config, split) for split in ("validation", "evaluation"))
     rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
     for strategy, parameter in _candidates(*known, config["grids"]):
-        rows += _rows(rollout(returns, strategy, BUDGETS, oracle=oracle), returns, oracle, parameter)
+        rows += _rows(rollout(returns, strategy, BUDGETS, delay=0, oracle=oracle), returns, oracle, parameter)
     return rows
 
 
@@ -101,7 +101,7 @@ def tune_portfolio_baseline(
     """The value of the grid with the least `aim` (mse, regret) at each budget; all are run as extra budgets."""
     budgets, values = np.tile(BUDGETS, len(grid)), np.repeat(grid, len(BUDGETS))
     target = np.tile(oracle, (1, len(grid), 1, 1))  # (series, grid × budgets, time, m)
-    result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), oracle=target)
+    result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), delay=0, oracle=target)
     errors: np.ndarray = getattr(score(result, returns, target), aim)  # (series, grid × budgets)
     return [float(grid[i]) for i in errors.mean(axis=0).reshape(len(grid), len(BUDGETS)).argmin(axis=0)]
 

@@ -46,7 +46,7 @@ def scored_portfolio_rows(
     risk_aversion: float = RISK_AVERSION,
 ) -> list[Row]:
     """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
-    result = rollout(returns, strategy, budgets, oracle=oracle, risk_aversion=risk_aversion)
+    result = rollout(returns, strategy, budgets, delay=0, oracle=oracle, risk_aversion=risk_aversion)
     weights = result.allocations[:, :, WINDOW - 1 :]
     excess = np.abs(np.diff(weights, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
     worst = np.maximum(np.maximum(np.abs(weights.sum(-1) - 1).max((0, 2)), -weights.min((0, 2, 3))), excess.max((0, 2)))
