@@ -1,7 +1,7 @@
 """Baselines that are fitted once a month: skfolio's optimisers, and ours beside them.
 
-A `_Refitted` strategy fits target weights every `every` steps, moves towards them as far as the turnover budget allows,
-step by step, and once it is there lets the weights drift until the next fit.
+A `_Refitted` strategy fits target weights once a month of the table (21 days, 4 weeks), moves towards them as far as
+the turnover budget allows, step by step, and once it is there lets the weights drift until the next fit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.simulation.engine import UNLIMITED, Observation, continues_observation
 
-EVERY = 21  # steps between two fits, a month of days
+_FITS = 12  # a year
 _ROWS = int(YEAR)  # last ones that a fit sees, at most
 _STILL = 1e-4  # standard deviation below which an asset hardly moves
 _THERE = 1e-9  # distance from the target that counts as none
@@ -30,7 +30,7 @@ Fit = Callable[[np.ndarray, Observation], np.ndarray]
 
 @dataclass
 class _Refitted:
-    """Weights of a rule that is fitted to the last rows every `every` steps.
+    """Weights of a rule that is fitted to the last rows every `every` steps, a month unless given.
 
     A fit is kept as long as each window continues the one before; another series starts with a new fit.
 
@@ -47,10 +47,11 @@ class _Refitted:
     fit: Fit
     name: str
     history: int = _ROWS
-    every: int = EVERY
+    every: int | None = None
     uses_risk_aversion: bool = False
     uses_cost: bool = False
     wants_hindsight: bool = False
+    orders: bool = True  # once it is there it trades nothing
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _age: int = field(default=0, repr=False, compare=False)
     _target: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
@@ -60,12 +61,14 @@ class _Refitted:
         window = observation.returns
         self._age = self._age + 1 if continues_observation(self._last, window) else 0
         self._last = window
-        if self._age % self.every == 0:
+        every = max(round(observation.periods_per_year / _FITS), 1) if self.every is None else self.every
+        if self._age % every == 0:
             fitted = [self.fit(_moving(series[-self.history :]), observation) for series in window]
             self._target = np.stack(fitted)[:, None]  # (series, 1, m)
             self._there = np.zeros(observation.previous.shape[:2], dtype=bool)
         else:
-            self._there |= np.abs(observation.allocations[:, :, -1] - self._target).max(-1) <= _THERE
+            reached = observation.previous if observation.delay else observation.allocations[:, :, -1]
+            self._there |= np.abs(reached - self._target).max(-1) <= _THERE
         return np.where(self._there[..., None], observation.previous, self._target)
 
 
