@@ -274,12 +274,14 @@ def rollout(
         previous, place = book.before_decision(t), slice(None) if assets is None else assets
         share = book.unlocked(previous, t)
         given = {**terms, "constraints": rules, "benchmark": reference}
-        seen = _observe(book, t, assets, hindsight, previous[..., place] / share, given)
+        start = previous[..., place] / share
+        seen = _observe(book, t, assets, hindsight, start.copy(), given)
         if assets is not None:
             raw[:, :, t] = 0.0
         raw[:, :, t, place] = answer = _answer(strategy, seen)
-        target = _project(answer, seen.previous, budgets, rules, seen.frozen)
-        same = np.abs(target - seen.previous) <= (_SAME if getattr(strategy, "orders", False) else -1.0)
+        frozen = None if universe is None else ~universe.tradable[t, place]
+        target = _project(answer, start, budgets, rules, frozen)
+        same = np.abs(target - start) <= (_SAME if getattr(strategy, "orders", False) else -1.0)
         book.order(t, place, previous, share * target, same)
     return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from, delay, constraints, book.pending)
 
