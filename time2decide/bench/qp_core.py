@@ -2,11 +2,12 @@
 
 *qp*: one problem at a time (`solve_qp`, against DAQP called directly and solvers through qpsolvers) and batches of the
 paper's sizes and of (50, 40) against Moreau's compiled solver; all count from arrays to answer, ours in one thread.
-With a folder of problems (``.mat`` files with P, q, r, l, A, u, as those of Maros and Mészáros) all solvers run on each.
-A problem counts as solved if primal residual, dual residual and duality gap are at most 1e-6, absolute; failures are
-charged the time limit, and times are summed up by the shifted geometric mean, as qpbenchmark does, and by the median: charged alike
-(`median_ratio` is beside the best of the others), as measured, and over the problems that a solver solves. Times are of
-the processor, one thread, the median of three runs: other work on the machine does not count.
+With a folder of problems (``.mat`` files with P, q, r, l, A, u, as those of Maros and Mészáros) all solvers run on
+each. A problem counts as solved if primal residual, dual residual and duality gap are at most 1e-6, absolute; failures
+are charged the time limit, and times are summed up by the shifted geometric mean, as qpbenchmark does, and by the
+median: charged alike (`median_ratio` is beside the best of the others), as measured, and over the problems that a
+solver solves. Times are of the processor, one thread, the median of three runs: other work on the machine does not
+count.
 
 *layers*: forward and backward pass of batches as layers of a network, against Moreau, qpth and cvxpylayers. Where
 gradients differ most, finite differences of exact answers say who is right.
