@@ -22,6 +22,7 @@ BENCHMARKS = {
     "oracle": ("markets", "oracle_rows"),
     "lmc": ("markets", "lmc_rows"),
     "decide": ("markets", "decide_rows"),
+    "faults": ("faults", "fault_rows"),
     "serve": ("serving", "serve_rows"),
 }
 
