@@ -264,7 +264,7 @@ def sample_limited_cell(m: int, factors: int = 5, groups: int = 10) -> tuple[Any
 
 
 def _limit_rows(quick: bool) -> list[dict[str, Any]]:
-    """Decisions with limits: factors, their matrix, and tomorrow's from today's, beside PIQP and Clarabel ready made."""
+    """Decisions with limits: factors, their matrix, and tomorrow's from today's, beside PIQP and Clarabel."""
     rows = []
     for m in (100,) if quick else (100, 300, 1000):
         mean, factors, p, terms = sample_limited_cell(m)
@@ -329,7 +329,7 @@ def _clarabel_limits(solved: PortfolioSolution) -> Callable[[], Any]:
         one.high[:-1][over],
         -one.low[:-1][under],
     ]
-    b: np.ndarray = np.concatenate(ends)
+    b: np.ndarray = np.concatenate([np.asarray(end, float) for end in ends])
     settings = clarabel.DefaultSettings()
     settings.verbose, settings.max_threads = False, 1
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
