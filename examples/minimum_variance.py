@@ -16,7 +16,9 @@ from time2decide import load_returns
 from time2decide.backtesting.skfolio_covariance import LearnedCovariance
 
 returns = load_returns("sp500").iloc[-1000:]
-walk = WalkForward(train_size=500, test_size=10)
+walk = WalkForward(
+    train_size=500, test_size=10, purged_size=1
+)  # traded at the next close
 estimators = {"Ledoit–Wolf": LedoitWolf(), "learned": LearnedCovariance()}
 paths = {
     name: cross_val_predict(

@@ -14,7 +14,9 @@ from time2decide import load_returns
 from time2decide.backtesting.skfolio_estimator import Time2DecidePortfolio
 
 returns = load_returns("sp500").iloc[-300:, :8]
-walk = WalkForward(train_size=200, test_size=5)  # decide anew every week
+walk = WalkForward(
+    train_size=200, test_size=5, purged_size=1
+)  # decide anew every week, trade at the next close
 figure, axis = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
 for optimiser in (
     Time2DecidePortfolio(turnover_l1=0.5),

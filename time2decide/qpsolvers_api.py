@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.core.validation import ArrayLike, InputError, as_tensor, labels_of, validate_choice, validate_labels
+from time2decide.qp.exact import solve_plain_arrays
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 from time2decide.qp.sparse import SparseQP
@@ -235,6 +236,10 @@ def solve_qp(
     infinite or beyond ±1e20 mean no constraint. Returns x, or None when no point satisfies the constraints or the
     method did not converge. An objective without a lower bound raises `ProblemError`.
     """
+    if solver == "exact" and initvals is None and not verbose and not options:
+        quick = solve_plain_arrays(P, q, G, h, A, b, lb, ub)
+        if quick is not None:
+            return quick[0]
     found = solve_problem(Problem(P, q, G, h, A, b, lb, ub), solver, initvals, verbose, **options)
     return None if not found.found else np.asarray(found.x)
 

@@ -24,7 +24,7 @@ from time2decide.core.validation import (
     validate_positive,
 )
 from time2decide.qp.exact import solve_exact
-from time2decide.qp.gradients import qp_needs_gradient, solution_with_gradient
+from time2decide.qp.gradients import outside_graphs, qp_needs_gradient, solution_with_gradient
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import STATUS_TEXT, Solution, Status
 from time2decide.qp.sparse import SparseQP, solve_sparse_qp
@@ -34,6 +34,7 @@ METHODS = ("exact", *CONSTRUCTIONS, "neural", "neural+polish")
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
+@outside_graphs
 def solve(
     qp: QP | SparseQP,
     method: str = "exact",
@@ -93,6 +94,7 @@ def solve(
         refuse(f"{name}: expected no such option for a sparse problem" for name in extra)
         return solve_sparse_qp(qp, _TOLERANCE[torch.float64] if tol is None else validate_positive("tol", tol))
     expect(isinstance(qp, QP), "qp", "a QP or a SparseQP", type(qp).__name__)
+    expect(not qp.traced, "qp", "data outside the transforms of torch.func (QPLayer works within)", "traced data")
     differentiable = method in ("exact", "neural+polish")
     where = "data that requires no gradient (methods 'exact' and 'neural+polish' are differentiable)"
     expect(differentiable or not qp_needs_gradient(qp), "qp", where, f"gradients asked for with method {method!r}")

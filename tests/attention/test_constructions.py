@@ -6,7 +6,7 @@ import torch
 from time2decide import InputError, random_qp, solve
 from time2decide.attention import METHODS, build
 from time2decide.attention.layers import SoftThresholdFFN
-from time2decide.attention.projected_gradient import projected_gradient_literal, projection_threshold_loop
+from time2decide.attention.projected_gradient import projected_gradient_form, projection_threshold_loop
 from time2decide.qp import PAPER_SIZES, soft_threshold
 
 PLAIN = {"U": "gradient", "LC": "arrow_hurwicz", "R": "ista", "C": "projected_gradient"}
@@ -119,7 +119,7 @@ def test_the_papers_loop_step_agrees_with_ours():
     """η = 1/n as in the paper reaches the same threshold as η = 1/|active set|, only slower."""
     qp = random_qp(5, 6, kind="C", seed=3)
     step = 1 / torch.linalg.eigvalsh(qp.A)[:, -1]
-    ours, theirs = (projected_gradient_literal(qp, step, eta=eta) for eta in ("active", "paper"))
+    ours, theirs = (projected_gradient_form(qp, step, "literal", eta=eta) for eta in ("active", "paper"))
     zero = qp.b.new_zeros(5, 6), qp.b.new_zeros(5, 0)
     one, two = ours.start(*zero), theirs.start(*zero)
     for _ in range(5):
@@ -224,3 +224,30 @@ def test_methods_are_modules_with_weights():
     model = ArrowHurwicz(3, 2)
     assert {name.split(".")[-1] for name, _ in model.named_buffers()} == {"W_Q", "W_K", "W_V", "W_O"}
     assert set(METHODS) >= {"gradient", "arrow_hurwicz", "ista", "projected_gradient", "nesterov", "fista", "admm"}
+
+
+def test_layers_over_cached_keys_equal_attention_over_all_tokens():
+    """The literal forms keep keys and values of the data tokens; the modules project every token in every layer."""
+    from time2decide.attention.arrow_hurwicz import ArrowHurwicz
+    from time2decide.attention.gradient import GradientDescent
+
+    qp = random_qp(5, 9, 4, seed=3)
+    step, dual_step = (1 / torch.linalg.eigvalsh(qp.A)[:, -1], torch.full((5,), 0.05, dtype=torch.float64))
+    model = ArrowHurwicz(9, 4)
+    x, dual = torch.zeros(5, 9, dtype=torch.float64), torch.zeros(5, 4, dtype=torch.float64)
+    tokens = torch.cat([model.data_tokens(qp), model.iterate_tokens(x, dual)], dim=1)
+    algorithm = METHODS["arrow_hurwicz"].forms["literal"](qp, step, dual_step)
+    state = algorithm.start(x, dual)
+    for _ in range(100):
+        tokens, state = model(tokens, step, dual_step), algorithm.step(state)
+    found = algorithm.read(state)
+    torch.testing.assert_close(found[0], tokens[:, -2, :9], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[1], tokens[:, -1, 18:22], rtol=0, atol=1e-12)
+    plain = GradientDescent(9)
+    tokens = torch.cat([plain.data_tokens(qp), plain.iterate_token(x)], dim=1)
+    algorithm = METHODS["gradient"].forms["literal"](qp, step)
+    state = algorithm.start(x, dual)
+    for _ in range(100):
+        tokens, state = plain(tokens, step), algorithm.step(state)
+    torch.testing.assert_close(algorithm.read(state)[0], tokens[:, -1, :9], rtol=0, atol=1e-12)
+    assert found[0].abs().max() > 0.1

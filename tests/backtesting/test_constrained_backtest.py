@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,10 @@ from time2decide.markets.universe import universe_of
 from time2decide.policy.market_decision import market_decision
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
-from time2decide.simulation.engine import drifted_weights
+from time2decide.simulation.execution import drifted_weights
+
+#: Steps are compared with one decision each.
+same_close = partial(backtest, delay=0)
 
 
 def market(rows=130, assets=6):
@@ -63,14 +67,14 @@ def test_strategies_that_optimise_solve_under_the_terms_by_cvxpy(strategy, term,
     constraints, benchmark, cost = TERMS[term]
     table, gamma = market(99), 2.0 if strategy.startswith("minimum") else 0.6
     options = {"risk_aversion": RISK, "cost_bps": cost, "constraints": constraints, "benchmark": benchmark}
-    weights = backtest(table, [strategy], gamma, **options).weights(strategy, gamma).to_numpy()
+    weights = same_close(table, [strategy], gamma, **options).weights(strategy, gamma).to_numpy()
     returns, step = table.to_numpy(), 0 if strategy.startswith("minimum") else 1  # it is refitted every 21 steps
     previous = np.full(6, 1 / 6) if step == 0 else drifted_weights(weights[0], returns[96])
     mean, S, risk, price = posed(strategy, returns[: 96 + step], previous, gamma, cost / 1e4)
     given = {"benchmark": benchmark, "constraints": constraints}
     theirs = cvxpy_portfolio(mean, S, previous, risk_aversion=risk, turnover_l1=gamma, cost=price, **given)
     np.testing.assert_allclose(weights[step], theirs, atol=2e-5)
-    plain = backtest(table, [strategy], gamma, risk_aversion=RISK, cost_bps=0.0).weights(strategy, gamma).to_numpy()
+    plain = same_close(table, [strategy], gamma, risk_aversion=RISK, cost_bps=0.0).weights(strategy, gamma).to_numpy()
     weighs = strategy in ("market", "market-risk", "two-scale-minvar") or term != "costs"
     assert (np.abs(weights[step] - plain[step]).max() > 1e-3) == weighs
 
@@ -78,23 +82,23 @@ def test_strategies_that_optimise_solve_under_the_terms_by_cvxpy(strategy, term,
 @pytest.mark.parametrize("strategy", ["minimum-variance", "mean-variance-shrunk"])
 def test_skfolios_optimisers_are_given_the_constraints(strategy):
     constraints = Constraints(lower=0.02, upper=0.3, cash=(0.05, 0.4), limits=(GROUP,))
-    rolled = backtest(market(99), [strategy], 2.0, constraints=constraints).rollouts[0]
+    rolled = same_close(market(99), [strategy], 2.0, constraints=constraints).rollouts[0]
     np.testing.assert_allclose(rolled.raw[0, 0, 96], rolled.allocations[0, 0, 96], atol=1e-6)
-    free = backtest(market(99), [strategy], 2.0).rollouts[0].raw[0, 0, 96]
+    free = same_close(market(99), [strategy], 2.0).rollouts[0].raw[0, 0, 96]
     projected = nearest_portfolio(free[None], np.full((1, 6), 1 / 6), np.array([2.0]), constraints)[0]
     assert np.abs(projected - rolled.allocations[0, 0, 96]).max() > 1e-3
 
 
 def test_a_benchmark_must_name_the_assets():
     with pytest.raises(InputError, match="benchmark: expected one weight for each asset"):
-        backtest(market(), ["uniform"], benchmark=pd.Series({"A": 1.0}))
+        same_close(market(), ["uniform"], benchmark=pd.Series({"A": 1.0}))
 
 
 @pytest.mark.parametrize("strategy", ["market", "pto-ridge", "uniform", "soft-persistence"])
 def test_weights_meet_bounds_groups_and_cash_at_every_step(strategy):
     group = Limit("group x", np.array([1.0, 1, 0, 0, 0, 0]), 0.1, 0.3)
     constraints = Constraints(upper=0.3, cash=(0.05, 0.4), limits=(group,))
-    result = backtest(market(), [strategy], [0.2, 1.0], risk_aversion=5.0, constraints=constraints)
+    result = same_close(market(), [strategy], [0.2, 1.0], risk_aversion=5.0, constraints=constraints)
     for gamma in (0.2, 1.0):
         weights = result.weights(strategy, gamma).to_numpy()[3:]  # the first steps come from 1/N
         assert weights.min() >= -1e-10
@@ -109,7 +113,7 @@ def test_weights_meet_bounds_groups_and_cash_at_every_step(strategy):
 
 def test_what_cannot_be_reached_at_once_is_approached():
     constraints = Constraints(lower=np.array([0.9, 0, 0, 0, 0, 0]))
-    result = backtest(market(), ["uniform"], 0.1, constraints=constraints)
+    result = same_close(market(), ["uniform"], 0.1, constraints=constraints)
     first = result.weights("uniform", 0.1)["A"].to_numpy()
     assert first[0] == pytest.approx(1 / 6 + 0.05, abs=1e-9)
     assert first[-1] >= 0.9 - 1e-9
@@ -118,7 +122,7 @@ def test_what_cannot_be_reached_at_once_is_approached():
 
 def test_contradictions_are_refused_before_any_work():
     with pytest.raises(InputError, match=r"the sum of weights \(1\) and the upper bounds of 6 assets"):
-        backtest(market(), ["uniform"], constraints=Constraints(upper=0.1))
+        same_close(market(), ["uniform"], constraints=Constraints(upper=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_constraints_hold_while_assets_come_and_go(strategy, changing):
     pair = Limit("pair", np.array([0.0, 0, 0, 0, 0, 1]), 0.05, 0.2)  # waits until F is listed
     rules = Constraints(lower=0.03, upper=0.4, cash=(0.05, 0.2), limits=(GROUP, pair), assets=tuple("ABCDEF"))
     given = {"constraints": rules, "benchmark": ALLOCATED, "risk_aversion": RISK}
-    result = backtest(changing, [strategy], [0.3, 1.0], gaps="keep", **given)
+    result = same_close(changing, [strategy], [0.3, 1.0], gaps="keep", **given)
     inside = universe_of(changing.to_numpy(), 96).members[96:]
     assert len(np.unique(inside.sum(1))) == 2
     for k, gamma in enumerate((0.3, 1.0)):
@@ -162,7 +166,7 @@ def test_constraints_hold_while_assets_come_and_go(strategy, changing):
 
 def test_what_the_assets_of_the_moment_cannot_meet_is_refused_with_the_date(changing):
     with pytest.raises(InputError, match=r"upper bounds of 5 assets .* can be held on 2020-05-14"):
-        backtest(changing, ["uniform"], gaps="keep", constraints=Constraints(upper=0.19))
+        same_close(changing, ["uniform"], gaps="keep", constraints=Constraints(upper=0.19))
 
 
 def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
@@ -172,7 +176,7 @@ def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
     rises.iloc[97:99, 3] = 0.5  # D rises beyond the group, and is halted
     rules = Constraints(limits=(Limit("x", np.array([0.0, 0, 1, 1, 0, 0]), 0.0, 0.2),))
     for strategy in ("market", "uniform"):
-        result = backtest(rises, [strategy], 0.05, gaps="keep", constraints=rules)
+        result = same_close(rises, [strategy], 0.05, gaps="keep", constraints=rules)
         weights = result.weights(strategy, 0.05).to_numpy()
         for t in range(4, 8):  # steps 100 to 103
             moved = drifted_weights(weights[t - 1], result.returns[0, 96 + t - 1])
@@ -183,7 +187,7 @@ def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
 def test_the_smallest_trade_is_that_of_a_live_decision():
     table, least = market(104), 0.03
     options = {"cost_bps": 3.0, "risk_aversion": RISK, "min_trade": least}
-    result = backtest(table, ["market", "uniform"], 0.2, **options)
+    result = same_close(table, ["market", "uniform"], 0.2, **options)
     weights = result.weights("market", 0.2)
     now, counts = np.full(6, 1 / 6), set()
     for step in range(96, 104):
@@ -195,7 +199,7 @@ def test_the_smallest_trade_is_that_of_a_live_decision():
         now = drifted_weights(live.weights, table.iloc[step].to_numpy())
     assert counts > {0}  # days with trades and days without
     with pytest.raises(InputError, match=r"min_trade: expected a number in \[0, 1\], found 2"):
-        backtest(table, ["uniform"], 0.2, min_trade=2.0)
+        same_close(table, ["uniform"], 0.2, min_trade=2.0)
 
 
 def test_a_problem_without_an_answer_is_named_by_strategy_and_date(monkeypatch, capsys):
@@ -212,10 +216,10 @@ def test_a_problem_without_an_answer_is_named_by_strategy_and_date(monkeypatch, 
     table = market(104)
     named = f"fails, {str(table.index[99])[:10]}: portfolio: no answer was found"
     with pytest.raises(ArithmeticError, match=named):
-        backtest(table, [Fails()], 0.2)
+        same_close(table, [Fails()], 0.2)
 
     def failing(*_, **__):
-        backtest(table, [Fails()], 0.2)
+        same_close(table, [Fails()], 0.2)
 
     command = SimpleNamespace(make_context=lambda *_: nullcontext(), invoke=failing)
     monkeypatch.setattr(app.typer.main, "get_command", lambda _: command)

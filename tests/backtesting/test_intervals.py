@@ -15,12 +15,13 @@ from time2decide.backtesting.walk_forward import (
     with_intervals,
 )
 from time2decide.cli.backtest import _interval
+from time2decide.markets.periods import Frequency
 
 
 @pytest.fixture(scope="module")
 def result():
     returns = np.random.default_rng(0).normal(0.0005, 0.01, (500, 3))
-    return backtest(returns, ["uniform", "soft-persistence"], 1.0, cost_bps=0.0)
+    return backtest(returns, ["uniform", "soft-persistence"], 1.0, cost_bps=0.0, periods_per_year=252)
 
 
 def test_an_interval_of_independent_returns_is_that_of_the_normal_law(result):
@@ -39,7 +40,7 @@ def test_draws_are_paired_and_depend_on_the_seed(result):
 
 
 def test_growth_is_compounded():
-    flat = backtest(np.full((120, 2), 0.001), ["uniform"], 1.0, cost_bps=0.0)
+    flat = backtest(np.full((120, 2), 0.001), ["uniform"], 1.0, cost_bps=0.0, periods_per_year=252)
     row = with_intervals(flat, draws=20).iloc[0]
     assert row["annual_return_low"] == pytest.approx(1.001**252 - 1)
     assert row["annual_return_high"] == pytest.approx(row["annual_return"])
@@ -85,8 +86,8 @@ def test_findings_claim_no_more_than_the_intervals(result):
 def test_a_figure_that_rounds_to_0_has_no_minus_in_words_or_table():
     ends = {f"{key}{end}": -1e-7 for key in ("sharpe", "net_utility") for end in ("", "_low", "_high")}
     rows = pd.DataFrame([{"strategy": "uniform", **ends}])
-    (text,) = walk_forward._differences(rows, 1.0)
-    assert text == "Against uniform: Sharpe +0.00 [+0.00, +0.00], utility +0.0% a year [+0.0%, +0.0%]."
+    (text,) = walk_forward._differences(rows, Frequency(None, "row"))
+    assert text == "Against uniform: Sharpe +0.00 [+0.00, +0.00], utility +0.0% a row [+0.0%, +0.0%]."
     row = {"strategy": "market", "traded": 0.0, "annual_volatility": 0.1, **ends}
-    assert "net Sharpe ratio 0.00 (95 %: 0.00 to 0.00)" in walk_forward._rank([row], "market")
+    assert "net Sharpe ratio 0.00 (95 %: 0.00 to 0.00)" in walk_forward._rank([row], "market", Frequency(12.0, "month"))
     assert _interval(row, "sharpe", "+.2f") == "+0.00 [dim][+0.00, +0.00][/]"

@@ -51,10 +51,10 @@ def test_forecasts_are_followed_where_there_is_something_to_predict():
     assert state.worth() > 0.5
     assert np.corrcoef(state.forecast(), -(something[-1] - something[-1].mean()))[0, 1] > 0.8
     assert _PooledState(nothing).worth() < 0.3
-    quiet = rollout(nothing, PooledRule(), 0.5, **options).allocations
-    busy = rollout(something, PooledRule(), 0.5, **options).allocations
-    assert rollout_traded(busy, something[None], 520).mean() > 5 * rollout_traded(quiet, nothing[None], 520).mean()
-    flat = rollout(something, TwoScaleMinimumVariance(), 0.5, **options).allocations
+    quiet = rollout(nothing, PooledRule(), 0.5, **options)
+    busy = rollout(something, PooledRule(), 0.5, **options)
+    assert rollout_traded(busy, something[None]).mean() > 5 * rollout_traded(quiet, nothing[None]).mean()
+    busy, flat = busy.allocations, rollout(something, TwoScaleMinimumVariance(), 0.5, **options).allocations
     gain = np.einsum("tm,tm->t", busy[0, 0, 520:] - flat[0, 0, 520:], something[520:]).mean()
     assert gain > 10e-4
 
@@ -64,5 +64,5 @@ def test_costs_lower_turnover():
     amounts = []
     for cost in (0.0, 20.0, 200.0):
         held = rollout(returns, TwoScaleMinimumVariance(), 0.1, window=520, budget_from="drifted", cost_bps=cost)
-        amounts.append(rollout_traded(held.allocations, returns[None], 520).mean())
+        amounts.append(rollout_traded(held, returns[None]).mean())
     assert amounts[0] > amounts[1] > amounts[2]

@@ -49,8 +49,9 @@ def test_the_budget_is_imposed_step_by_step(returns):
 
 def test_once_there_the_weights_drift_until_the_next_fit(returns):
     strategy = replace(skfolio_inverse_volatility(), every=10)
-    held = rollout(returns, strategy, 0.1, budget_from="drifted").allocations
-    amount = rollout_traded(held, returns, 96)[:, 0]
+    held = rollout(returns, strategy, 0.1, budget_from="drifted")
+    amount = rollout_traded(held, returns)[:, 0]
+    held = held.allocations
     for series in range(2):
         for fitted_at in (0, 10, 20):
             moves = amount[series, fitted_at : fitted_at + 10] > 1e-9
@@ -105,3 +106,25 @@ def test_networks_share_their_features(returns):
     assert (
         network_strategy("decide", "own", "a").features_of is network_strategy("decide", "hindsight", "b").features_of
     )
+
+
+@pytest.mark.parametrize(("year", "expected"), [(252.0, [0, 21, 42]), (52.0, [*range(0, 44, 4)]), (12.0, [*range(44)])])
+def test_a_fit_lasts_a_month_of_the_table(year, expected):
+    fitted = []
+
+    def fit(returns, observation):
+        fitted.append(observation.step - 96)
+        return np.full(3, 1 / 3)
+
+    strategy = replace(skfolio_inverse_volatility(), fit=fit)
+    rollout(np.random.default_rng(0).normal(0, 0.01, (140, 3)), strategy, 1.0, periods_per_year=year)
+    assert fitted == expected
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if "minimum" in name or "mean-v" in name or "risk" in name])
+def test_assets_that_do_not_move_are_no_obstacle(name):
+    returns = np.random.default_rng(0).normal(0, 0.01, (1, 300, 6))
+    returns[..., 0], returns[..., 1:3] = 0.0, np.repeat([1e-4, 5e-5], 150)[:, None]
+    weights = rollout(returns, make_strategy(name), 2.0, window=298).raw[0, 0, -1]
+    assert np.isfinite(weights).all()
+    assert weights.sum() == pytest.approx(1.0)

@@ -6,6 +6,7 @@ import pytest
 
 from time2decide import backtest, load_returns
 from time2decide.core.validation import InputError
+from time2decide.markets import Constraints
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +55,14 @@ def test_quantstats_finds_the_same_figures(result):
     assert stats.sharpe(net) == pytest.approx(row["sharpe"], rel=1e-9)
     assert stats.volatility(net) == pytest.approx(row["annual_volatility"], rel=1e-9)
     assert -stats.max_drawdown(net) == pytest.approx(row["max_drawdown"], rel=1e-9)
+
+
+def test_cash_that_earns_is_an_asset_that_costs_nothing_to_trade():
+    rules = Constraints(cash=(0.2, 0.6), cash_return=5e-4)
+    result = backtest(load_returns("sp500").iloc[-160:, :4], ["pto-ar1"], 0.3, cost_bps=20, constraints=rules)
+    (one,) = result.to_skfolio()
+    np.testing.assert_allclose(one.returns, result.returns_series("pto-ar1").to_numpy(), atol=1e-15)
+    held = result.weights("pto-ar1", 0.3).sum(axis=1).to_numpy()
+    cash = np.stack([step.weights for step in one])[:, -1]
+    np.testing.assert_allclose(cash, 1 - held, atol=1e-12)
+    assert cash.max() > 0.19

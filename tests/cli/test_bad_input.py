@@ -37,12 +37,6 @@ def gap(labels):
     labels[-1] = "2030-01-01"
 
 
-def constant(value):
-    frame = table()
-    frame["A1"] = value
-    return frame
-
-
 def twice():
     frame = table()
     frame.columns = ["A0", "A1", "A0"]
@@ -72,7 +66,6 @@ FILES = {
     "unsorted dates": (with_labels(swap), "increasing dates"),
     "unreadable date": (with_labels(lambda labels: labels.__setitem__(5, "soon")), "expected a date"),
     "a gap in the dates": (with_labels(gap), "no gap"),
-    "constant column": (constant(0.01), "numbers that vary"),
     "all-zero returns": (table() * 0, "numbers that vary"),
     "duplicate asset": (twice(), "distinct names"),
     "binary file": (bytes(range(256)) * 40, "UTF-8"),

@@ -245,7 +245,7 @@ def test_constraints_costs_a_benchmark_and_the_frontier(run, folder):
     shown = run(*asked, "--cost", "10", "--frontier", cwd=folder).stdout
     assert "does not pay" in shown
     assert facts["exact"]["utility_gap"] < 1e-10
-    assert "optimal: no allowed portfolio has as much as 0.000001 bp a period more utility" in shown
+    assert "optimal: no allowed portfolio has as much as 0.000001 bp a day more utility" in shown
     value = facts["limits"]["group x"]
     binds = ", binding" if "group x" in facts["active"] else ""
     assert f"  group x: {value:.2%} (at most 40.00%{binds})\n" in shown
@@ -421,23 +421,16 @@ def test_the_gain_of_the_trade_is_said(rule, run, folder):
         assert facts["days"] * gain["utility"] == pytest.approx(there, rel=1e-3)
 
 
-def test_the_gain_counts_the_sale_of_delisted_assets_on_both_sides(run, folder):
+def test_what_has_no_price_for_long_is_not_sold_and_the_gain_is_beside_no_trade(run, folder):
     table = pd.read_csv(folder / "returns.csv", index_col=0)
     table.iloc[-30:, 0] = np.nan
     table.to_csv(folder / "delisted.csv")
     asked = ("decide", "delisted.csv", "--returns", "--gaps", "keep", "--previous", "held.csv", "--turnover", "2")
     facts = json.loads(run(*asked, "--json", cwd=folder).stdout)
-    gain, forced = facts["gain"], facts["forced_turnover"]
-    assert forced == pytest.approx(0.6)  # A was 30 %
-    assert gain["over"] == "the sale of delisted assets alone"
-    extra = facts["exact"]["cost"] - forced * facts["cost_bps"] / 1e4
-    assert gain["cost"] == pytest.approx(-extra / facts["days"])
-    assert extra < facts["turnover_from_budget"] * facts["cost_bps"] / 1e4  # some of what it would buy is not bought
-    assert gain["utility"] == pytest.approx(gain["return"] + gain["risk"] + gain["cost"])
-    assert "Expected gain over the sale of delisted assets alone: " in run(*asked, cwd=folder).stdout
-    still = json.loads(run(*asked[:-1], "1e-9", "--json", cwd=folder).stdout)  # only the forced sales
-    assert still["gain"]["utility"] == pytest.approx(0, abs=1e-12)
-    assert still["exact"]["cost"] == pytest.approx(forced * facts["cost_bps"] / 1e4)
+    assert facts["weights"]["A"] == pytest.approx(0.3)
+    assert facts["gain"]["over"] == "no trade"
+    assert facts["gain"]["utility"] == pytest.approx(sum(facts["gain"][part] for part in ("return", "risk", "cost")))
+    assert "Halted (no return on the last row), so not traded" in run(*asked, cwd=folder).stdout
 
 
 def test_no_gain_is_said_of_no_trade(run, folder):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from time2decide.core.validation import InputError
 from time2decide.experiments import experiment_ids, get_experiment
 from time2decide.experiments.claims import (
     GENERAL,
@@ -30,15 +31,15 @@ def starting(found, start):
 
 def sweep(market, budget, scores):
     """Rows of one market and budget: references, and λ_r -> (MSE, MSE on validation series) of the two models."""
-    common = {"market": market, "turnover_l1": budget, "steps": 100, "recipe": "cpu"}
+    common = {"market": market, "turnover_l1": budget, "steps": 100, "recipe": "cpu", "seed": 0, "preset": "paper"}
     rows = []
     for name, value in scores.items():
         if isinstance(value, dict):
             for weight, (mse, known) in value.items():
                 cell = {"model": name, "strategy": name, "return_weight": weight}
-                rows.append({**common, **cell, "mse": mse, "validation_mse": known})
+                rows.append({**common, **cell, "mse": mse, "mse_series": [mse, mse], "validation_mse": known})
         else:
-            rows.append({**common, "model": "references", "strategy": name, "mse": value})
+            rows.append({**common, "model": "references", "strategy": name, "mse": value, "mse_series": [value, value]})
     return rows
 
 
@@ -52,6 +53,7 @@ def test_the_sweep_compares_the_weights_chosen_on_validation_series():
     found = verdicts("lambda-sweep", rows)
     assert starting(found, "Time2Decide is below SFT") == (SUPPORTED, "2 of 2 cases")
     assert starting(found, "Time2Decide is below Pretrained") == (SUPPORTED, "3 of 3 cases")
+    assert starting(found, "Time2Decide is below equal weights") == (SUPPORTED, "3 of 3 cases")
     assert starting(found, "Clean: predict") == (SUPPORTED, "1 of 1 cases")
     assert starting(found, "Clean: Time2Decide") == (NOT_TESTED, "")
     assert starting(found, "Noisy: Time2Decide") == (SUPPORTED, "1 of 1 cases")
@@ -59,11 +61,28 @@ def test_the_sweep_compares_the_weights_chosen_on_validation_series():
     assert starting(found, "SFT wants") == (NOT_SUPPORTED, "1 of 2 cases")  # half is not most
 
 
+def test_equal_figures_support_nothing():
+    rows = sweep("clean", 1.0, {"uniform": 0.3, "paper-time2decide": {0: (0.2, 0.1)}, "paper-sft": {0: (0.2, 0.1)}})
+    assert starting(verdicts("lambda-sweep", rows), "Time2Decide is below SFT") == (NOT_SUPPORTED, "0 of 1 cases")
+
+
+def test_rows_of_other_data_are_refused():
+    rows = sweep("clean", 1.0, {"uniform": 0.3, "paper-time2decide": {0: (0.2, 0.1)}})
+    for row, digest in zip(rows, "ab", strict=True):
+        row["data"] = digest
+    with pytest.raises(InputError, match="one digest of data, found a, b"):
+        verdicts("lambda-sweep", rows)
+    for row, regret in zip(rows, (0.1, 0.1 + 1e-8), strict=True):
+        row |= {"data": "a", "utility": 0.2, "regret": regret}
+    with pytest.raises(InputError, match=r"the same utility \+ regret"):
+        verdicts("lambda-sweep", rows)
+
+
 def test_claims_about_decisions_name_the_network_that_they_are_judged_on():
     rows = sweep("clean", 1.0, {"uniform": 0.5, "paper-time2decide": {0: (0.1, 0.9)}})
     (literal,) = {claim.judged_on for claim in get_experiment("lambda-sweep").claims(rows)}
     assert literal.startswith("the paper's architecture (TimePFN with covariance tokens, as literally described")
-    assert "100 training steps of 16 windows" in literal
+    assert "100 training steps of 32 windows" in literal
     assert {claim.judged_on for claim in get_experiment("decide-ablation").claims([])} == {OUR_NETWORK}
     for name in ("portfolio-clean", "portfolio-noisy"):
         found = [claim.judged_on for claim in get_experiment(name).claims([])]

@@ -7,26 +7,36 @@ import numpy as np
 import pytest
 import torch
 
-from time2decide.experiments import forecast_errors, paper_models
+from time2decide.backtesting.baselines import backbone_pto
+from time2decide.experiments import forecast_errors, lambda_sweep, paper_models
 from time2decide.experiments.forecast_errors import forecast_errors_of, iterate_forecasts
-from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, paper_backbone, shown_oracle_history
+from time2decide.experiments.paper_models import PAPER_BACKBONE, PRETRAINING, paper_backbone
+from time2decide.experiments.portfolio_scores import shown_oracle_history
 from time2decide.experiments.registry import get_experiment, reproduce
 from time2decide.forecasting.simple import persistence
 from time2decide.forecasting.timepfn import TimePFN
+from time2decide.markets.oracle import oracle_path
+from time2decide.markets.synthetic import LMCConfig, synthetic_returns
 from time2decide.policy.paper_training import PAPER_MODEL_PRESETS
+from time2decide.simulation.engine import rollout
+from time2decide.simulation.metrics import score
 
 
 @pytest.mark.parametrize(
-    "name", ["forecast-errors", "lambda-sweep", "finetuned-pto", "literal-starts", "literal-curve", "pto-scale"]
+    "name",
+    [
+        *("forecast-errors", "lambda-sweep", "covariance-worth", "finetuned-pto"),
+        *("literal-starts", "literal-curve", "pto-scale"),
+    ],
 )
 def test_a_smoke_run_prints_its_table(name, tmp_path):
     experiment = get_experiment(name)
     rows = reproduce(experiment, "smoke", root=tmp_path)
     assert [row["error"] for row in rows if row["error"]] == []
     text = "\n".join(table.text() for table in experiment.tables(rows))
-    expected = {"forecast-errors": "timepfn", "lambda-sweep": "(0.0479)", "finetuned-pto": "(0.0407)"}
+    expected = {"forecast-errors": "timepfn", "lambda-sweep": "(479)", "finetuned-pto": "(0.0407)"}
     expected |= {"literal-starts": "other returns", "pto-scale": "pretrained as the paper says, scale 1"}
-    expected |= {"literal-curve": "4 steps of 2 windows"}
+    expected |= {"literal-curve": "4 steps of 2 windows", "covariance-worth": "clean, λ = 100"}
     assert expected[name] in text
     assert reproduce(experiment, "smoke", root=tmp_path) == rows  # nothing is run twice
 
@@ -48,6 +58,7 @@ def test_paper_presets_take_a_real_step(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper_models, "paper_backbone", lambda _: full())
     monkeypatch.setattr(forecast_errors, "paper_backbone", lambda _: full())
+    monkeypatch.setattr(lambda_sweep, "paper_backbone", lambda _: full())
     few = {"series": 1, "validation": 1, "validation_windows": 1, "epochs": 1, "windows": 2, "length": 256}
     monkeypatch.setitem(PAPER_MODEL_PRESETS, "paper", replace(PAPER_MODEL_PRESETS["paper"], **few))
     task = get_experiment(name).tasks("paper")[-1]
@@ -74,6 +85,21 @@ def test_a_model_that_copies_the_last_allocation_is_found_out():
     copied, read = (shown_oracle_history(one, returns, oracle, [1.0], every=1)[0] for one in (copies, reads))
     assert copied["shown_oracle_mse"] == copied["other_returns_mse"] > 0
     assert read["shown_oracle_mse"] != read["other_returns_mse"]
+
+
+def test_what_a_covariance_is_worth_is_measured_on_predict_then_optimise():
+    experiment = get_experiment("covariance-worth")
+    (task,) = experiment.tasks("smoke")
+    rows = {(r["forecasts"], r["strategy"], r["turnover_l1"]): r for r in experiment.run(task)}
+    best = [row for (of, known, _), row in rows.items() if (of, known) == ("the next returns", "Σ")]
+    assert [(row["mse"], row["regret"]) for row in best] == [(0, 0)] * 3
+    returns = synthetic_returns("clean", count=2, seed=0, config=LMCConfig(length=128))[:, :100]
+    oracle = oracle_path(returns, [1.0], risk_aversion=100.0)
+    result = rollout(returns, backbone_pto(TimePFN.from_pretrained(), 100.0), [1.0], risk_aversion=100.0)
+    (pto,) = score(result, returns, oracle).rows()
+    ours = rows["TimePFN's forecasts", "Σ", 1.0]
+    assert (ours["mse"], ours["regret"]) == pytest.approx((pto["mse"], pto["regret"]), rel=1e-4)
+    assert rows["TimePFN's forecasts", "nothing", 1.0]["mse"] != pytest.approx(pto["mse"], rel=1e-2)
 
 
 def test_the_sweep_covers_the_papers_grid():

@@ -158,6 +158,7 @@ def test_claims_are_supported_by_the_papers_own_numbers() -> None:
 
 def best_row(n: int, m: int, **values: Any) -> dict[str, Any]:
     facts = {"live_units": 1.0, "instances": 1000, "core_minutes": 1.0, "seed": 42, "layers": 4, "heads": 1}
+    facts |= {"parameters": 150_000}
     cell = {"n": n, "m": m, "architecture": "LinearTransformer", "recipe": "best", "d_model": 64}
     return {**cell, **facts, "training": {"batch": 32}, **values}
 
@@ -184,6 +185,8 @@ def test_seeds_are_averaged_and_short_trainings_are_a_curve_only() -> None:
     assert grid.claims(rows)[3].verdict == NOT_TESTED
     curve = grid.tables([*rows, short])[1]
     assert [row[1] for row in curve.rows] == ["10", "1,000"]
+    one_third = grid.tables([best_row(20, 16, r2=0.97), best_row(20, 16, r2=0.91, instances=100)])[1].note
+    assert "to the power −0.48: 3.4e+02 instances" in one_third  # 0.09 → 0.03 by 10 times as many
 
 
 def test_far_better_is_half_of_the_unexplained_variance() -> None:

@@ -7,10 +7,8 @@ import numpy as np
 from time2decide.forecasting.features import window_features
 from time2decide.forecasting.market_state import (
     _BANK_WINDOW,
-    _CLIP,
     _CROSS_PENALTY,
     _DAYS,
-    _FEW,
     _FIRST_RECORD,
     _FORGET_CROSS,
     _KEEP_FIT,
@@ -85,6 +83,7 @@ class RowByRow:
         self.delay = delay
         m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
         self.rows = 0
+        self._last_far, self._waiting = np.zeros(m), np.zeros(m, dtype=bool)
         self.age = np.zeros(m, dtype=int)
         self._squares, self._weights = np.zeros((vols, m)), np.zeros((vols, m))
         self._variance, self._unit = np.full((vols, m), _TINY), np.full(m, np.sqrt(_TINY))  # unit of z, per day
@@ -120,14 +119,16 @@ class RowByRow:
     def update(self, row: np.ndarray) -> None:
         """Read the returns of one day, (m,); NaN where there was no trade."""
         seen = np.isfinite(row)
-        known = seen & (self.age >= YOUNG)
-        r = np.where(seen, row, 0.0)
+        old = self.age >= YOUNG
+        r, counts, late = self._screen(row, seen, old)
+        known = counts & old
         any_known = bool(known.any())
-        z = np.where(known, np.clip(r / self._unit, -_CLIP, _CLIP), 0.0)
-        if any_known:
-            self._score_volatilities(r, known)
-        self._squares = np.where(seen, _KEEP_VOLATILITY * self._squares + r**2, self._squares)
-        self._weights = np.where(seen, _KEEP_VOLATILITY * self._weights + 1.0, self._weights)
+        z = np.where(known, np.clip(r / self._unit, -6, 6), 0.0)
+        if (seen & old).any():
+            self._score_volatilities(row, seen & old)
+        number = counts + (late > 0)
+        self._squares = np.where(number, _KEEP_VOLATILITY * self._squares + r**2 + late**2, self._squares)
+        self._weights = np.where(number, _KEEP_VOLATILITY * self._weights + number, self._weights)
         self._variance = np.maximum(self._squares / np.maximum(self._weights, _TINY), _TINY)
         self._unit = np.sqrt(_STANDARDISE @ self._variance[:3])
         self.age = self.age + seen
@@ -136,9 +137,28 @@ class RowByRow:
         self._rows.add(r)
         self._learn(z, known, any_known)
         if any_known:
-            self._block.append((z, known))
+            self._block.append((z, seen & old))
         if len(self._block) >= self._refresh:
             self._fold()
+
+    def _screen(self, row, seen, old):
+        """Returns as they count, whether they do, and those that waited for this row; asset by asset."""
+        m = self.assets
+        r, counts, late = np.where(seen, row, 0.0), seen.copy(), np.zeros(m)
+        size, before = np.abs(r) / self._unit, self._last_far.copy()
+        for i in np.flatnonzero(seen):
+            others = np.sort(size[old & (np.arange(m) != np.argmax(np.where(old, size, -1.0)))])
+            typical = others[(len(others) - 1) // 2] if len(others) else 0.0
+            unit, last, far = self._unit[i], before[i], bool(old[i] and size[i] > 6)
+            bad = self._waiting[i] and far and abs((1 + last) * (1 + r[i]) - 1) <= 3 * unit
+            alone = far and not bad and last == 0 and size[i] > 6 * max(1.0, typical)
+            if self._waiting[i] and not bad:
+                late[i] = min(abs(last), 6 * max(unit, abs(r[i]) if far else 0.0))
+            self._last_far[i], self._waiting[i] = (r[i] if far and not bad else 0.0), alone
+            most = 6 * max(unit, abs(last)) if old[i] else np.inf
+            counts[i] = not bad and not alone
+            r[i] = np.clip(r[i], -most, most) if counts[i] else 0.0
+        return r, counts, late
 
     @property
     def _refresh(self) -> int:
@@ -147,7 +167,7 @@ class RowByRow:
 
     def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
         variance = self._variance[:, known]
-        loss = np.log(variance) + r[known] ** 2 / variance
+        loss = np.log(variance) + np.minimum(r[known] ** 2 / variance, 100)
         self._score = _KEEP_SCORE * self._score + loss.mean(1)
         self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
 
@@ -274,7 +294,8 @@ class RowByRow:
         correlation = np.clip(second / (scale[:, :, None] * scale[:, None, :]), -1.0, 1.0)
         index = np.arange(self.assets)
         if pairs.shape[-1] > 1:
-            correlation *= pairs / (pairs + _FEW)
+            trust = pairs / (pairs + 20)
+            correlation *= trust / trust.max((1, 2), keepdims=True)
         correlation[:, index, index] = 1.0
         return _raised(correlation) if pairs.shape[-1] > 1 else correlation
 

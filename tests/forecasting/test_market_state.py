@@ -115,6 +115,7 @@ def test_parts_of_any_length_give_the_same_bits(case):
     same_tokens(parts.tokens(), MarketState(m).extend(returns).tokens(), rtol=0.0)
     columns = np.asfortranarray(returns)  # as in a DataFrame
     same_tokens(parts.tokens(), MarketState(m).extend(columns).tokens(), rtol=0.0)
+    np.testing.assert_array_equal(parts.covariance(), MarketState(m).extend(columns).covariance())
 
 
 def test_copies_of_one_asset_are_no_singular_matrix():
@@ -248,3 +249,97 @@ def test_effective_rows():
     half_life = np.array([63.0, 1000.0])
     weight = 0.5 ** (np.arange(200)[:, None] / half_life)
     np.testing.assert_allclose(effective_state_rows(200, half_life), weight.sum(0) ** 2 / (weight**2).sum(0))
+
+
+def market(rows=900, assets=12, seed=0):
+    """Common shocks and own ones, with fat tails."""
+    rng = np.random.default_rng(seed)
+    common = rng.standard_t(5, (rows, 1)) * rng.uniform(0.5, 1.5, assets)
+    return 0.008 * (common + rng.standard_t(5, (rows, assets)) * np.linspace(0.5, 2, assets))
+
+
+def with_bad_price(returns, row, asset, factor):
+    """A price that is `factor` times the true one on a single row."""
+    bad = returns.copy()
+    bad[row, asset] = factor * (1 + bad[row, asset]) - 1
+    bad[row + 1, asset] = (1 + bad[row + 1, asset]) / factor - 1
+    return bad
+
+
+@pytest.mark.parametrize("factor", [5.0, 0.2, 100.0, 1.5])
+def test_a_bad_price_that_comes_back_leaves_no_trace_and_is_reported(factor):
+    returns = market()
+    clean, hit = (MarketState(12).extend(r) for r in (returns, with_bad_price(returns, 800, 3, factor)))
+    one, other = clean.tokens(), hit.tokens()
+    np.testing.assert_allclose(other.volatility, one.volatility, rtol=0.05)
+    np.testing.assert_allclose(other.correlation, one.correlation, atol=0.03)
+    np.testing.assert_allclose(other.score, one.score, atol=0.01)
+    np.testing.assert_allclose(other.worth, one.worth, atol=2e-4)
+    np.testing.assert_allclose(hit.covariance(), clean.covariance(), rtol=0.1, atol=1e-6)
+    (found,) = [event for event in hit.unusual if event.kind == "bad price"]
+    assert found == (3, "bad price", 1, 802)
+
+
+def test_a_bad_price_in_the_last_row_waits():
+    returns = market()[:801]
+    late = with_bad_price(np.vstack([returns, returns[:1]]), 800, 3, 5.0)[:801]
+    clean, hit = MarketState(12).extend(returns), MarketState(12).extend(late)
+    np.testing.assert_allclose(hit.tokens().volatility, clean.tokens().volatility, rtol=0.2)
+    np.testing.assert_allclose(np.diag(hit.covariance()), np.diag(clean.covariance()), rtol=0.2)
+
+
+@pytest.mark.parametrize("assets", [[3], range(12)])
+def test_a_jump_in_the_level_of_volatility_is_learned_within_days(assets):
+    returns = market()
+    returns[800:, list(assets)] *= 10
+    before, after = (MarketState(12).extend(returns[:rows]).tokens().volatility[0] for rows in (800, 810))
+    assert (after[list(assets)] > 4 * before[list(assets)]).all()
+
+
+def test_zeros_before_a_listing_are_soon_forgotten():
+    returns = market()
+    returns[:700, 3] = 0.0
+    found = np.diag(MarketState(12).extend(returns[:720]).covariance())
+    assert found[3] > 0.1 * returns[700:720, 3].var()
+
+
+def test_assets_that_do_not_move_and_bills_have_a_covariance():
+    returns = market()
+    returns[:, 0] = 0.0
+    returns[:, 1] = np.repeat([1e-4, 5e-5, 2e-4], 300)
+    state = MarketState(12).extend(returns)
+    sigma, tokens = state.covariance(), state.tokens()
+    assert np.isfinite(tokens.forecast).all()
+    assert np.diag(sigma)[:2].max() < 1e-6 < np.diag(sigma)[2:].min()
+    np.linalg.cholesky(sigma)
+
+
+def test_the_covariance_is_stated_from_its_parts_and_is_definite():
+    state = MarketState(12).extend(market())
+    parts, sigma = state.covariance_parts(), state.covariance()
+    np.testing.assert_array_equal(parts.covariance, sigma)
+    cleaned = (parts.eigenvectors * parts.eigenvalues) @ parts.eigenvectors.T
+    unit = parts.volatility / np.sqrt(np.diag(cleaned))
+    base, w = cleaned * unit * unit[:, None], parts.market_weights
+    beside, variance = base @ w, w @ base @ w
+    np.testing.assert_allclose(w @ sigma @ w, parts.market_level * variance, rtol=1e-10)
+    residual = base - np.outer(beside, beside) / variance
+    expected = parts.rest_level * residual + parts.market_level * np.outer(beside, beside) / variance
+    np.testing.assert_allclose(sigma, expected, rtol=1e-8, atol=1e-12)
+    assert np.linalg.eigvalsh(sigma).min() > 0
+
+
+def test_the_level_of_the_covariance_follows_a_crisis_within_days():
+    returns = market(rows=700)
+    returns[600:] *= 4
+    w = np.full(12, 1 / 12)
+    before, after = (w @ MarketState(12).extend(returns[:rows]).covariance() @ w for rows in (600, 612))
+    assert after > 4 * before
+
+
+@pytest.mark.parametrize("assets", [1, 2, 40])
+def test_the_covariance_is_definite_with_few_rows_and_copies(assets):
+    returns = np.repeat(market(30, 1), assets, axis=1)
+    for rows in (0, 5, 12, 30):
+        sigma = MarketState(assets).extend(returns[:rows]).covariance()
+        assert np.linalg.eigvalsh(sigma).min() > 0

@@ -179,9 +179,23 @@ def test_gradients():
     for model in (False, True):
         for constraints in (None, Constraints(lower=-0.2, upper=0.6, cash=(0.0, 1.0))):
             inputs = [t.clone().requires_grad_() for t in (*common, A, specific)]
-            torch.autograd.gradcheck(
-                partial(decide, model=model, constraints=constraints), inputs, eps=1e-7, atol=1e-4, rtol=1e-3
+            layer, close = (
+                partial(decide, model=model, constraints=constraints),
+                {"eps": 1e-7, "atol": 1e-4, "rtol": 1e-3},
             )
+            torch.autograd.gradcheck(layer, inputs, **close)
+            torch.autograd.gradgradcheck(layer, inputs, **close)
+            again = [
+                torch.autograd.grad(layer(*inputs).pow(3).sum(), inputs, create_graph=graph, allow_unused=True)
+                for graph in (False, True)
+            ]
+            for one, other in zip(*again, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+            torch.testing.assert_close(torch.func.vmap(layer)(*inputs), layer(*inputs))
+            every = tuple(range(len(inputs)))
+            found = torch.func.vmap(torch.func.jacrev(layer, every))(*inputs)
+            for one, whole in zip(found, torch.autograd.functional.jacobian(layer, tuple(inputs)), strict=True):
+                torch.testing.assert_close(one[1], whole[1, :, 1])
 
 
 def test_gradients_in_single_precision_of_a_shared_covariance():

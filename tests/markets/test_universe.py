@@ -9,10 +9,12 @@ import pytest
 from time2decide.backtesting.registry import make_strategy
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.core.validation import InputError
+from time2decide.markets import Constraints
 from time2decide.markets.tables import load_returns
-from time2decide.markets.universe import gap_summary, universe_of, with_untradable_weights
+from time2decide.markets.universe import DELISTING_RETURN, gap_summary, universe_of, with_untradable_weights
 from time2decide.policy.model import Time2Decide
 from time2decide.simulation.engine import rollout
+from time2decide.simulation.execution import drifted_weights
 from time2decide.simulation.metrics import net_returns, rollout_traded
 
 WINDOW = 40
@@ -44,6 +46,14 @@ class Watcher:
         return np.eye(past.returns.shape[-1])[-1]
 
 
+class Tilts(Watcher):
+    """Wants 0.4 in the last asset that it is given, as much as the others have in all."""
+
+    def decide(self, past):
+        even = np.full(past.returns.shape[-1], 0.4 / (past.returns.shape[-1] - 1))
+        return super().decide(past) * (0.4 - even) + even
+
+
 def test_members_and_earnings(gaps, whole):
     universe = universe_of(gaps, WINDOW)
     inside = universe.members
@@ -55,11 +65,12 @@ def test_members_and_earnings(gaps, whole):
     assert (~universe.tradable[61:64, 3]).all()
     assert universe.tradable[64, 3]
     assert universe.tradable[60, 3]
-    np.testing.assert_array_equal(universe.returns[np.isnan(gaps)], 0)
+    np.testing.assert_array_equal(np.delete(universe.returns, 100, 0)[np.delete(np.isnan(gaps), 100, 0)], 0)
     np.testing.assert_array_equal(universe.returns[~np.isnan(gaps)], gaps[~np.isnan(gaps)])
     lost = universe_of(gaps, WINDOW, delisting_return=-1.0).returns
-    assert lost[80, 2] == -1
-    assert (lost[81:, 2] == 0).all()
+    assert np.flatnonzero(np.nan_to_num(lost - universe.returns).any(axis=1)).tolist() == [100]  # 21 rows later
+    assert (lost[100, 2], universe.returns[100, 2]) == (-1, DELISTING_RETURN)
+    assert not universe.locked.any()
     cuts = [(s.start, s.stop, s.assets.tolist()) for s in universe.segments()]
     assert cuts == [(40, 70, [0, 2, 3, 4]), (70, 101, [0, 1, 2, 3, 4]), (101, 120, [0, 1, 3, 4])]
 
@@ -113,7 +124,7 @@ def test_a_delisted_weight_goes_to_the_others_in_proportion_and_costs(gaps):
     grown /= grown.sum()
     grown[2] = 0
     np.testing.assert_allclose(held[101], grown / grown.sum())
-    amount = rollout_traded(result.allocations, returns[None], WINDOW)[0, 0]
+    amount = rollout_traded(result, returns[None])[0, 0]
     np.testing.assert_allclose(np.flatnonzero(amount > 1e-12), [101 - WINDOW])
     sold = held[100, 2] * (1 + returns[100, 2]) / (1 + held[100] @ returns[100])
     assert amount[101 - WINDOW] == pytest.approx(2 * sold)
@@ -121,11 +132,49 @@ def test_a_delisted_weight_goes_to_the_others_in_proportion_and_costs(gaps):
     assert net[0, 0, 0] == pytest.approx(held[WINDOW] @ returns[WINDOW])
 
 
-def test_whether_an_asset_comes_back_does_not_change_decisions_before(gaps):
+def test_whether_an_asset_comes_back_changes_nothing_before_it_would_be_out(gaps):
     back = gaps.copy()
     back[110:, 2] = 0.01
     held, other = (rollout(universe_of(one, WINDOW), Watcher(), 0.5).allocations[0] for one in (gaps, back))
-    np.testing.assert_array_equal(held[:, :111], other[:, :111])
+    np.testing.assert_array_equal(held[:, :101], other[:, :101])
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2])
+@pytest.mark.parametrize("rules", [None, Constraints(upper=0.5, cash=(0.0, 0.2))])
+def test_a_halted_asset_is_sold_when_it_is_traded_again_and_not_before(delay, rules):
+    array = np.random.default_rng(1).normal(0.0005, 0.02, (200, 4))
+    array[80:140, 3] = np.nan  # 60 rows
+    watcher, universe = Tilts(), universe_of(array, WINDOW)
+    result = rollout(universe, watcher, 0.3, budget_from="drifted", delay=delay, constraints=rules)
+    held = result.allocations[0, 0]
+    moved = drifted_weights(held[80:141], universe.returns[80:141], rules)
+    assert held[80, 3] > 0.3
+    np.testing.assert_allclose(held[81:141, 3], moved[:60, 3], atol=1e-12)
+    assert held[141, 3] == 0  # it has a price again at the close of row 140
+    np.testing.assert_array_equal(universe.locked[:, 3].nonzero()[0], np.arange(101, 141))
+    assert [past.assets.tolist() for past in watcher.seen if past.step in (100, 101, 170)] == [
+        [0, 1, 2, 3],
+        *[[0, 1, 2]] * 2,
+    ]
+    assert all(past.previous.sum() <= 1 + 1e-9 for past in watcher.seen)
+    if rules is None:
+        np.testing.assert_allclose(held.sum(1), 1)
+        assert all(past.previous.sum() == pytest.approx(1) for past in watcher.seen)
+    amount = rollout_traded(result, universe.returns[None])[0, 0]
+    assert np.delete(amount, 141 - WINDOW).max() <= 0.3 + 1e-9
+
+
+def test_a_holding_is_paid_out_at_the_delisting_return(gaps):
+    whole, none, all_of_it = (
+        backtest(table_of(gaps), ["uniform"], 1.0, window=WINDOW, gaps="keep", cost_bps=0.0, **given)
+        for given in ({}, {"delisting_return": 0.0}, {"delisting_return": -1.0})
+    )
+    held = none.weights("uniform", 1.0)["C"].iloc[100 - WINDOW]
+    net = [one.frame["net"].iloc[100 - WINDOW] for one in (whole, none, all_of_it)]
+    assert net[0] == pytest.approx(net[1] - 0.3 * held)
+    assert net[2] == pytest.approx(net[1] - held)
+    with pytest.raises(InputError, match="delisting_return"):
+        backtest(table_of(gaps), ["uniform"], window=WINDOW, gaps="keep", delisting_return=2.0)
 
 
 def test_a_universe_without_gaps_is_the_plain_market(whole):
@@ -180,8 +229,8 @@ def test_backtest_refuses_gaps_unless_told(gaps):
         backtest(gaps, ["uniform"], 1.0, window=WINDOW, gaps="keep")
     result = backtest(table_of(gaps), ["uniform", "minimum-variance-qis", "oracle"], 0.5, window=WINDOW, gaps="keep")
     weights = result.weights("uniform", 0.5)
-    assert weights["B"].iloc[29] == 0
-    assert weights["B"].iloc[30] > 0
+    assert weights["B"].iloc[30] == 0  # decided at row 30 + WINDOW, held a row later
+    assert weights["B"].iloc[31] > 0
     assert (weights["C"].iloc[61:] == 0).all()
     assert np.isfinite(result.summary.drop(columns="strategy").to_numpy(dtype=float)).all()
     regret = result.summary.set_index("strategy")["regret"]

@@ -10,6 +10,7 @@ from time2decide import Time2Decide, backtest, verify_decision
 from time2decide.core.validation import InputError
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import Constraints, Limit
+from time2decide.markets.decision_file import read_decision
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.universe import Availability
 from time2decide.policy import market_decision as market_decision_file
@@ -165,18 +166,33 @@ def table():
     return table
 
 
-def test_young_assets_are_not_bought_halted_ones_not_traded_delisted_ones_sold(model, table):
+def test_young_assets_are_not_bought_and_what_has_no_price_is_not_traded(model, table):
     made = model.decision(table, PREVIOUS, 0.3, gaps="keep")
-    assert made.weights[GONE] == 0
-    assert made.weights[HALTED] == pytest.approx(0.1, abs=1e-12)
-    assert made.weights[LATE] == pytest.approx(0.1, abs=1e-12)
+    np.testing.assert_allclose(made.weights[[GONE, HALTED]], [0.2, 0.1], atol=1e-12)
+    assert 0 <= made.weights[LATE] <= 0.1
     assert made.weights.sum() == pytest.approx(1, abs=1e-12)
     assert made.weights.min() >= 0
-    assert made.forced == pytest.approx(0.4)
-    assert made.turnover <= 0.3 + made.forced + 1e-9
+    assert made.turnover <= 0.3 + 1e-9
     assert made.solution.gap <= 1e-12
     fresh = model.decision(table, None, 2.0, gaps="keep")
     assert fresh.weights[LATE] == fresh.weights[GONE] == 0
+
+
+def test_a_young_asset_that_is_held_can_be_sold_and_its_risk_is_that_of_a_mean_asset(model, table):
+    upper = np.ones(M)
+    upper[LATE] = 0.03
+    made = model.decision(table, PREVIOUS, 1.0, gaps="keep", constraints=Constraints(upper=upper))
+    assert made.weights[LATE] <= 0.03 + 1e-12
+    others = np.arange(M) != LATE
+    sigma = made.covariance[np.ix_(others, others)]
+    np.testing.assert_allclose(made.covariance[LATE, others], sigma.mean(0))
+    assert made.covariance[LATE, LATE] == pytest.approx(sigma.diagonal().mean())
+    assert np.linalg.eigvalsh(made.covariance).min() > 0
+    assert made.signal[LATE] == 0
+    assert made.mean[LATE] == pytest.approx(made.prior[others].mean())
+    much = np.where(others, 0.3 / (M - 1), 0.7)
+    risky = model.decision(table, much, 1.0, gaps="keep", risk_aversion=50.0)
+    assert risky.weights[LATE] < 0.5  # so much of one asset is sold for its risk
 
 
 def test_without_missing_returns_nothing_changes(model, table):
@@ -214,8 +230,8 @@ def test_constraints_are_met_and_the_decision_is_cvxpys(model, table, rule, benc
         assert limit.low - 1e-9 <= limit.coefficients @ made.weights <= limit.high + 1e-9
     least, most = RULES[rule].cash
     assert least - 1e-9 <= 1 - made.weights.sum() <= most + 1e-9
-    assert made.weights[GONE] == 0
-    np.testing.assert_allclose(made.weights[[LATE, HALTED]], PREVIOUS[[LATE, HALTED]], atol=1e-12)
+    np.testing.assert_allclose(made.weights[[GONE, HALTED]], PREVIOUS[[GONE, HALTED]], atol=1e-12)
+    assert made.weights[LATE] <= PREVIOUS[LATE] + 1e-12
     assert made.solution.gap <= 1e-12
     assert made.constraints.excess(made.weights, made.start, 0.6) <= 1e-9
     options = {"risk_aversion": 20.0, "turnover_l1": 0.6, "cost": 2e-4 / made.days}
@@ -230,7 +246,7 @@ def test_what_contradicts_the_gaps_is_refused_by_name(model, table):
             model.decide(table, PREVIOUS, 1.0, gaps="keep", constraints=Constraints(**rules, assets=NAMES))
 
     limit = Limit("x", np.eye(M)[HALTED] + np.eye(M)[0], -np.inf, 0.05)
-    refused("x .* cannot be traded: F 0.1, H 0.1", limits=(limit,))
+    refused("x .* cannot be traded: G 0.2, H 0.1", limits=(limit,))
 
 
 def test_bounds_and_groups_of_assets_that_cannot_be_traded_wait_and_are_named(model, table, tmp_path):
@@ -241,10 +257,10 @@ def test_bounds_and_groups_of_assets_that_cannot_be_traded_wait_and_are_named(mo
     rules = Constraints(lower=lower, upper=upper, limits=(waits, holds), assets=NAMES)
     made = model.decision(table, PREVIOUS, 1.0, gaps="keep", constraints=rules)
     np.testing.assert_allclose(made.weights[[LATE, HALTED]], 0.1, atol=1e-12)
-    assert made.weights[GONE] == 0
+    assert made.weights[GONE] == pytest.approx(0.2, abs=1e-12)
     assert made.weights[:5].min() >= 0.02 - 1e-12
     outside = made.availability.outside(rules, made.start, NAMES)
-    assert list(outside) == ["F", "G", "H", "both"]
+    assert list(outside) == ["F", "H", "both"]
     assert outside["H"] == "H 10% (at most 5%)"
     assert outside["both"] == "both 20% (at least 30%)"
     assert [one.name for one in made.constraints.limits] == ["pair"]
@@ -305,3 +321,40 @@ def test_assets_whose_trade_is_too_small_are_named_whatever_rounding_the_weights
         assert np.abs(free.weights - free.start).max() > 1e-3
         assert np.abs(made.weights - made.start).max() < 1e-12
         assert made.untraded[np.abs(free.weights - free.start) > 1e-9].all()
+
+
+# -- When it is traded, and how often the table has rows ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "period", "year"),
+    [
+        (pd.date_range("1990-01-31", periods=400, freq="ME"), "month", 12.0),
+        (pd.bdate_range("2020-01-01", periods=400), "day", 252.0),
+        (None, "row", None),
+    ],
+)
+def test_a_decision_knows_its_delay_and_the_period_of_its_table(model, index, period, year, tmp_path):
+    returns = pd.DataFrame(np.random.default_rng(0).normal(0, 0.01, (400, 6)), index, list("ABCDEF"))
+    made = model.decision(returns, None, 0.5, delay=2)
+    assert f"the next {period}" in made.verdict.text or f" {period}s)" in made.verdict.text
+    document = read_decision(made.save(tmp_path / "d.json"))
+    assert (document["delay"], document["periods_per_year"], document["period"]) == (2, year, period)
+    assert verify_decision(tmp_path / "d.json", returns).passed
+    facts = decision_facts(returns, None, 0.5, delay=2, with_uncertainty=False)
+    assert facts["gain"]["periods_a_year"] == year
+    assert facts["gain"]["a_year"] == (None if year is None else pytest.approx(year * facts["gain"]["utility"]))
+    stated = model.decision(returns, None, 0.5, delay=2, periods_per_year=year or 252.0)
+    np.testing.assert_array_equal(stated.weights, made.weights)
+    for bad in ({"delay": -1}, {"delay": 0.5}, {"periods_per_year": 0.0}):
+        with pytest.raises(InputError, match=next(iter(bad))):
+            model.decide(returns, **bad)
+
+
+def test_a_forecast_that_does_not_survive_the_delay_is_not_followed(model):
+    noise = np.random.default_rng(1).normal(0, 0.01, (1200, 8))
+    returns = noise - 0.5 * np.vstack([np.zeros(8), noise[:-1]])  # half of each move is gone a row later
+    quick, late = (model.decision(returns, None, 2.0, delay=delay) for delay in (0, 1))
+    assert quick.verdict.probability > 0.9
+    assert late.verdict.probability < 0.1
+    assert np.abs(late.signal).max() < 0.01 * np.abs(quick.signal).max()

@@ -46,8 +46,8 @@ def solved(A, N, counts, fixed, v, w):
     """u, s and `good` of a batch, from arrays that hold something else before."""
     batch, n = v.shape
     u, s, good = np.zeros((batch, n)), np.zeros(w.shape), np.arange(batch) % 2 == 0
-    free = np.argsort(fixed, axis=1, kind="stable")
-    adjoint.adjoint(A, N, np.array(counts), free, (~fixed).sum(1), v, w, u, s, good)
+    used = np.arange(N.shape[1]) < np.array(counts)[:, None]
+    adjoint.adjoint(A, N, used, fixed, v, w, u, s, good)
     return u, s, good
 
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from time2decide import QP, solve
 from time2decide.qp import bulk
-from time2decide.qp.certificate import Arrays, OptimalityRule, Point
+from time2decide.qp.certificate import Arrays, OptimalityRule, Point, is_optimal
+from time2decide.qp.exact import solve_plain_arrays
 
 
 def problems(seed, batch=24, n=6, m=5, p=2, boxed=True):
@@ -283,3 +285,56 @@ def test_what_is_missed_is_compared_with_the_terms_of_its_sum(kind, share, good)
     far = np.full(2, np.inf)
     given = np.eye(2), b, C, d, E, f, -far, far, x, rows, np.zeros(len(f)), np.zeros(2)
     np.testing.assert_equal(bulk._accept(*given, 1e-8), good)
+
+
+def test_one_problem_at_a_time_has_the_answer_of_the_careful_path():
+    """The kernel for plain arrays, with everything that can be left out and with everything."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n, m = int(rng.integers(1, 12)), int(rng.integers(1, 10))
+        G, inside = rng.normal(size=(n, n)), rng.normal(size=n)
+        C, E = rng.normal(size=(m, n)), rng.normal(size=(max(1, n // 3), n))
+        parts = [G @ G.T + np.eye(n), 3 * rng.normal(size=n), C, C @ inside + rng.uniform(0, 1, m), E, E @ inside]
+        parts += [inside - rng.uniform(0, 1, n), inside + rng.uniform(0, 1, n)]
+        parts = [p if i < 2 or rng.random() < 0.7 else None for i, p in enumerate(parts)]
+        for pair in ((2, 3), (4, 5)):
+            if any(parts[i] is None for i in pair):
+                parts[pair[0]] = parts[pair[1]] = None
+        A, b, C, d, E, f, lb, ub = parts
+        found = solve_plain_arrays(*parts)
+        assert found is not None
+        careful = solve(QP(A, b, C, d, E=E, f=f, lb=lb, ub=ub).as_inequalities())
+        np.testing.assert_allclose(found[0], careful.x, atol=1e-9)
+        point = [found[0], *np.split(found[1], [0 if d is None else len(d), len(found[1]) - n])]
+        none = np.zeros((1, 0))
+        point = [none if part is None else part[None] for part in point]
+        assert is_optimal(Arrays.of(QP(A, b, C, d, E=E, f=f, lb=lb, ub=ub)), Point(*point), 1e-11)[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"A": np.array([[1.0, 0.1], [0.0, 1.0]])},
+        {"A": np.array([[1.0, 2.0], [2.0, 1.0]])},
+        {"A": np.array([[1.0, 1.0], [1.0, 1.0]])},
+        {"A": np.eye(2, dtype=np.float32)},
+        {"A": np.asfortranarray(np.array([[2.0, 1.0], [1.0, 2.0]]))},
+        {"b": np.array([np.nan, 0.0])},
+        {"b": np.array([np.inf, 0.0])},
+        {"b": np.array([1e200, 0.0])},
+        {"b": [1.0, 2.0]},
+        {"d": np.array([np.inf])},
+        {"d": np.array([1e25])},
+        {"d": np.array([-1.0, 1.0])},
+        {"C": None},
+        {"C": np.array([[0.0, 0.0]]), "d": np.array([-1.0])},
+        {"lb": np.array([np.nan, 0.0])},
+        {"lb": np.array([np.inf, 0.0])},
+        {"lb": np.array([1.0, 0.0]), "ub": np.zeros(2)},
+    ],
+)
+def test_what_takes_care_is_left_to_the_careful_path(change):
+    given = {"A": np.eye(2), "b": -np.ones(2), "C": np.ones((1, 2)), "d": np.ones(1)}
+    given |= {"E": None, "f": None, "lb": None, "ub": None}
+    assert solve_plain_arrays(**given) is not None
+    assert solve_plain_arrays(**given | change) is None

@@ -253,3 +253,120 @@ def test_an_equation_that_is_there_twice_changes_no_derivative():
     with pytest.warns(DegenerateWarning, match="depend on each other"):
         twice.x[0].backward()
     torch.testing.assert_close(b[0].grad, b[1].grad)
+
+
+@pytest.mark.parametrize(("make", "values"), MORE.values(), ids=list(MORE))
+def test_a_gradient_of_a_gradient_is_the_slope_of_the_gradient(make, values):
+    """Along random ways in which all data move at once, for a loss that bends in every output."""
+    generator = torch.Generator().manual_seed(1)
+
+    def gradients(inputs, graph):
+        found = outputs(make(*inputs))
+        return torch.autograd.grad(sum((part**3).sum() + part.sum() for part in found), inputs, create_graph=graph)
+
+    ways = [torch.randn(v.shape, dtype=D, generator=generator) for v in values]
+    to = [torch.randn(v.shape, dtype=D, generator=generator) for v in values]
+    inputs = [v.clone().requires_grad_() for v in values]
+    first = gradients(inputs, True)
+    for with_graph, without in zip(first, gradients(inputs, False), strict=True):
+        torch.testing.assert_close(with_graph.detach(), without, rtol=1e-10, atol=1e-12)
+    second = torch.autograd.grad(sum((g * w).sum() for g, w in zip(first, to, strict=True)), inputs)
+    found = sum((s * w).sum() for s, w in zip(second, ways, strict=True)).item()
+    ahead, behind = (
+        sum(
+            (g * w).sum()
+            for g, w in zip(
+                gradients(
+                    [(v + step * way).requires_grad_() for v, way in zip(values, ways, strict=True)], False
+                ), to, strict=True,
+            )
+        ).item()
+        for step in (1e-6, -1e-6)
+    )  # fmt: skip
+    assert found == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-4)
+
+
+LAYER = QPLayer()
+
+
+def layer(P, q, G, h):
+    return LAYER(P, q, G, h, lb=-0.3)
+
+
+DATA = (L @ L.mT, B, C, DD)
+
+
+def test_hessians_are_those_of_second_differences():
+    P, q, G, h = (part[0] for part in DATA)
+
+    def loss(q, h):
+        return (layer(P, q, G, h) ** 3).sum()
+
+    found = torch.autograd.functional.hessian(loss, (q, h))
+    for i in range(2):
+        for j, moved in enumerate((q, h)):
+            for k in range(len(moved)):
+                step = torch.zeros_like(moved)
+                step[k] = 1e-6
+                sides = []
+                for sign in (1, -1):
+                    inputs = [q.clone(), h.clone()]
+                    inputs[j] += sign * step
+                    inputs = [v.requires_grad_() for v in inputs]
+                    sides.append(torch.autograd.grad(loss(*inputs), inputs[i])[0])
+                slope = (sides[0] - sides[1]) / 2e-6
+                torch.testing.assert_close(found[i][j][:, k], slope, rtol=1e-5, atol=1e-6)
+    assert found[0][0].abs().max() > 0.1
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's own, at its first jvp
+def test_the_layer_works_under_the_transforms_of_torch():
+    alone = [part[0] for part in DATA]
+    torch.testing.assert_close(torch.func.vmap(layer)(*DATA), layer(*DATA), rtol=0, atol=0)
+    torch.testing.assert_close(
+        torch.func.vmap(layer, in_dims=(None, 0, None, 1))(alone[0], B, alone[2], DD.mT),
+        layer(alone[0], B, alone[2], DD),
+    )
+    every = tuple(range(4))
+    expected = torch.autograd.functional.jacobian(layer, tuple(alone))
+    for found, one in zip(torch.func.jacrev(layer, every)(*alone), expected, strict=True):
+        torch.testing.assert_close(found, one)
+    P, *rest = torch.func.jacfwd(layer, every)(*alone)
+    for found, one in zip(((P + P.mT) / 2, *rest), expected, strict=True):
+        torch.testing.assert_close(found, one)
+    for found, one in zip(torch.func.vmap(torch.func.jacrev(layer, every))(*DATA), expected, strict=True):
+        torch.testing.assert_close(found[0], one)
+
+    def loss(h):
+        return (layer(*alone[:3], h) ** 3).sum()
+
+    expected = torch.autograd.functional.hessian(loss, DD[0])
+    assert expected.abs().max() > 0.01
+    torch.testing.assert_close(torch.func.hessian(loss)(DD[0]), expected)
+
+
+def test_traced_data_are_checked_in_the_layer_and_refused_by_solve():
+    alone = [part[0] for part in DATA]
+    bad = torch.stack([DD[0], torch.full_like(DD[0], torch.nan)])
+    with pytest.raises(InputError, match="d: expected numbers, found NaN"):
+        torch.func.vmap(lambda h: layer(*alone[:3], h))(bad)
+    with pytest.raises(ValueError, match="problem 1: expected one with an answer, found it infeasible"):
+        torch.func.vmap(lambda low: QPLayer()(*alone[:2], lb=low, ub=0.0))(torch.tensor([-1.0, 1.0], dtype=D))
+    with pytest.raises(InputError, match="QPLayer works within"):
+        torch.func.vmap(lambda b: solve(QP(alone[0], b)).x)(B)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile looks at it itself
+def test_compiled_programs_leave_the_graph_where_they_solve():
+    weight = torch.eye(5, dtype=D).requires_grad_()
+
+    def program(q):
+        return 2 * layer(DATA[0], q @ weight, *DATA[2:])
+
+    expected = torch.autograd.grad(program(B).square().sum(), weight)[0]
+    found = torch.compile(program, backend="eager")(B)
+    torch.testing.assert_close(found, program(B))
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), weight)[0], expected)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"QPLayer.forward solves outside the graph"):
+        torch.compile(program, backend="eager", fullgraph=True)(B)

@@ -11,12 +11,19 @@ import pandas as pd
 import pytest
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
-from time2decide.cli.backtest import COLUMNS, latest_decision
+from time2decide.cli.backtest import column_meanings, latest_decision
+from time2decide.markets.periods import Frequency
 from time2decide.policy.decision_facts import decision_facts
 from time2decide.reports.backtest_page import backtest_page_data, write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FACTS = {"source": "</script>.csv", "values": "returns", "cost_bps": 10.0, "window": 96, "columns": COLUMNS}
+FACTS = {
+    "source": "</script>.csv",
+    "values": "returns",
+    "cost_bps": 10.0,
+    "window": 96,
+    "columns": column_meanings(Frequency(252.0, "day")),
+}
 CHARTS = ("wealth", "drawdown", "areas", "traded", "compare", "regret")
 OF_A_NETWORK = ("pull", "noise")
 
@@ -98,14 +105,14 @@ def test_intervals_hold_the_figure_and_repeat(outcome):
     assert not summary.isna().any().any()
 
 
-def test_the_latest_decision_starts_from_the_drifted_weights(market):
+def test_the_latest_decision_starts_from_the_weights_of_the_next_row(market):
     result, _, _, decision = market
-    held = result.weights("market", 0.2).iloc[-1].to_numpy()
     assert {"reasons_bps", "frontier", "verdict"} <= set(decision)
     assert "uncertainty" not in decision
     days = np.random.default_rng(0).normal(0.0004, 0.01, (140, 24)) * np.linspace(0.3, 2.5, 24)
-    grown = held * (1 + days[-1])
-    np.testing.assert_allclose(list(decision["previous"].values()), grown / grown.sum(), atol=1e-12)
+    longer = pd.DataFrame(np.vstack([days, days[:1]]), pd.bdate_range("2023-01-02", periods=141), result.assets)
+    held = backtest(longer, ["market"], 0.2, risk_aversion=5.0).weights("market", 0.2).iloc[-1]
+    np.testing.assert_allclose(list(decision["previous"].values()), held, atol=1e-12)
     for part in decision["reasons_bps"].values():  # beside the target portfolio, whose own are 0
         assert np.dot(list(part.values()), list(decision["weights"].values())) == pytest.approx(0, abs=1e-9)
 

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from time2decide.backtesting.walk_forward import backtest, with_intervals
-from time2decide.cli.backtest import COLUMNS
+from time2decide.cli.backtest import column_meanings
 from time2decide.experiments import get_experiment
 from time2decide.experiments.store import Store
+from time2decide.markets.periods import Frequency
 from time2decide.policy.decision_facts import decision_facts
 from time2decide.reports import write_report
 from time2decide.reports.backtest_page import write_page
@@ -76,7 +77,13 @@ def test_the_page_of_a_backtest(tmp_path):
     facts = {"source": f"{NAMES[2]}{NAMES[1]}.csv", "values": "returns", "cost_bps": 10.0, "window": 96}
     decision = decision_facts(table, None, 0.5, **terms)
     path = tmp_path / "page.html"
-    write_page(result, with_intervals(result, draws=20), path, facts | {"columns": COLUMNS}, decision)
+    write_page(
+        result,
+        with_intervals(result, draws=20),
+        path,
+        facts | {"columns": column_meanings(Frequency(252.0, "day"))},
+        decision,
+    )
     text = is_safe(path)
     assert NAMES[2] in text  # as text
 

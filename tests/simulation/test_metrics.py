@@ -77,7 +77,9 @@ def test_traded_counts_drift():
     returns = np.zeros((1, 5, 2))
     returns[0, 2] = [1.0, 0.0]  # the first asset doubles: (1/2, 1/2) drifts to (2/3, 1/3)
     held = np.full((1, 1, 5, 2), 0.5)
-    np.testing.assert_allclose(rollout_traded(held, returns, 2)[0, 0], [0, 1 / 3, 0])
+    np.testing.assert_allclose(
+        rollout_traded(Rollout("x", held, held, np.ones(1), 2, 0.1), returns)[0, 0], [0, 1 / 3, 0]
+    )
 
 
 def test_performance_equals_skfolio():

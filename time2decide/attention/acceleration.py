@@ -16,82 +16,27 @@ support, which is better than κ. Rate: with γ = 1/L the error shrinks by about
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from time2decide.attention.gradient import GradientDescent
-from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, slot_selector
+from time2decide.attention.gradient import gradient_layer
 from time2decide.attention.loop import Algorithm, State
 from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
 
-class Accelerated(nn.Module):
-    """Gradient tokens widened by two slots, (current, previous), that are set on the iterate tokens only."""
+def accelerated_form(qp: QP, step: Tensor, beta: Tensor, form: str) -> Algorithm:
+    """Both attention blocks, then the network or the loop; `beta` is the largest momentum.
 
-    def __init__(self, n: int, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__()
-        self.gradient = GradientDescent(n, dtype)
-        self.ffn = SoftThresholdFFN(n, dtype)
-        self.n, self.width = n, self.gradient.width + 2
-        which = slot_selector(2, self.width, self.width - 2, dtype)  # the two identity slots
-        content = slot_selector(n, self.width, 0, dtype)
-        # query [current, previous] -> key weights: the scores become β(1, −1) and (1, −1) after scaling rows by β
-        difference = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=dtype)
-        self.mixing_head = LinearAttentionHead(W_Q=which.mT @ difference, W_K=which.mT, W_V=content.mT, W_O=content)
-
-    def tokens(self, qp: QP, x: Tensor) -> Tensor:
-        """Data tokens, then the current and the previous iterate: (batch, n + 3, 2n + 3)."""
-        narrow = torch.cat([self.gradient.data_tokens(qp), *2 * [self.gradient.iterate_token(x)]], dim=1)
-        which = narrow.new_zeros(len(qp), qp.n + 3, 2)
-        which[:, -2, 0] = which[:, -1, 1] = 1
-        return torch.cat([narrow, which], dim=2)
-
-    def forward(self, tokens: Tensor, step: Tensor, beta: Tensor) -> Tensor:
-        """Both attention blocks; the network or the loop on the current token is left to the caller."""
-        data, pair = tokens[:, :-2], tokens[:, -2:]
-        share = torch.stack([beta, torch.ones_like(beta)], dim=1).unsqueeze(-1)  # (batch, 2, 1)
-        pair = pair + share * self.mixing_head(pair, tokens)
-        narrow = self.gradient.width
-        moved = self.gradient(torch.cat([data[..., :narrow], pair[:, :1, :narrow]], dim=1), step)[:, -1:]
-        current = torch.cat([moved, pair[:, :1, narrow:]], dim=2)
-        return torch.cat([data, current, pair[:, 1:]], dim=1)
-
-
-def accelerated_literal(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
-    """The token matrix goes through both blocks, scores and all; `beta` is the largest momentum."""
-    model = Accelerated(qp.n, qp.A.dtype).to(qp.A.device)
-    n, cap = qp.n, beta.view(-1, 1, 1)
-
-    def layer(state: State) -> State:
-        tokens, t = state
-        weight, grown = _next_momentum(t, cap)
-        x, previous = tokens[:, -2:-1, :n], tokens[:, -1:, :n]
-        y = torch.addcmul(x, weight, x - previous)
-        tokens = model(tokens, step, weight.flatten())
-        theta = _threshold(qp, step, tokens[:, -2:-1, :n])
-        if theta is not None:
-            tokens = tokens.clone()
-            tokens[:, -2:-1, :n] = model.ffn(tokens[:, -2:-1, :n], theta)
-        return tokens, _restarted(grown, y, tokens[:, -2:-1, :n], x)
-
-    return Algorithm(
-        start=lambda x, dual: (model.tokens(qp, x), torch.ones_like(cap)),
-        step=layer,
-        read=lambda state: (state[0][:, -2, :n], qp.d[:, :0]),
-    )
-
-
-def accelerated_state(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
-    """Cached attention: by linearity the gradient is read once, at y."""
-    M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
-    cap = beta.view(-1, 1, 1)
+    The scores of the first block are β(1, −1) and (1, −1), whatever the iterates.
+    """
+    gradient, cap = gradient_layer(qp, step, form), beta.view(-1, 1, 1)
 
     def layer(state: State) -> State:
         x, previous, t = state
         weight, grown = _next_momentum(t, cap)
         y = torch.addcmul(x, weight, x - previous)
-        new = torch.baddbmm(c, y, M)
+        new = gradient(y)
         theta = _threshold(qp, step, new)
         if theta is not None:
             new = soft_threshold(new, theta)

@@ -15,18 +15,21 @@ Convergence: v ↦ v + α(Kx − z) is an averaged operator for 0 < α < 2, what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from time2decide.attention.layers import LinearAttentionHead, SoftThresholdFFN, slot_selector
+from time2decide.attention.layers import LinearAttentionHead, slot_selector
 from time2decide.attention.loop import Algorithm, State
 from time2decide.attention.newton_schulz import newton_schulz_inverse
 from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.core.validation import ArrayLike, expect, per_instance, validate_choice, validate_positive
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
+
+Linear = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,6 @@ class ADMM(nn.Module):
         self.offset = LinearAttentionHead(constant.mT, constant.mT, content.mT, content)
         self.solve = LinearAttentionHead(content.mT, identity.mT, content.mT, content)
         self.measure = LinearAttentionHead(content.mT, content.mT, dual.mT, dual)
-        self.ffn = SoftThresholdFFN(k, dtype)
 
     def data_tokens(self, qp: QP, parts: AdmmSplitting) -> Tensor:
         """Rows of W, rows of K, and b: (batch, n + k + 1, width)."""
@@ -101,53 +103,50 @@ class ADMM(nn.Module):
         rows[:, -1, -1] = 1
         return rows
 
-    def forward(self, data: Tensor, s: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-        """x (batch, 1, n) and Kx (batch, 1, k) from s = 2z − v (batch, 1, k), reading the data tokens."""
-        n, k = self.n, self.k
-        token = s.new_zeros(len(s), 1, self.width)
-        token[..., 2 * n : 2 * n + k] = s
-        token[..., -1] = 1
-        pulled = rho * self.gather(token, data) - self.offset(token, data)
-        x = self.solve(pulled, data)
-        return x[..., :n], self.measure(x, data)[..., 2 * n : 2 * n + k]
 
-
-def admm_literal(qp: QP, parts: AdmmSplitting) -> Algorithm:
-    """Every head forms its scores over the data tokens in every layer."""
+def admm_form(qp: QP, parts: AdmmSplitting, form: str) -> Algorithm:
+    """Heads over the data tokens: scores over cached keys in every layer, or all of them multiplied out once."""
     model = ADMM(qp.n, parts.K.shape[1], qp.A.dtype).to(qp.A.device)
     data = model.data_tokens(qp, parts)
-
-    def prox(v: Tensor) -> Tensor:
-        if qp.m:
-            return v - torch.relu(v - qp.d.unsqueeze(1))
-        return model.ffn(v, _threshold(qp, parts, v))
-
-    return _algorithm(qp, parts, prox, lambda s: model(data, s, parts.rho))
+    return _algorithm(qp, parts, (_cached if form == "literal" else _multiplied)(model, data, parts))
 
 
-def admm_state(qp: QP, parts: AdmmSplitting) -> Algorithm:
+def _cached(model: ADMM, data: Tensor, parts: AdmmSplitting) -> Linear:
+    """x and Kx from s = 2z − v by three heads: a row's score is its dual slot, then its slot of ρKᵀs − b, then kᵢx."""
+    n, k = model.n, model.k
+    rows = model.gather.cache(data)[1][:, n : n + k, :n].contiguous()  # values of the rows of K
+    minus_b = -model.offset.cache(data)[1][:, -1:, :n]
+    inverse = model.solve.cache(data)[1][:, :n, :n].contiguous()  # values of the rows of W
+    keys = model.measure.cache(data)[0][:, :, n : n + k].contiguous()  # (batch, n, k)
+
+    def linear(s: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.bmm(torch.baddbmm(minus_b, s * parts.rho, rows), inverse)
+        return x, torch.bmm(x, keys)
+
+    return linear
+
+
+def _multiplied(model: ADMM, data: Tensor, parts: AdmmSplitting) -> Linear:
     """The heads' states multiplied out once: x and Kx are one product each with s."""
-    model = ADMM(qp.n, parts.K.shape[1], qp.A.dtype).to(qp.A.device)
-    data = model.data_tokens(qp, parts)
-    n, k = qp.n, parts.K.shape[1]
+    n, k = model.n, model.k
     solve, measure = model.solve.state(data)[..., :n], model.measure.state(data)[..., 2 * n : 2 * n + k]
     to_x = parts.rho * model.gather.state(data)[..., :n] @ solve  # (batch, k, n)
     shift_x = -model.offset.state(data)[..., :n] @ solve  # (batch, 1, n)
     both = torch.cat([to_x, to_x @ measure], dim=-1)  # (batch, k, n + k)
     shift = torch.cat([shift_x, shift_x @ measure], dim=-1)
 
-    def prox(v: Tensor) -> Tensor:
-        return torch.minimum(v, qp.d.unsqueeze(1)) if qp.m else soft_threshold(v, _threshold(qp, parts, v))
-
     def linear(s: Tensor) -> tuple[Tensor, Tensor]:
         out = torch.baddbmm(shift, s, both)
         return out[..., :n], out[..., n:]
 
-    return _algorithm(qp, parts, prox, linear)
+    return linear
 
 
-def _algorithm(qp: QP, parts: AdmmSplitting, prox, linear) -> Algorithm:  # type: ignore[no-untyped-def]
-    """The loop's three functions from prox and the linear part; the state is (v,)."""
+def _algorithm(qp: QP, parts: AdmmSplitting, linear: Linear) -> Algorithm:
+    """The loop's three functions from the linear part; the state is (v,)."""
+
+    def prox(v: Tensor) -> Tensor:
+        return torch.minimum(v, qp.d.unsqueeze(1)) if qp.m else soft_threshold(v, _threshold(qp, parts, v))
 
     def start(x: Tensor, dual: Tensor) -> State:
         v = (parts.K @ x.unsqueeze(-1)).mT  # (batch, 1, k)

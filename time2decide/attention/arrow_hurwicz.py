@@ -70,19 +70,34 @@ class ArrowHurwicz(nn.Module):
         return torch.cat([data, x, dual], dim=1)
 
 
-def arrow_hurwicz_literal(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
-    """The token matrix goes through the macro-block, scores and all."""
-    model = ArrowHurwicz(qp.n, qp.m, qp.A.dtype).to(qp.A.device)
-    data = model.data_tokens(qp)
+def arrow_hurwicz_form(qp: QP, step: Tensor, dual_step: Tensor, form: str) -> Algorithm:
+    """Arrow–Hurwicz by attention: scores over cached keys ("literal"), or the heads' states formed once ("state")."""
+    return (_cached if form == "literal" else _multiplied)(qp, step, dual_step)
+
+
+def _cached(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+    """The macro-block with keys and values of the data tokens formed once, and scores in every layer.
+
+    Rows of A have unit vectors as values, and so have rows of C in the second block: their scores go to the slots of
+    their rows as they are. In the first block the key of a row of C is a unit vector: its score is its multiplier.
+    """
     n, m = qp.n, qp.m
-    return Algorithm(
-        start=lambda x, dual: (torch.cat([data, model.iterate_tokens(x, dual)], dim=1),),
-        step=lambda state: (model(state[0], step, dual_step),),
-        read=lambda state: (state[0][:, -2, :n], state[0][:, -1, 2 * n : 2 * n + m]),
-    )
+    model = ArrowHurwicz(n, m, qp.A.dtype).to(qp.A.device)
+    data, gamma, eta = model.data_tokens(qp), -step.view(-1, 1, 1), dual_step.view(-1, 1, 1)
+    keys = model.objective_head.cache(data)[0]  # (batch, n + 1, n + m), those of both blocks
+    rows, b = keys[:, :n, :n].contiguous(), keys[:, n:, :n].contiguous()
+    limits, minus_d = keys[:, :n, n:].contiguous(), keys[:, n:, n:].contiguous()
+    pull = model.multiplier_head.cache(data)[1][:, n:, :n].contiguous()  # (batch, m, n)
+
+    def layer(state: State) -> State:
+        x, dual = state
+        x = torch.addcmul(x, torch.baddbmm(torch.baddbmm(b, x, rows), dual, pull), gamma)
+        return x, torch.addcmul(dual, torch.baddbmm(minus_d, x, limits), eta).relu_()
+
+    return primal_dual_algorithm(layer)
 
 
-def arrow_hurwicz_state(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
+def _multiplied(qp: QP, step: Tensor, dual_step: Tensor) -> Algorithm:
     """The same weights with the three heads' states cached, residual and step sizes folded in."""
     n, m = qp.n, qp.m
     model = ArrowHurwicz(n, m, qp.A.dtype).to(qp.A.device)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from time2decide.attention.layers import LinearAttentionHead, slot_selector
-from time2decide.attention.loop import Algorithm, State, primal_algorithm
+from time2decide.attention.loop import Algorithm, primal_algorithm
 from time2decide.qp.problem import QP
 
 
@@ -54,6 +56,17 @@ class GradientDescent(nn.Module):
         moved = iterate - step.view(-1, 1, 1) * self.head(iterate, tokens)
         return torch.cat([tokens[:, :-1], moved], dim=1)
 
+    def cached(self, qp: QP, step: Tensor) -> Callable[[Tensor], Tensor]:
+        """One layer on rows x (batch, 1, n), with keys and values of the data tokens formed once.
+
+        Every call forms the scores ⟨x, aᵢ⟩. The value of row i of A is eᵢ, so that its score goes to slot i as it is;
+        that of b is b, and its score is 1.
+        """
+        n, gamma = self.n, -step.view(-1, 1, 1)
+        keys, values = self.head.cache(self.data_tokens(qp))
+        rows, b = keys[:, :n, :n].contiguous(), values[:, n:, :n].contiguous()
+        return lambda x: torch.addcmul(x, torch.baddbmm(b, x, rows), gamma)
+
     def state(self, qp: QP, step: Tensor) -> tuple[Tensor, Tensor]:
         """The cached state with residual and γ folded in: M (batch, n, n), c (batch, 1, n), layer x ← xM + c.
 
@@ -66,23 +79,16 @@ class GradientDescent(nn.Module):
         return (eye - gamma * cached[:, :n]).contiguous(), (-gamma * cached[:, n:]).contiguous()
 
 
-def gradient_literal(qp: QP, step: Tensor) -> Algorithm:
-    """The token matrix goes through the layer, scores and all."""
+def gradient_layer(qp: QP, step: Tensor, form: str) -> Callable[[Tensor], Tensor]:
+    """x ↦ x − γ(Ax + b) on rows: scores over cached keys ("literal"), or KᵀV formed once ("state")."""
     model = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device)
-    return gradient_token_algorithm(qp, model, lambda state: (model(state[0], step),))
+    if form == "literal":
+        return model.cached(qp, step)
+    M, c = model.state(qp, step)
+    return lambda x: torch.baddbmm(c, x, M)
 
 
-def gradient_state(qp: QP, step: Tensor) -> Algorithm:
-    """The same weights with KᵀV cached: a layer is one product."""
-    M, c = GradientDescent(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
-    return primal_algorithm(lambda state: (torch.baddbmm(c, state[0], M),))
-
-
-def gradient_token_algorithm(qp: QP, model: GradientDescent, step) -> Algorithm:  # type: ignore[no-untyped-def]
-    """An algorithm on the token matrix whose last row holds the iterate."""
-    data = model.data_tokens(qp)
-
-    def start(x: Tensor, dual: Tensor) -> State:
-        return (torch.cat([data, model.iterate_token(x)], dim=1),)
-
-    return Algorithm(start, step, lambda state: (state[0][:, -1, : qp.n], qp.d[:, :0]))
+def gradient_form(qp: QP, step: Tensor, form: str) -> Algorithm:
+    """Gradient descent by attention."""
+    layer = gradient_layer(qp, step, form)
+    return primal_algorithm(lambda state: (layer(state[0]),))

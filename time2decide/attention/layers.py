@@ -14,7 +14,8 @@ class LinearAttentionHead(nn.Module):
     """One head without softmax: queries read tokens by (ZW_Q)(ZW_K)ᵀ(ZW_V)W_O.
 
     Without the softmax the product can be taken in the other order. `forward` forms the scores, as in the proofs;
-    `state` forms (ZW_K)ᵀ(ZW_V)W_O once, after which a query costs one row-times-matrix product.
+    `cache` forms what does not depend on the query, as every decoder does, for tokens that no layer changes; `state`
+    forms (ZW_K)ᵀ(ZW_V)W_O once, after which a query costs one row-times-matrix product.
     """
 
     W_Q: Tensor
@@ -29,12 +30,17 @@ class LinearAttentionHead(nn.Module):
 
     def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """Queries (batch, q, width) read tokens (batch, t, width); returns (batch, q, width)."""
-        scores = (queries @ self.W_Q) @ (tokens @ self.W_K).mT  # (batch, q, t)
-        return scores @ (tokens @ self.W_V) @ self.W_O
+        keys, values = self.cache(tokens)
+        return (queries @ self.W_Q) @ keys @ values  # scores (batch, q, t)
+
+    def cache(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (batch, key width, t) and values (batch, t, width) of tokens."""
+        return (tokens @ self.W_K).mT, tokens @ self.W_V @ self.W_O
 
     def state(self, tokens: Tensor) -> Tensor:
         """(batch, key width, width): what all queries read from these tokens."""
-        return (tokens @ self.W_K).mT @ (tokens @ self.W_V) @ self.W_O
+        keys, values = self.cache(tokens)
+        return keys @ values
 
 
 class SoftThresholdFFN(nn.Module):

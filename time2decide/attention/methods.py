@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from time2decide.attention import classical
-from time2decide.attention.acceleration import accelerated_literal, accelerated_state
-from time2decide.attention.admm import admm_literal, admm_splitting, admm_state
-from time2decide.attention.arrow_hurwicz import arrow_hurwicz_literal, arrow_hurwicz_state
-from time2decide.attention.gradient import gradient_literal, gradient_state
-from time2decide.attention.ista import ista_literal, ista_state
+from time2decide.attention.acceleration import accelerated_form
+from time2decide.attention.admm import admm_form, admm_splitting
+from time2decide.attention.arrow_hurwicz import arrow_hurwicz_form
+from time2decide.attention.gradient import gradient_form
+from time2decide.attention.ista import ista_form
 from time2decide.attention.loop import Algorithm
-from time2decide.attention.newton_schulz import newton_schulz_literal, newton_schulz_state
-from time2decide.attention.projected_gradient import projected_gradient_literal, projected_gradient_state
+from time2decide.attention.newton_schulz import newton_schulz_form
+from time2decide.attention.projected_gradient import projected_gradient_form
 from time2decide.core.validation import ArrayLike, InputError, expect, per_instance, refuse, validate_choice
 from time2decide.qp.problem import QP
 
@@ -70,40 +71,38 @@ def _inverse_arguments(qp: QP, options: dict[str, Any]) -> tuple[Any, ...]:
     return (2 / (spec.largest + spec.smallest),)
 
 
-def _forms(state: Builder, literal: Builder, reference: Builder) -> dict[str, Builder]:
-    return {"state": state, "literal": literal, "classical": reference}
+def _forms(attention: Builder, reference: Builder) -> dict[str, Builder]:
+    return {form: partial(attention, form=form) for form in ("state", "literal")} | {"classical": reference}
 
 
 _ADMM_OPTIONS = ("rho", "alpha", "inverse_by")
-_ACCELERATED = _forms(accelerated_state, accelerated_literal, classical.classical_accelerated)
+_ACCELERATED = _forms(accelerated_form, classical.classical_accelerated)
 METHODS: dict[str, Method] = {
-    "gradient": Method(
-        ("U",), _gradient_arguments(2), _forms(gradient_state, gradient_literal, classical.classical_gradient)
-    ),
+    "gradient": Method(("U",), _gradient_arguments(2), _forms(gradient_form, classical.classical_gradient)),
     "arrow_hurwicz": Method(
         ("LC",),
         _primal_dual_arguments,
-        _forms(arrow_hurwicz_state, arrow_hurwicz_literal, classical.classical_arrow_hurwicz),
+        _forms(arrow_hurwicz_form, classical.classical_arrow_hurwicz),
         ("step_size", "dual_step"),
     ),
-    "ista": Method(("R",), _gradient_arguments(1), _forms(ista_state, ista_literal, classical.classical_ista)),
+    "ista": Method(("R",), _gradient_arguments(1), _forms(ista_form, classical.classical_ista)),
     "projected_gradient": Method(
         ("C",),
         _gradient_arguments(1),
-        _forms(projected_gradient_state, projected_gradient_literal, classical.classical_projected_gradient),
+        _forms(projected_gradient_form, classical.classical_projected_gradient),
     ),
     "nesterov": Method(("U",), _momentum_arguments, _ACCELERATED),
     "fista": Method(("R", "C"), _momentum_arguments, _ACCELERATED),
     "admm": Method(
         ("U", "LC", "R", "C"),
         _splitting_arguments,
-        _forms(admm_state, admm_literal, classical.classical_admm),
+        _forms(admm_form, classical.classical_admm),
         _ADMM_OPTIONS,
     ),
     "newton_schulz": Method(
         ("U",),
         _inverse_arguments,
-        _forms(newton_schulz_state, newton_schulz_literal, classical.classical_newton_schulz),
+        _forms(newton_schulz_form, classical.classical_newton_schulz),
         (),
     ),
 }

@@ -67,7 +67,12 @@ def newton_schulz_inverse(H: Tensor, scale: Tensor) -> Tensor:
     return X
 
 
-def newton_schulz_literal(qp: QP, scale: Tensor) -> Algorithm:
+def newton_schulz_form(qp: QP, scale: Tensor, form: str) -> Algorithm:
+    """Newton–Schulz by attention, token by token ("literal") or on rows as they are ("state")."""
+    return (_tokens if form == "literal" else _rows)(qp, scale)
+
+
+def _tokens(qp: QP, scale: Tensor) -> Algorithm:
     """Tokens of X and of A, scores and all; x = −Xb is read by one more head."""
     model = NewtonSchulz(qp.n, qp.A.dtype).to(qp.A.device)
     H = model.tokens(qp.A)
@@ -79,7 +84,7 @@ def newton_schulz_literal(qp: QP, scale: Tensor) -> Algorithm:
     )
 
 
-def newton_schulz_state(qp: QP, scale: Tensor) -> Algorithm:
+def _rows(qp: QP, scale: Tensor) -> Algorithm:
     """Rows of X as they are: X ← X + (I − XA)X."""
     eye = torch.eye(qp.n, dtype=qp.A.dtype, device=qp.A.device)
 

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from time2decide.attention.gradient import gradient_token_algorithm
-from time2decide.attention.ista import ISTA
+from time2decide.attention.gradient import gradient_layer
 from time2decide.attention.loop import Algorithm, State, primal_algorithm
 from time2decide.core.validation import expect
 from time2decide.qp.problem import QP
@@ -26,39 +25,31 @@ from time2decide.qp.projections import is_single_vector, soft_threshold
 ETAS = ("active", "paper")  # η = 1/|active set|, or the paper's 1/n
 
 
-def projected_gradient_literal(qp: QP, step: Tensor, *, eta: str = "active", loop_tol: float = 1e-14) -> Algorithm:
-    """Attention layer, then the ReLU network inside its loop from θ = 0."""
+def projected_gradient_form(qp: QP, step: Tensor, form: str, *, eta: str = "active") -> Algorithm:
+    """Attention layer, then the network in its loop on the scalar θ, which the state carries from layer to layer."""
     expect(eta in ETAS, "eta", f"one of {', '.join(ETAS)}", f"{eta!r}")
-    model = ISTA(qp.n, qp.A.dtype).to(qp.A.device)
-    radius = _radius(qp)
+    layer = gradient_layer(qp, step, form)
+    assert qp.l1_radius is not None
+    radius = qp.l1_radius.view(-1, 1, 1)
+    loop = projection_threshold_loop if eta == "active" else _paper_loop
 
-    def layer(state: State) -> State:
-        tokens = model(state[0], step)
-        y = tokens[:, -1:, : qp.n]
-        theta = torch.zeros_like(radius)
-        for _ in range(100_000):
-            shrunk = model.ffn(y, theta)
-            excess = torch.relu(shrunk.abs().sum(-1, keepdim=True) - radius)
-            if bool((excess <= loop_tol * radius.clamp_min(1)).all()):
-                break
-            count = (shrunk != 0).sum(-1, keepdim=True).clamp_min(1) if eta == "active" else qp.n
-            theta = theta + excess / count
-        return (model.threshold(tokens, theta),)
-
-    return gradient_token_algorithm(qp, model, layer)
-
-
-def projected_gradient_state(qp: QP, step: Tensor) -> Algorithm:
-    """Cached attention; the loop runs on the scalar θ, which the state carries from layer to layer."""
-    M, c = ISTA(qp.n, qp.A.dtype).to(qp.A.device).state(qp, step)
-    radius = _radius(qp)
-
-    def layer(state: State) -> State:
-        y = torch.baddbmm(c, state[0], M)
-        theta = projection_threshold_loop(y.abs(), radius, state[1])
+    def one(state: State) -> State:
+        y = layer(state[0])
+        theta = loop(y.abs(), radius, state[1])
         return soft_threshold(y, theta), theta
 
-    return replace(primal_algorithm(layer), start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)))
+    return replace(primal_algorithm(one), start=lambda x, dual: (x.unsqueeze(1), torch.zeros_like(radius)))
+
+
+def _paper_loop(size: Tensor, radius: Tensor, theta: Tensor, tol: float = 1e-14) -> Tensor:
+    """θ ← θ + [‖S_θ(y)‖₁ − B]₊/n from θ = 0."""
+    theta = torch.zeros_like(theta)
+    for _ in range(100_000):
+        excess = ((size - theta).relu_().sum(-1, keepdim=True) - radius).relu_()
+        if bool((excess <= tol * radius.clamp_min(1)).all()):
+            break
+        theta = theta + excess / size.shape[-1]
+    return theta
 
 
 def projection_threshold_loop(size: Tensor, radius: Tensor, theta: Tensor) -> Tensor:
@@ -101,8 +92,3 @@ def _loop_of_one(size: np.ndarray, radius: float, theta: float) -> float:
         else:  # a start beyond every entry: max(size) − radius is at most θ, and is θ where the radius is 0
             theta, before = max(0.0, float(size.max()) - radius), 0 if radius == 0 else -1
     return theta
-
-
-def _radius(qp: QP) -> Tensor:
-    assert qp.l1_radius is not None
-    return qp.l1_radius.view(-1, 1, 1)

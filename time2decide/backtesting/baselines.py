@@ -92,6 +92,7 @@ class PredictThenOptimise:
     name: str = "pto-persistence"
     wants_hindsight: bool = False
     uses_cost: bool = False
+    orders: bool = True
 
     def decide(self, observation: Observation) -> np.ndarray:
         forecast = self.forecaster(observation.returns)[:, None]  # (series, 1, m)
@@ -183,6 +184,7 @@ class _DailyRule:
     """A rule that weighs costs and carries the state of each series forward."""
 
     uses_cost: bool = field(default=True, kw_only=True)
+    orders: bool = field(default=True, kw_only=True)
     wants_hindsight: bool = field(default=False, kw_only=True)
     _last: np.ndarray | None = field(default=None, repr=False, compare=False, kw_only=True)
     _states: list[_PooledState] = field(default_factory=list, repr=False, compare=False, kw_only=True)

@@ -15,12 +15,13 @@ from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.market_state import MarketState
+from time2decide.markets.constraints import Constraints
 from time2decide.markets.decision_file import data_fingerprint, label_texts
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.policy.portfolio_run import decide_run, read_run_entries, run_terms_from_entry
-from time2decide.policy.run_holdings import EQUAL, FILE, drift_run_weights
-from time2decide.simulation.engine import drifted_weights
+from time2decide.policy.run_holdings import EQUAL, FILE, drift_run_weights, entry_delay
+from time2decide.simulation.execution import drifted_weights, portfolio_returns
 
 _EQUAL = 1e-9  # largest difference of a weight that is called equal
 
@@ -101,20 +102,25 @@ def replay_journal(path: str | Path, table: pd.DataFrame) -> Replay:
 def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
     names = [str(column) for column in table.columns]
     _match(entries, table, names)
-    returns, state, read = table.to_numpy(), MarketState(len(names)), 0
+    returns, state, read, rules = table.to_numpy(), None, 0, []
     live, before = (
         np.array([[entry[key][name] for name in names] for entry in entries]) for key in ("weights", "previous")
     )
     simulated, starts, other = np.empty_like(live), np.empty_like(live), []
     load = cache(_policy_and_checksum)
     for k, entry in enumerate(entries):
-        rows = int(entry["data"]["rows"])
+        rows, terms = int(entry["data"]["rows"]), run_terms_from_entry(entry, names)
+        when = terms["frequency"].assumed, terms["delay"]
+        if state is None or (state.periods_per_year, state.delay) != when:
+            state, read = MarketState(len(names), *when), 0
         state.extend(returns[read:rows])
+        rules.append(terms["constraints"])
+        traded = 0 if k == 0 else int(entries[k - 1]["data"]["rows"]) + entry_delay(entries[k - 1])
         from_journal = k == 0 or entry["holdings"].startswith(FILE)
-        current = before[k] if from_journal else drift_run_weights(simulated[k - 1], returns[read:rows])
+        current = before[k] if from_journal else drift_run_weights(simulated[k - 1], returns[traded:rows], rules[k])
         equal = k == 0 and entry["holdings"] == EQUAL
         policy, fingerprint = load(entry["model"]["name"])
-        made = decide_run(policy, state, returns[:rows], None if equal else current, run_terms_from_entry(entry, names))
+        made = decide_run(policy, state, returns[:rows], None if equal else current, terms)
         simulated[k], starts[k], read = made.weights, made.previous, rows
         other += [] if fingerprint == entry["model"]["fingerprint"] else [entry["date"]]
     return Replay(
@@ -124,9 +130,9 @@ def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
         simulated,
         [entry["holdings"] for entry in entries],
         other,
-        live_return=_earned(entries, live, before, returns),
-        simulated_return=_earned(entries, simulated, starts, returns),
-        held_return=_earned(entries[:1], before[:1], before[:1], returns),
+        live_return=_earned(entries, live, before, returns, rules),
+        simulated_return=_earned(entries, simulated, starts, returns, rules),
+        held_return=_earned(entries[:1], before[:1], before[:1], returns, rules),
     )
 
 
@@ -150,15 +156,24 @@ def _match(entries: list[dict[str, Any]], table: pd.DataFrame, names: list[str])
     expect(same, "table", f"the returns up to {last['date']} that the journal has seen", "others")
 
 
-def _earned(entries: list[dict[str, Any]], weights: np.ndarray, before: np.ndarray, returns: np.ndarray) -> float:
-    """Net return of targets (dates, m) that were traded from `before`, up to the last row of the table."""
-    wealth = 1.0
-    ends = [int(entry["data"]["rows"]) for entry in entries[1:]] + [len(returns)]
-    for entry, target, current, end in zip(entries, weights, before, ends, strict=True):
-        wealth *= 1.0 - np.abs(target - current).sum() * entry["terms"]["cost_bps"] / 1e4
-        now = target
-        for row in np.nan_to_num(returns[int(entry["data"]["rows"]) : end]):
-            wealth *= 1.0 + float(now @ row)
-            now = drifted_weights(now, row)
+def _earned(
+    entries: list[dict[str, Any]],
+    weights: np.ndarray,
+    before: np.ndarray,
+    returns: np.ndarray,
+    rules: list[Constraints | None],
+) -> float:
+    """Net return of targets (dates, m) that were decided from `before` and traded after their delay, up to the end."""
+    wealth, now, terms, first = 1.0, before[0], rules[0], int(entries[0]["data"]["rows"])
+    due: dict[int, list[int]] = {}  # row before which a trade is made -> its entries
+    for k, entry in enumerate(entries):
+        due.setdefault(int(entry["data"]["rows"]) + entry_delay(entry), []).append(k)
+    for row in range(first, len(returns) + 1):
+        for k in due.get(row, ()):
+            wealth *= 1.0 - np.abs(weights[k] - before[k]).sum() * entries[k]["terms"]["cost_bps"] / 1e4
+            now, terms = now if np.array_equal(weights[k], before[k]) else weights[k], rules[k]
+        for earned in np.nan_to_num(returns[row : row + 1]):
+            wealth *= 1.0 + float(portfolio_returns(now, earned, terms))
+            now = drifted_weights(now, earned, terms)
     expect(math.isfinite(wealth), "journal", "weights that keep wealth finite", "others")
     return float(wealth - 1.0)

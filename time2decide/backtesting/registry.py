@@ -116,22 +116,20 @@ REGISTRY: dict[str, Entry] = {
     "pto-ridge": Entry(partial(_PTO, ridge, name="pto-ridge"), "predict then optimise, forecasts by ridge regression"),
     "averaged-oracle": Entry(rules.AveragedOracle, "the oracle's step averaged over scenarios"),
     "inverse-volatility": Entry(
-        monthly.skfolio_inverse_volatility, "weights proportional to 1/volatility, refitted every 21 steps"
+        monthly.skfolio_inverse_volatility, "weights proportional to 1/volatility, refitted every month"
     ),
     "minimum-variance": Entry(
-        monthly.skfolio_minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every 21 steps"
+        monthly.skfolio_minimum_variance, "skfolio: minimum variance, Ledoit–Wolf covariance, refitted every month"
     ),
     "mean-variance-shrunk": Entry(
-        monthly.skfolio_mean_variance, "skfolio: best ratio of shrunk mean to risk, refitted every 21 steps"
+        monthly.skfolio_mean_variance, "skfolio: best ratio of shrunk mean to risk, refitted every month"
     ),
-    "hierarchical": Entry(monthly.skfolio_hierarchical, "skfolio: hierarchical risk parity, refitted every 21 steps"),
-    "risk-budgeting": Entry(
-        monthly.skfolio_risk_budgeting, "skfolio: equal risk contributions, refitted every 21 steps"
-    ),
+    "hierarchical": Entry(monthly.skfolio_hierarchical, "skfolio: hierarchical risk parity, refitted every month"),
+    "risk-budgeting": Entry(monthly.skfolio_risk_budgeting, "skfolio: equal risk contributions, refitted every month"),
     **{
         f"{name}-variance-{key}": Entry(
             partial(monthly.skfolio_mean_variance_under, key, with_mean=name == "mean"),
-            f"{rule}, {text}, refitted every 21 steps",
+            f"{rule}, {text}, refitted every month",
         )
         for name, rule in (("minimum", "minimum variance"), ("mean", "mean-variance at λ"))
         for key, text in _COVARIANCES.items()

@@ -1,7 +1,7 @@
 """Baselines that are fitted once a month: skfolio's optimisers, and ours beside them.
 
-A `_Refitted` strategy fits target weights every `every` steps, moves towards them as far as the turnover budget allows,
-step by step, and once it is there lets the weights drift until the next fit.
+A `_Refitted` strategy fits target weights once a month of the table (21 days, 4 weeks), moves towards them as far as
+the turnover budget allows, step by step, and once it is there lets the weights drift until the next fit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.simulation.engine import UNLIMITED, Observation, continues_observation
 
-EVERY = 21  # steps between two fits, a month of days
+_FITS = 12  # a year
 _ROWS = int(YEAR)  # last ones that a fit sees, at most
+_STILL = 1e-4  # standard deviation below which an asset hardly moves
 _THERE = 1e-9  # distance from the target that counts as none
 
 #: Returns (time, m) and the observation -> weights (m,).
@@ -29,7 +30,7 @@ Fit = Callable[[np.ndarray, Observation], np.ndarray]
 
 @dataclass
 class _Refitted:
-    """Weights of a rule that is fitted to the last rows every `every` steps.
+    """Weights of a rule that is fitted to the last rows every `every` steps, a month unless given.
 
     A fit is kept as long as each window continues the one before; another series starts with a new fit.
 
@@ -46,10 +47,11 @@ class _Refitted:
     fit: Fit
     name: str
     history: int = _ROWS
-    every: int = EVERY
+    every: int | None = None
     uses_risk_aversion: bool = False
     uses_cost: bool = False
     wants_hindsight: bool = False
+    orders: bool = True  # once it is there it trades nothing
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _age: int = field(default=0, repr=False, compare=False)
     _target: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
@@ -59,13 +61,23 @@ class _Refitted:
         window = observation.returns
         self._age = self._age + 1 if continues_observation(self._last, window) else 0
         self._last = window
-        if self._age % self.every == 0:
-            fitted = [self.fit(series[-self.history :], observation) for series in window]
+        every = max(round(observation.periods_per_year / _FITS), 1) if self.every is None else self.every
+        if self._age % every == 0:
+            fitted = [self.fit(_moving(series[-self.history :]), observation) for series in window]
             self._target = np.stack(fitted)[:, None]  # (series, 1, m)
             self._there = np.zeros(observation.previous.shape[:2], dtype=bool)
         else:
-            self._there |= np.abs(observation.allocations[:, :, -1] - self._target).max(-1) <= _THERE
+            reached = observation.previous if observation.delay else observation.allocations[:, :, -1]
+            self._there |= np.abs(reached - self._target).max(-1) <= _THERE
         return np.where(self._there[..., None], observation.previous, self._target)
+
+
+def _moving(returns: np.ndarray) -> np.ndarray:
+    """Returns (time, m) in which every asset moves: cash and bills by .1 bp at random, since optimisers refuse them."""
+    still = returns.std(axis=0) < _STILL
+    if not still.any():
+        return returns
+    return np.asarray(returns + still * np.random.default_rng(0).normal(0.0, 0.1 * _STILL, returns.shape))
 
 
 def _by_estimator(estimator: Any) -> Fit:
@@ -104,7 +116,7 @@ def skfolio_inverse_volatility() -> _Refitted:
     """Weights proportional to 1/σ_i."""
 
     def fit(returns: np.ndarray, observation: Observation) -> np.ndarray:
-        inverse = 1.0 / np.maximum(returns.std(axis=0), np.finfo(float).tiny)
+        inverse = 1.0 / returns.std(axis=0)
         return np.asarray(inverse / inverse.sum())
 
     return _Refitted(fit, "inverse-volatility")

@@ -18,10 +18,12 @@ from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraint_files import constraints_for
 from time2decide.markets.constraints import Constraints
+from time2decide.markets.periods import frequency_of
 from time2decide.markets.validation import (
     looks_like_prices,
     validate_any_weights,
     validate_current_weights,
+    validate_delay,
     validate_risk_aversion,
     validate_turnover,
     validate_weights,
@@ -56,6 +58,11 @@ class Time2DecidePortfolio(BaseOptimization):
         Risk is measured from these weights.
     min_trade : float in [0, 1], default=0.0
         Smallest trade, in weights; the market policy only.
+    delay : int, default=1
+        Rows between the decision and its trade, for the market policy. `WalkForward(..., purged_size=1)` trades at the
+        next close, without it at the close that was decided from, which nobody can.
+    periods_per_year : float, optional
+        Rows of X in a year; as the dates of a DataFrame say by default, and business days without dates.
     portfolio_params, fallback, raise_on_failure
         As in every skfolio optimiser.
 
@@ -77,6 +84,7 @@ class Time2DecidePortfolio(BaseOptimization):
     expected_returns_: np.ndarray
     _rows: np.ndarray  # seen since `fit`
     _state: MarketState  # that has read them, for the market policy
+    _dates: Any  # of the rows that `fit` read
 
     def __init__(
         self,
@@ -91,6 +99,8 @@ class Time2DecidePortfolio(BaseOptimization):
         cost_bps: float | None = None,
         benchmark: Any = None,
         min_trade: float = 0.0,
+        delay: int = 1,
+        periods_per_year: float | None = None,
     ) -> None:
         super().__init__(
             portfolio_params=portfolio_params,
@@ -105,6 +115,8 @@ class Time2DecidePortfolio(BaseOptimization):
         self.cost_bps = cost_bps
         self.benchmark = benchmark
         self.min_trade = min_trade
+        self.delay = delay
+        self.periods_per_year = periods_per_year
 
     @property
     def needs_previous_weights(self) -> bool:
@@ -124,7 +136,7 @@ class Time2DecidePortfolio(BaseOptimization):
         active_mask : array-like of bool, of the shape of X, optional
             False where an asset is not listed: its return there is taken as missing. Routed as metadata.
         """
-        for name in ("_rows", "_state"):
+        for name in ("_rows", "_state", "_dates"):
             if hasattr(self, name):
                 delattr(self, name)
         return self._update(X, active_mask)
@@ -143,6 +155,8 @@ class Time2DecidePortfolio(BaseOptimization):
         """Take the rows of X, then decide."""
         first = not hasattr(self, "_rows")
         checks: dict[str, Any] = {"ensure_min_features": 2, "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        dates = X.index if first and isinstance(X, pd.DataFrame) else getattr(self, "_dates", None)
+        when = frequency_of(dates, self.periods_per_year).assumed, validate_delay(self.delay)
         new = validate_data(self, X, reset=first, ensure_min_samples=2 if first else 1, **checks)
         if active_mask is not None:
             active = np.asarray(active_mask, dtype=bool)
@@ -164,12 +178,15 @@ class Time2DecidePortfolio(BaseOptimization):
         least = validate_positive("min_trade", self.min_trade, allow_zero=True, most=1)
         if isinstance(model.policy, MarketPolicy):
             known = None if first else getattr(self, "_state", None)  # a decision that fails leaves it as it was
-            state = MarketState(m).extend(rows) if known is None else copy.deepcopy(known).extend(new)
+            state, unread = MarketState(m, *when), rows
+            if known is not None and (known.periods_per_year, known.delay) == when:
+                state, unread = copy.deepcopy(known), new
+            state.extend(unread)
             current = None if self.previous_weights is None else previous
             terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark, "min_trade": least}
             made = decide_market(model.policy, state, rows, current, gamma, risk, cost, **terms)
             self.weights_, self.expected_returns_ = made.weights, made.mean
-            self._rows, self._state = rows, state
+            self._rows, self._state, self._dates = rows, state, dates
             return self
         expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
         expect(not np.isnan(rows).any(), "X", "a model that takes gaps (market) where returns are missing", "another")
@@ -177,7 +194,7 @@ class Time2DecidePortfolio(BaseOptimization):
         solve = {} if plain else {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
         weights, expected = model.decide_batch(rows[None], previous, gamma, risk, **solve)
         self.weights_, self.expected_returns_ = weights[0], expected[0]
-        self._rows = rows
+        self._rows, self._dates = rows, dates
         if hasattr(self, "_state"):  # it has not read these rows
             del self._state
         return self

@@ -1,5 +1,8 @@
 """Walk-forward comparison of strategies on one table of returns, with costs: steps, a summary, and intervals.
 
+What is measured is what could have been traded: weights decided at a close are traded at the next one unless told
+otherwise, drift with the returns, and what is not invested earns the cash return of the constraints.
+
 Intervals are 95 % by the stationary bootstrap with the same draws for every strategy: a paired difference is far more
 certain than either of its parts. `backtest_findings` says in sentences what the intervals support.
 """
@@ -21,22 +24,24 @@ from time2decide.core.validation import ArrayLike, InputError, expect, validate_
 from time2decide.markets.constraint_files import constraints_for
 from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
+from time2decide.markets.periods import Frequency, frequency_of
 from time2decide.markets.tables import load_returns
-from time2decide.markets.universe import Universe, universe_of
-from time2decide.markets.validation import validate_any_weights
+from time2decide.markets.universe import DELISTING_RETURN, Universe, universe_of
+from time2decide.markets.validation import validate_any_weights, validate_delay
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
 from time2decide.simulation.engine import (
     Rollout,
     Strategy,
-    drifted_weights,
     oracle_for_rollout,
     rollout,
     validate_cost,
     validate_simulation_returns,
 )
+from time2decide.simulation.execution import drifted_weights, portfolio_returns
 from time2decide.simulation.metrics import (
     PairedBootstrap,
     annual_performance,
+    gross_returns,
     net_returns,
     realised_utility,
     rollout_turnover,
@@ -57,15 +62,18 @@ class Backtest:
     Attributes
     ----------
     frame : DataFrame
-        One row per strategy, budget, series and step: `gross` return, `cost`, `net` return, `wealth` of 1 invested
-        at the start, `turnover` from the weights that the budget is measured from (`budget_from`) and `traded`, the
-        same from the weights after drift; `regret`, the oracle's utility of that step minus the strategy's.
+        One row per strategy, budget, series and row of the table: `gross` return, `cost`, `net` return, `wealth` of 1
+        invested at the start, `turnover` from the weights that the budget is measured from (`budget_from`) and
+        `traded`, the same from the weights after drift; `regret`, the oracle's utility of that row minus the
+        strategy's.
     summary : DataFrame
-        One row per strategy and budget, means over series.
+        One row per strategy and budget, means over series. Annual figures are per row where a year is unknown.
     rollouts : list of Rollout
-        The weights of every step.
-    cost_bps, periods_per_year : float
-        The settings that the figures depend on; λ, γ and the window are those of the rollouts.
+        The weights held in every row.
+    cost_bps : float
+        Cost of a trade; λ, γ, the window and the delay are those of the rollouts.
+    frequency : Frequency
+        How often the table has rows, and whether figures are stated for a year or a row.
     returns : array (series, time, assets)
         What the assets earned, 0 where there was no return.
     """
@@ -75,8 +83,18 @@ class Backtest:
     assets: list[str]
     rollouts: list[Rollout] = field(repr=False)
     cost_bps: float
-    periods_per_year: float
+    frequency: Frequency
     returns: np.ndarray = field(repr=False)
+
+    @property
+    def periods_per_year(self) -> float:
+        """Rows that annual figures are stated for: those of a year, or 1 where a year is unknown."""
+        return self.frequency.scale
+
+    @property
+    def delay(self) -> int:
+        """Rows between a decision and its trade; the oracle, which is no strategy, has none."""
+        return max(one.delay for one in self.rollouts)
 
     def returns_series(self, strategy: str, turnover_l1: float | None = None, series: int = 0) -> pd.Series:
         """Net returns of a strategy by time, as quantstats, pyfolio and pandas take them; the first budget by default.
@@ -107,7 +125,7 @@ class Backtest:
         )
 
     def weights(self, strategy: str, turnover_l1: float, series: int = 0) -> pd.DataFrame:
-        """The weights of a strategy, one row per step and one column per asset."""
+        """The weights that a strategy held in each row, after its trade at the close before, one column per asset."""
         for result in self.rollouts:
             place = np.flatnonzero(result.turnover_l1 == turnover_l1)
             if result.name == strategy and place.size:
@@ -126,15 +144,21 @@ def backtest(
     cost_bps: float = 10.0,
     risk_aversion: float | None = None,
     window: int = WINDOW,
-    periods_per_year: float = 252.0,
+    delay: int = 1,
+    periods_per_year: float | None = None,
     budget_from: str | None = None,
     constraints: Constraints | str | Path | None = None,
     benchmark: ArrayLike | pd.Series | None = None,
     min_trade: float = 0.0,
     gaps: str = "refuse",
+    delisting_return: float = DELISTING_RETURN,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
     """Run strategies step by step over the same returns; each sees only what lies before the step it decides.
+
+    Weights of step t are decided on data up to the close of row t − 1, from row `window` on. They are traded at the
+    close of row t − 1 + delay within the budget measured then, at the cost of what is traded, and held in row
+    t + delay. Before its first trade a strategy holds equal weights, which drift.
 
     Parameters
     ----------
@@ -148,8 +172,12 @@ def backtest(
         Cost of a trade in basis points of the amount traded (bought plus sold), charged on drifted weights.
     risk_aversion : float, optional
         λ of the utility. By default 2 for a DataFrame, which is a real market, and the paper's 0.1 for arrays.
-    periods_per_year : float
-        For annual figures.
+    delay : int
+        Rows between a decision and its trade; 1 is the next close. 0 is the close that the decision is made from, at
+        which nobody can trade.
+    periods_per_year : float, optional
+        Rows in a year, for annual figures and for what policies assume of a year. By default as the dates of a
+        DataFrame say; without dates figures are per row, not per year.
     budget_from : {"drifted", "previous"}, optional
         Whether the budget is measured from the weights after drift or from the weights chosen a step before (the
         paper's convention). After drift for a DataFrame, which holds a real market, by default.
@@ -167,8 +195,11 @@ def backtest(
     gaps : {"refuse", "keep"}
         Whether missing returns (NaN) of a DataFrame are refused, or kept as assets that come and go: see
         `markets/universe.py` for who can be bought, held and sold when, and how constraints count. The oracle then
-        starts anew from equal weights whenever the universe changes, and forced sales of delisted assets are outside
-        the budget.
+        starts anew from equal weights whenever the universe changes, and sales of assets that are delisted, or come
+        back from a long halt, are outside the budget.
+    delisting_return : float in [−1, 1]
+        What a holding loses on its last price when its column ends, paid out 21 rows later. By default −30 %, the mean
+        of stocks delisted for poor performance (Shumway 1997); 0 suits mergers, and stocks that left an index.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
@@ -176,12 +207,16 @@ def backtest(
     expect(table is not None or gaps == "refuse", "returns", "a DataFrame if gaps are kept", type(returns).__name__)
     values = returns if table is None else table.to_numpy()
     changing = gaps == "keep" and np.isnan(values).any()
-    market = universe_of(values, window) if changing else validate_simulation_returns(values, window)
+    validate_interval("delisting_return", delisting_return, "[-1, 1]")
+    if changing:
+        market: np.ndarray | Universe = universe_of(values, window, delisting_return=delisting_return)
+    else:
+        market = validate_simulation_returns(values, window)
     array = market.returns[None] if isinstance(market, Universe) else market  # what holdings earn, (series, time, m)
     steps = pd.RangeIndex(array.shape[1]) if table is None else table.index
     assets = [f"asset {i}" for i in range(array.shape[2])] if table is None else list(table.columns)
     cost = validate_cost(cost_bps)
-    validate_positive("periods_per_year", periods_per_year)
+    frequency = frequency_of(None if table is None else table.index, periods_per_year)
     validate_positive("min_trade", min_trade, allow_zero=True, most=1)
     convention = ("previous" if table is None else "drifted") if budget_from is None else budget_from
     if risk_aversion is None:
@@ -192,22 +227,23 @@ def backtest(
     if rules is not None:
         _refuse_contradictions(rules, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
-    _wealth(array[:, window:].mean(-1), array, periods_per_year)  # fail early if wealth would overflow
+    _wealth(array[:, window:].mean(-1), array, frequency.scale)  # fail early if wealth would overflow
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
     terms |= {"cost_bps": cost, "constraints": rules, "benchmark": reference, "min_trade": min_trade}
+    terms |= {"delay": validate_delay(delay), "periods_per_year": frequency.assumed}
     with threadpool_limits(1 if len(assets) <= _ONE_THREAD else None):
         oracle = oracle_for_rollout(market, budgets, risk_aversion, window)
         rollouts = [_run_strategy(strategy, market, steps, budgets, oracle, terms, progress) for strategy in chosen]
     best = utility_path(array, oracle, risk_aversion, window)
     frames, rows = [], []
     for result in rollouts:
-        frame = _steps_frame(result, array, steps, cost, periods_per_year)
-        frame["regret"] = (best - utility_path(array, result.allocations, risk_aversion, window)).ravel()
+        frame = _steps_frame(result, array, steps, cost, frequency.scale)
+        own = utility_path(array, result.allocations, risk_aversion, window, result.constraints)
+        frame["regret"] = (best - own).ravel()
         frames.append(frame)
-        rows.extend(_summary_rows(result, array, oracle, frame, periods_per_year))
-    return Backtest(
-        pd.concat(frames, ignore_index=True), pd.DataFrame(rows), assets, rollouts, cost, float(periods_per_year), array
-    )
+        rows.extend(_summary_rows(result, array, oracle, frame, frequency.scale))
+    whole, summary = pd.concat(frames, ignore_index=True), pd.DataFrame(rows)
+    return Backtest(whole, summary, assets, rollouts, cost, frequency, array)
 
 
 def _run_strategy(
@@ -245,15 +281,20 @@ def _skfolio_portfolio(result: Backtest, one: Rollout, k: int, series: int) -> A
     """
     from skfolio import MultiPeriodPortfolio, Portfolio
 
-    first, path = one.window, one.allocations[series, k]  # (time, m)
+    first, path, rules = one.window, one.allocations[series, k], one.constraints  # (time, m)
+    rows = result.returns[series]
     times, assets = result.frame["time"].unique(), list(map(str, result.assets))
-    table = pd.DataFrame(result.returns[series, first:], index=times, columns=assets)
-    before = drifted_weights(path[first - 1 : -1], result.returns[series, first - 1 : -1])
+    before = drifted_weights(path[first - 1 : -1], rows[first - 1 : -1], rules)
     before[0] = path[first - 1]  # the first decision starts from the portfolio itself
-    weights = path[first:]  # (steps, m)
-    rates = result.cost_bps / 1e4 * (1 + (weights * table.to_numpy()).sum(axis=1))
+    rates = result.cost_bps / 1e4 * (1 + portfolio_returns(path[first:], rows[first:], rules))
+    weights, earned, free = path[first:], rows[first:], np.ones(len(assets))  # (steps, m)
+    if rules is not None and rules.cash_return:  # cash is an asset that costs nothing to trade
+        weights, before = (np.column_stack([part, rules.exposure - part.sum(-1)]) for part in (weights, before))
+        earned = np.column_stack([earned, np.full(len(earned), rules.cash_return)])
+        assets, free = [*assets, "cash"], np.append(free, 0.0)
+    table = pd.DataFrame(earned, index=times, columns=assets)
     steps = [
-        Portfolio(X=table.iloc[[t]], weights=weights[t], previous_weights=before[t], transaction_costs=float(rates[t]))
+        Portfolio(X=table.iloc[[t]], weights=weights[t], previous_weights=before[t], transaction_costs=rates[t] * free)
         for t in range(len(table))
     ]
     options = {"annualization_factor": result.periods_per_year, "compounded": False}
@@ -281,7 +322,7 @@ def _steps_frame(
     result: Rollout, returns: np.ndarray, steps: pd.Index, cost_bps: float, periods_per_year: float
 ) -> pd.DataFrame:
     start = result.window
-    gross = np.einsum("nktm,ntm->nkt", result.allocations[:, :, start:], returns[:, start:])
+    gross = gross_returns(result, returns)
     net, amount = net_returns(result, returns, cost_bps)
     series, budgets, length = gross.shape
     grid = np.indices(gross.shape)
@@ -445,32 +486,33 @@ def backtest_findings(
         others = differences[(differences["turnover_l1"] == budget) & (differences["strategy"] != ORACLE)]
         utility = f"In net utility (λ = {result.rollouts[0].risk_aversion:g})"
         sentences[float(budget)] = [
-            _rank(rows, own),
-            *_differences(others, result.periods_per_year),
+            _rank(rows, own, result.frequency),
+            *_differences(others, result.frequency),
             _beyond(others, "sharpe", own, "In net Sharpe ratio"),
             _beyond(others, "net_utility", own, utility),
         ]
     return sentences
 
 
-def _rank(rows: list[dict[str, Any]], own: str) -> str:
+def _rank(rows: list[dict[str, Any]], own: str, frequency: Frequency) -> str:
     place = next(i for i, row in enumerate(rows) if row["strategy"] == own)
     row, best = rows[place], rows[0]
     text = f"{own}: net Sharpe ratio {row['sharpe']:z.2f} (95 %: {row['sharpe_low']:z.2f} to "
     text += f"{row['sharpe_high']:z.2f}), rank {place + 1} of {len(rows)}"
-    text += f", volatility {row['annual_volatility']:.1%} a year, turnover {row['traded']:.2%} a step"
+    text += f", volatility {row['annual_volatility']:.1%} a {frequency.span}"
+    text += f", turnover {row['traded']:.2%} a {frequency.period}"
     return text + ("." if place == 0 else f"; {best['strategy']} is first with {best['sharpe']:z.2f}.")
 
 
-def _differences(rows: pd.DataFrame, periods: float) -> list[str]:
+def _differences(rows: pd.DataFrame, frequency: Frequency) -> list[str]:
     """The differences from the baselines that everybody knows, in figures."""
     sentences = []
     for row in rows[rows["strategy"].isin(_NAMED)].to_dict(orient="records"):
-        utility = [f"{periods * row[f'net_utility{end}']:+z.1%}" for end in ("", "_low", "_high")]
+        utility = [f"{frequency.scale * row[f'net_utility{end}']:+z.1%}" for end in ("", "_low", "_high")]
         sharpe = [f"{row[f'sharpe{end}']:+z.2f}" for end in ("", "_low", "_high")]
         sentences.append(
             f"Against {row['strategy']}: Sharpe {sharpe[0]} [{sharpe[1]}, {sharpe[2]}], "
-            f"utility {utility[0]} a year [{utility[1]}, {utility[2]}]."
+            f"utility {utility[0]} a {frequency.span} [{utility[1]}, {utility[2]}]."
         )
     return sentences
 

@@ -3,9 +3,11 @@
 A problem is made around its answer: x*, an active set and multipliers are drawn, and b follows from stationarity, so
 that the optimal value is known even where x* is not unique. Infeasible problems contain a combination of their own rows
 that contradicts itself, unbounded ones a direction of descent that nothing blocks. Then rows, columns and objective are
-scaled by powers of ten. Wrong is: "optimal" for a problem without an answer, or with a value or a violation off by more
-than 1e-6 of its terms; "infeasible" or "unbounded" for any other problem. In a *mixed* batch problems of several
-families are solved in one call.
+scaled by powers of ten. The last six families are those of small numbers: the apex of a cone, the same with bounds that
+rounding tells from zero, more active rows than variables, curvature down to 1e-12, control at rest, and contradictions
+of 1e-9 to 1e-6 of their terms (an answer that meets every row to 1e-8 of its terms is right, too). Wrong is: "optimal"
+for a problem without an answer, or with a value or a violation off by more than 1e-6 of its terms; "infeasible" or
+"unbounded" for any other problem. In a *mixed* batch problems of several families are solved in one call.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ FAMILIES = (
     *("plain", "singular", "linear", "degenerate", "equations", "bounds", "infeasible", "unbounded"),
     *("rows", "columns", "wide", "objective", "all", "far", "tiny", "one", "free", "many"),
     *("penalty", "radius", "float32"),
+    *("apex", "noise", "vertex", "curvature", "rest", "near"),
 )
 #: Families of a mixed batch: all with Cx ≤ d alone.
 MIXED = ("plain", "singular", "degenerate", "infeasible", "unbounded", "rows", "columns", "wide", "objective", "tiny")
+_FLOOR = {"noise": 1e-12, "rest": 1e-12}  # families whose answers are zero but for rounding in the data
 _BATCH = 50
 _MAX_STEPS = 500  # of iterative methods: what does not converge by then is open, not wrong
 
@@ -45,17 +49,21 @@ def draw_hard_problem(family: str, seed: int, size: tuple[int, int] | None = Non
     rng = np.random.default_rng([FAMILIES.index(family), seed])
     if family in ("penalty", "radius"):
         return _sparse(family, rng)
+    if family in ("apex", "noise", "rest"):
+        return _at_zero(family, rng)
     n, m = int(rng.integers(2, 12)), int(rng.integers(1, 14))
     if size is not None:
         n, m = size[0], size[1] - (family == "infeasible")  # the row that contradicts comes on top
     n = 1 if family == "one" else n
-    m = {"free": 0, "many": 8 * n}.get(family, m)
+    m = {"free": 0, "many": 8 * n, "vertex": 3 * n}.get(family, m)
     ranks = {"singular": n // 2, "linear": 0, "infeasible": int(rng.integers(0, n + 1)), "unbounded": n - 1}
     rank = ranks.get(family, n)
     fields, value = _around_an_answer(rng, n, m, rank, family)
     truth = "optimal"
     if family == "infeasible":
         truth, fields = "infeasible", _contradict(fields, rng)
+    elif family == "near":
+        truth, fields = "infeasible", _contradict(fields, rng, by=10.0 ** rng.uniform(-9, -6))
     elif family == "unbounded":
         truth, fields = "unbounded", _open(fields, rng)
     fields, value = _rescaled(fields, value, family, rng)
@@ -73,10 +81,14 @@ def draw_hard_problem(family: str, seed: int, size: tuple[int, int] | None = Non
 def _around_an_answer(rng: np.random.Generator, n: int, m: int, rank: int, family: str) -> tuple[dict[str, Any], float]:
     x = rng.normal(size=n) * rng.integers(0, 2, n) if family == "degenerate" else rng.normal(size=n)
     M = rng.normal(size=(n, rank))
+    if family == "curvature":
+        M = np.linalg.qr(M)[0] * 10.0 ** rng.uniform(-6, 0, n)
     A = M @ M.T
     C = rng.normal(size=(m, n))
     active = rng.random(m) < min(1.0, n / (2 * m) if m else 0) if family != "linear" else np.arange(m) < n
     dual = np.where(active, rng.exponential(size=m), 0.0)
+    if family == "vertex":
+        active[:] = True
     if family == "degenerate":
         active |= rng.random(m) < 0.5  # rows that hold with equality and a multiplier of zero
         C[m // 2 :] = C[: m - m // 2]  # and rows twice
@@ -95,10 +107,29 @@ def _around_an_answer(rng: np.random.Generator, n: int, m: int, rank: int, famil
     return fields, float(x @ A @ x / 2 + fields["b"] @ x)
 
 
-def _contradict(fields: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+def _at_zero(family: str, rng: np.random.Generator) -> HardProblem:
+    """min ½xᵀAx + bᵀx over a cone with the answer 0, with noise in its bounds, or control of a system at rest."""
+    n = int(rng.integers(2, 12))
+    M = rng.normal(size=(n, n))
+    A, fields = M @ M.T if rng.random() < 0.5 else np.eye(n), {}
+    C = rng.normal(size=(int(rng.integers(1, 3 * n)), n))
+    b = -C.T @ np.where(rng.random(len(C)) < 0.7, rng.exponential(size=len(C)), 0.0)
+    d = np.zeros(len(C))
+    if family != "apex":
+        d = 1e-17 * rng.normal(size=len(C)) * rng.integers(0, 2, len(C))
+    if family == "rest":  # states follow inputs by equations, both are bounded
+        E = np.hstack([np.eye(n), -rng.normal(size=(n, n))])
+        A, b, C = np.diag(rng.exponential(size=2 * n) + 0.1), np.zeros(2 * n), np.hstack([C, np.zeros_like(C)])
+        fields = {"E": E, "f": 1e-17 * rng.normal(size=n), "lb": np.full(2 * n, -1.0), "ub": np.full(2 * n, 1.0)}
+    return HardProblem(family, {"A": (A + A.T) / 2, "b": b, "C": C, "d": d, **fields}, "optimal", 0.0)
+
+
+def _contradict(fields: dict[str, Any], rng: np.random.Generator, by: float | None = None) -> dict[str, Any]:
+    """With a row that contradicts the others, by a share of its terms or by an amount."""
     C, d = fields["C"], fields["d"]
     y = rng.exponential(size=len(d))
-    row, bound = -(y @ C), -(y @ d) - float(10.0 ** rng.uniform(-3, 1))
+    amount = float(10.0 ** rng.uniform(-3, 1)) if by is None else by * float(y @ np.abs(d))
+    row, bound = -(y @ C), -(y @ d) - amount
     return fields | {"C": np.vstack([C, row]), "d": np.append(d, bound)}
 
 
@@ -156,10 +187,12 @@ def judge_hard_answer(hard: HardProblem, status: str, x: np.ndarray, off: float 
     """``right``, ``wrong`` or ``open`` (not converged)."""
     if status == "not_converged":
         return "open"
-    if status != "optimal" or hard.truth != "optimal":
+    within = hard.family == "near"  # infeasible by less than the tolerance, at times
+    if status != "optimal" or (hard.truth != "optimal" and not within):
         return "right" if status.removesuffix(" within rounding") == hard.truth else "wrong"
     f = {name: np.asarray(value, dtype=float) for name, value in hard.fields.items()}
     x = np.asarray(x, dtype=float)
+    off = 1e-8 if within else off
     off = max(off, 1e-4) if hard.family == "float32" else off
     size = np.abs(x)
     misses: list[tuple[Any, Any]] = []  # of each constraint, and what they are relative to
@@ -171,14 +204,17 @@ def judge_hard_answer(hard: HardProblem, status: str, x: np.ndarray, off: float 
         misses.append((f["lb"] - x, np.abs(f["lb"]) + size))
     if "l1_radius" in f:
         misses.append((size.sum() - f["l1_radius"], f["l1_radius"]))
+    floor = _FLOOR.get(hard.family, 0.0)
+    if "ub" in f:
+        misses.append((x - f["ub"], np.abs(f["ub"]) + size))
     with np.errstate(invalid="ignore"):
-        if any((miss > off * scale).any() for miss, scale in misses):
+        if any((miss > off * scale + floor).any() for miss, scale in misses):
             return "wrong"
-    if np.isnan(hard.value):
+    if np.isnan(hard.value) or within:
         return "right"
     found = x @ f["A"] @ x / 2 + f["b"] @ x + f.get("l1_penalty", 0.0) * size.sum()
     scale = abs(hard.value) + np.abs(x * (f["A"] @ x)).sum() + np.abs(f["b"] * x).sum()
-    return "right" if abs(found - hard.value) <= off * scale else "wrong"
+    return "right" if abs(found - hard.value) <= off * scale + floor else "wrong"
 
 
 def hard_rows(quick: bool = False) -> list[dict[str, Any]]:

@@ -364,7 +364,7 @@ def _gradient_row(quick: bool) -> dict[str, Any]:
         leaves = [tensor.clone().requires_grad_(backward) for tensor in (mean, S, p)]
         weights = portfolio_layer(leaves[0], leaves[1], leaves[2], 5.0, 0.5, 1e-4)
         if backward:
-            weights.square().sum().backward()  # type: ignore[no-untyped-call]
+            weights.square().sum().backward()
 
     times = interleaved_times({"forward": lambda: step(False), "step": lambda: step(True)}, rounds=3 if quick else 9)
     forward, whole = 1e3 * median(times["forward"]), 1e3 * median(times["step"])

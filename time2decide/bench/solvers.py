@@ -56,8 +56,7 @@ def construction_rows(quick: bool = False) -> list[dict[str, Any]]:
 def time_construction(kind: str, n: int, m: int, batch: int, *, rounds: int) -> dict[str, Any]:
     """Time per step of the classical iteration and of both forms of the layer, on one thread of the caller's choice."""
     qp = random_qp(batch, n, m, kind=kind, seed=n + m)
-    state = _side_by_side(qp, kind, "state", _PLACEMENTS, max(1, rounds // _PLACEMENTS))
-    literal = _side_by_side(qp, kind, "literal", 2, max(1, rounds // 32))  # far slower: fewer rounds settle it
+    state, literal = (_side_by_side(qp, kind, form, max(1, rounds // _PLACEMENTS)) for form in ("state", "literal"))
     return {
         "problem": kind,
         "n": n,
@@ -71,25 +70,24 @@ def time_construction(kind: str, n: int, m: int, batch: int, *, rounds: int) -> 
     }
 
 
-def _side_by_side(qp: QP, kind: str, form: str, placements: int, rounds: int) -> dict[str, list[float]]:
+def _side_by_side(qp: QP, kind: str, form: str, rounds: int) -> dict[str, list[float]]:
     """Seconds per step of the classical iteration and of a form of the layer, interleaved."""
     times: dict[str, list[float]] = {"classical": [], form: []}
-    for placement in range(placements):
+    for placement in range(_PLACEMENTS):
         # where the arrays happen to lie in memory moves a ratio by 5%: build both anew, in alternating order
         order = list(times) if placement % 2 == 0 else list(times)[::-1]
-        warm_up = 3 if form == "literal" else 100
-        steppers = {name: _stepper(build(qp, _METHODS[kind], name), qp, warm_up) for name in order}
-        probe = interleaved_times(steppers, rounds=2 if form == "literal" else 5)
+        steppers = {name: _stepper(build(qp, _METHODS[kind], name), qp) for name in order}
+        probe = interleaved_times(steppers, rounds=5)
         repeat = {name: max(1, int(1e-3 / median(found))) for name, found in probe.items()}  # about 1 ms each
         for name, values in interleaved_times(steppers, rounds=rounds, repeat=repeat).items():
             times[name] += values
     return times
 
 
-def _stepper(algorithm: Algorithm, qp: QP, warm_up: int) -> Callable[[], None]:
-    """A call that takes one more step from where the last one ended, after `warm_up` steps from zero."""
+def _stepper(algorithm: Algorithm, qp: QP) -> Callable[[], None]:
+    """A call that takes one more step from where the last one ended, after 100 steps from zero."""
     state = algorithm.start(qp.b.new_zeros(len(qp), qp.n), qp.b.new_zeros(len(qp), qp.m))
-    for _ in range(warm_up):
+    for _ in range(100):
         state = algorithm.step(state)
 
     def one() -> None:

@@ -29,26 +29,32 @@ if TYPE_CHECKING:
 
     from time2decide.backtesting.walk_forward import Backtest
     from time2decide.markets.constraints import Constraints
+    from time2decide.markets.periods import Frequency
 
 _TABLES = ("summary.csv", "steps.csv", "weights.csv")
 _OF_THE_ORACLE = ("regret", "MSE")  # columns that need the oracle
 #: None of them needs an extra package.
 DEFAULT_STRATEGIES = "market,market-risk,uniform,inverse-volatility,minimum-variance-qis,mean-variance-lw,pto-ar1"
 #: What the columns of the table mean, for the page and for the terminal.
-COLUMNS = {
+_COLUMNS = {
     "γ": "turnover budget per step: at most this ℓ1 change of the weights",
-    "return": "compound annual rate, after costs, with its 95 % interval",
-    "volatility": "standard deviation of net returns, per year",
-    "Sharpe": "arithmetic mean (not the compound rate) over standard deviation of net returns, per year, with its 95 % "
-    "interval",
-    "utility": "mean − λ · variance of net returns, per year: the certain return worth as much",
-    "turnover": "bought plus sold per step, as a share of wealth, from the drifted weights",
-    "Sharpe − 1/N": "difference from equal weights on the same days, with its 95 % interval; above 0 is better",
+    "return": "compound rate a {span}, after costs, with its 95 % interval",
+    "volatility": "standard deviation of net returns, per {span}",
+    "Sharpe": "arithmetic mean (not the compound rate) over standard deviation of net returns, per {span}, with its "
+    "95 % interval",
+    "utility": "mean − λ · variance of net returns, per {span}: the certain return worth as much",
+    "turnover": "bought plus sold per {period}, as a share of wealth, from the drifted weights",
+    "Sharpe − 1/N": "difference from equal weights on the same {period}s, with its 95 % interval; above 0 is better",
     "drawdown": "deepest fall from a peak of wealth",
     "regret": "utility per step given up against the oracle, in basis points; lower is better",
     "MSE": "squared distance of the raw answer from the oracle's weights, ×10⁴; not money, and easier for those who "
     "read the oracle's past weights (time2decide, lag1-oracle)",
 }
+
+
+def column_meanings(frequency: Frequency) -> dict[str, str]:
+    """What the columns mean, of figures for a year, or for a row where a year is unknown."""
+    return {key: text.format(span=frequency.span, period=frequency.period) for key, text in _COLUMNS.items()}
 
 
 def backtest(
@@ -80,9 +86,16 @@ def backtest(
     gaps: Annotated[
         str, typer.Option(help="Empty cells: refuse them, or keep them as assets that list late, halt or are delisted.")
     ] = "refuse",
+    delisting_return: Annotated[
+        float,
+        typer.Option(help="Of assets whose column ends, on their last price: 0 for mergers, -1 for a total loss."),
+    ] = -0.3,
     periods_per_year: Annotated[
-        float | None, typer.Option(help="For annual figures; inferred from the dates by default (252, 52, 12, 4, 1).")
+        float | None, typer.Option(help="Rows of the table in a year; as the dates say by default.")
     ] = None,
+    delay: Annotated[
+        int, typer.Option(help="Rows between a decision and its trade: 1 at the next close; 0 cannot be traded.")
+    ] = 1,
     out: Annotated[Path, typer.Option(help="Folder for summary.csv, steps.csv, weights.csv and the figures.")] = Path(
         "backtest"
     ),
@@ -109,7 +122,6 @@ def backtest(
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
     from time2decide.markets.constraint_files import read_constraints
-    from time2decide.markets.periods import frequency_of
     from time2decide.markets.tables import load_market, read_weights
 
     use_one_thread()
@@ -123,28 +135,28 @@ def backtest(
         table = table.iloc[-last:]
     limits = None if constraints is None else read_constraints(constraints, [str(name) for name in table.columns])
     names = [name.strip() for name in strategies.split(",") if name.strip()]
-    periods = frequency_of(table.index, periods_per_year).assumed
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
-    terms |= {"benchmark": reference, "window": window, "periods_per_year": periods, "gaps": gaps}
-    terms["min_trade"] = min_trade
+    terms |= {"benchmark": reference, "window": window, "periods_per_year": periods_per_year, "gaps": gaps}
+    terms |= {"min_trade": min_trade, "delay": delay, "delisting_return": delisting_return}
     with step_progress([name for name in names if name != "oracle"]) as progress:
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
     files = _write(result, summary, out)
-    data_kind = f"{values}, {periods:g} a year"
+    year = result.frequency.per_year
+    data_kind = f"{values}, {year:g} a year" if year is not None else f"{values}, without dates: figures per row"
     applied = "" if constraints is None or limits is None else _applied(constraints.name, limits, table.shape[1])
     least = f"Smallest trade {min_trade:g}." if min_trade else ""
     applied = " ".join(filter(None, (applied, least, *_gap_lines(table, gaps))))
     if report is not None:
         decision = latest_decision(result, table, limits, reference, min_trade)
-        told = " ".join(filter(None, (applied, _sales_line(table))))
+        told = " ".join(filter(None, (applied, _sales_line(table, delisting_return))))
         files.append(write_backtest_report(result, summary, report, source, data_kind, decision, told))
     if as_json:
         from time2decide.reports.backtest_page import backtest_page_records
 
         echo(json.dumps(backtest_page_records(summary), allow_nan=False))
         return
-    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied, _sales_line(table))
+    print_backtest_summary(result, summary, f"{source} ({data_kind})", applied, _sales_line(table, delisting_return))
     for written in files:
         echo(f"written: {written}")
 
@@ -174,15 +186,23 @@ def _gap_lines(table: pd.DataFrame, gaps: str) -> list[str]:
     ]
 
 
-def _sales_line(table: pd.DataFrame) -> str:
-    """How the sale of delisted assets counts; empty for a table without gaps."""
-    from time2decide.markets.universe import DELISTED
+def _sales_line(table: pd.DataFrame, delisting_return: float) -> str:
+    """What holdings of assets that end before the table are taken to bring; empty for a table without gaps."""
+    from time2decide.markets.universe import DELISTED, DELISTING_RETURN
+    from time2decide.policy.decision_facts import listed_names
 
     if not table.isna().any(axis=None):
         return ""
+    last = table.notna().to_numpy()[::-1].argmax(axis=0)  # rows without a return at the end
+    gone = [str(name) for name, rows in zip(table.columns, last, strict=True) if DELISTED <= rows < len(table)]
+    if not gone:
+        return ""
+    shumway = delisting_return == DELISTING_RETURN
+    source = "the mean of failures, Shumway 1997; mergers are near 0" if shumway else "as stated"
     return (
-        f"Delisted assets are sold at their last price {DELISTED} rows later; a loss on delisting is not modelled. "
-        "These sales are outside the turnover budget, which the mean turnover may exceed by them."
+        f"Delisted before the end: {listed_names(gone)}. Holdings are paid out {DELISTED} rows after the last return, "
+        f"at {delisting_return:+.0%} on the last price ({source}: --delisting-return), outside the turnover budget, "
+        "which the mean turnover may exceed by them."
     )
 
 
@@ -221,7 +241,7 @@ def latest_decision(
     benchmark: pd.Series | None = None,
     min_trade: float = 0.0,
 ) -> dict[str, Any] | None:
-    """The next decision of the market policy, or else of the decision network, from its last weights after drift.
+    """The next decision of the market policy, or else of the decision network, from its last weights.
 
     At the first budget; None if neither is among the strategies. The decision network takes no gaps.
     """
@@ -229,15 +249,14 @@ def latest_decision(
 
     from time2decide.cli.decide import limit_lines
     from time2decide.policy.decision_facts import decision_facts
-    from time2decide.simulation.engine import drifted_weights
 
     names, holes = [one.name for one in result.rollouts], bool(table.isna().any(axis=None))
     strategy = next((name for name in ("market", *(() if holes else ("time2decide",))) if name in names), None)
     if strategy is None:
         return None
     budget = float(result.rollouts[0].turnover_l1[0])
-    last = result.weights(strategy, budget).iloc[-1]
-    current = pd.Series(drifted_weights(last.to_numpy(), result.returns[0, -1]), index=last.index)
+    one = next(one for one in result.rollouts if one.name == strategy)
+    current = pd.Series(one.current(result.returns)[0, 0], index=result.assets)
     real, plain = strategy == "market", constraints is None and benchmark is None
     facts = decision_facts(
         table,
@@ -253,6 +272,8 @@ def latest_decision(
         with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
         with_frontier=real,
         gaps="keep" if holes else "refuse",
+        delay=result.delay,
+        periods_per_year=result.frequency.per_year,
     )
     facts["input"]["simulated"] = True
     facts["limit_words"] = [line.strip() for line in limit_lines(facts)]
@@ -327,7 +348,13 @@ def write_backtest_report(
 
     known = {one.name: REGISTRY[one.name].description for one in result.rollouts if one.name in REGISTRY}
     facts = {"source": source, "values": values, "cost_bps": result.cost_bps, "window": result.rollouts[0].window}
-    return write_page(result, summary, path, facts | {"constraints": constraints, "columns": COLUMNS | known}, decision)
+    return write_page(
+        result,
+        summary,
+        path,
+        facts | {"constraints": constraints, "columns": column_meanings(result.frequency) | known},
+        decision,
+    )
 
 
 def print_backtest_summary(
@@ -338,11 +365,13 @@ def print_backtest_summary(
     from rich.table import Table
 
     from time2decide.backtesting.walk_forward import backtest_findings, differences_from_own
+    from time2decide.simulation.execution import when_traded
 
     first, final = result.frame["time"].iloc[0], result.frame["time"].iloc[-1]
     risk = result.rollouts[0].risk_aversion
     days = f"{str(first)[:10]} to {str(final)[:10]}"
-    title = f"{data}: {len(result.assets)} assets, {days}, costs {result.cost_bps:g} bp, λ = {risk:g}"
+    title = f"{data}: {len(result.assets)} assets, {days}, costs {result.cost_bps:g} bp, λ = {risk:g}, "
+    title += f"traded {when_traded(result.delay, result.frequency.period)}"
     title += f"\n{constraints}" if constraints else ""
     table, columns = Table(title=escape(title)), _columns(result, summary)
     for name in ("strategy", *columns):
@@ -352,13 +381,13 @@ def print_backtest_summary(
             cells = _cells(row | {"γ": f"{budget:g}"}, result.periods_per_year)
             table.add_row(str(row["strategy"]), *(cells[name] for name in columns))
         table.add_section()
-    screen = console(160)
+    screen, meanings = console(160), column_meanings(result.frequency)
     screen.print(table)
     if note:
         screen.print(note, markup=False, soft_wrap=True)
     screen.print("Columns (strategies: `backtest --strategies list`):", style="dim")
     for name in columns:
-        screen.print(f"  {name}: {COLUMNS[name]}", markup=False, style="dim")
+        screen.print(f"  {name}: {meanings[name]}", markup=False, style="dim")
     for budget, lines in backtest_findings(result, summary, differences_from_own(result)).items():
         screen.print(f"[bold]Findings at γ = {budget:g}[/] (brackets: 95 % intervals, differences paired)")
         for line in lines:
@@ -370,7 +399,7 @@ def _columns(result: Backtest, summary: pd.DataFrame) -> list[str]:
     missing = set() if "sharpe_excess" in summary else {"Sharpe − 1/N"}
     if not any(one.name == "oracle" for one in result.rollouts):
         missing |= set(_OF_THE_ORACLE)
-    return [name for name in COLUMNS if name not in missing]
+    return [name for name in _COLUMNS if name not in missing]
 
 
 def _cells(row: dict[str, Any], periods: float) -> dict[str, str]:

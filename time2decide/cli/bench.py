@@ -21,7 +21,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
     store: Annotated[bool, typer.Option("--store", help="Keep the rows in the results, for `report`.")] = False,
     problems: Annotated[
-        Path | None, typer.Option("--problems", help="With qp: a folder of .mat files (P, q, r, l, A, u) to solve.")
+        Path | None, typer.Option("--problems", help="With qp or sparse: a folder of .mat files to solve.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +30,7 @@ def bench(
     Example: time2decide bench constructions --store
     """
     validate_choice("name", name, (*BENCHMARKS, "all"))
-    expect(problems is None or name == "qp", "--problems", "the benchmark qp", name)
+    expect(problems is None or name in ("qp", "sparse"), "--problems", "the benchmark qp or sparse", name)
     if store:
         from time2decide.experiments.store import Store, check_store_writable
 

@@ -36,7 +36,6 @@ _READS = {"hindsight": "the oracle's past allocations", "own": "its own past wei
 _LIMITS = 6  # groups and exposures that are shown
 _BAR = 40  # characters of the longest bar
 _NO_TRADE = 1e-9  # change of a weight that is rounding
-_PERIODS = {252.0: "day", 52.0: "week", 12.0: "month", 4.0: "quarter", 1.0: "year"}  # by their number in a year
 _SPREAD = 1.5  # periods from which a cost is said to be spread
 _LOSS = 1e-9  # of utility, below which a trade is made for the constraints
 _REASONS = {"risk": "risk", "mean": "prior", "forecast": "forecast"}  # column -> part of `reasons_bps`
@@ -83,6 +82,12 @@ def decide(
     gaps: Annotated[
         str, typer.Option(help="refuse missing returns, or keep: young, halted and delisted assets by stated rules.")
     ] = "refuse",
+    delay: Annotated[
+        int, typer.Option(help="Rows between this decision and its trade: 1 at the next close, 0 at the last row's.")
+    ] = 1,
+    periods_per_year: Annotated[
+        float | None, typer.Option(help="Rows of the table in a year; as the dates say by default.")
+    ] = None,
     model: Annotated[str, typer.Option(help="market, decide, decide-utility, or a folder made by `train`.")] = "market",
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
@@ -145,7 +150,7 @@ def decide(
 
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": limits, "cost_bps": cost, "benchmark": reference, "gaps": gaps}
-    terms["min_trade"] = min_trade
+    terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year}
     decision = network.decision(table, current, turnover, risk_aversion=risk_aversion, **terms)
     facts = describe_decision(
         network,
@@ -296,15 +301,16 @@ def _gain_line(facts: dict[str, Any]) -> list[str]:
     if "gain" not in facts or not _trades(facts):
         return []
     gain, days = facts["gain"], facts.get("days", 1.0)
-    period, risk = _PERIODS.get(gain["periods_a_year"], "period"), facts["risk_aversion"]
+    period, risk = facts["period"], facts["risk_aversion"]
     sizes = [1e4 * abs(gain[part]) for part in ("return", "risk", "cost", "utility")]
     digits = max(_digits(size) for size in sizes if size > 0) if any(sizes) else 0  # alike, so that the parts add up
     parts = ", ".join(f"{part} {_bp(gain[part], digits)}" for part in ("return", "risk", "cost"))
     spread = f", its cost spread over {days:.0f} {period}s" if days >= _SPREAD else ""
     forced = ". The current weights do not meet the constraints" if gain["utility"] < -_LOSS else ""
-    rate = f"{_bp(gain['utility'], digits)} bp a {period}, {_bp(gain['a_year'])} bp a year"
+    rate = f"{_bp(gain['utility'], digits)} bp a {period}"
+    rate += "" if gain["a_year"] is None else f", {_bp(gain['a_year'])} bp a year at that rate"
     return [
-        f"Expected gain over {gain['over']}: {rate} at that rate, net of costs ({parts} bp a {period}): "
+        f"Expected gain over {gain['over']}: {rate}, net of costs ({parts} bp a {period}): "
         f"utility at λ = {risk:g}{spread}{forced}."
     ]
 
@@ -322,12 +328,9 @@ def _digits(points: float) -> int:
 def _cost_line(facts: dict[str, Any]) -> list[str]:
     """What the trade costs, what it does to risk, what binds, and whether it is allowed and the best."""
     checks, exact = facts["constraints"], facts.get("exact")
-    forced = facts.get("forced_turnover", 0.0)
     parts = [f"Turnover {facts['turnover']:.4f}, {facts['turnover_l1']:g} allowed"]
-    if forced > TRADED:  # the sale of delisted assets and the purchases from it, outside the budget
-        parts[0] += f" beyond {forced:.4f} forced by delisted assets"
     parts += [f"cost {1e4 * exact['cost']:.2f} bp"] if exact else []
-    parts.append(f"risk {facts['risk_previous']:.2%} → {facts['risk']:.2%} a period")
+    parts.append(f"risk {facts['risk_previous']:.2%} → {facts['risk']:.2%} a {facts['period']}")
     if "active_risk" in facts:
         parts.append(f"tracking error {facts['active_risk_previous']:.2%} → {facts['active_risk']:.2%}")
     parts += [f"cash {facts['cash']:.1%}"] if facts.get("cash", 0.0) > TRADED else []
@@ -336,15 +339,15 @@ def _cost_line(facts: dict[str, Any]) -> list[str]:
         held = f"NOT MET, because it cannot be traded: {_several(waiting)}; all other constraints hold"
     held += " for the target" if facts.get("orders", {}).get("broken") else ""  # and not for its whole shares
     chosen = " with these small trades left out" if "min_trade" in facts else ""
-    proof = f", optimal{chosen}: {_proof_words(exact)}" if exact else ""
+    proof = f", optimal{chosen}: {_proof_words(exact, facts['period'])}" if exact else ""
     return [f"{', '.join(parts)}; {held}{proof}{_binding(facts)}."]
 
 
-def _proof_words(exact: dict[str, Any]) -> str:
+def _proof_words(exact: dict[str, Any], period: str) -> str:
     """What the duality gap says, as a quant would: how much more utility any allowed portfolio can have."""
     points = 1e4 * exact["utility_gap"]
     most = "0.000001" if points < 1e-6 else f"{points:.1g}"
-    return f"no allowed portfolio has as much as {most} bp a period more utility"
+    return f"no allowed portfolio has as much as {most} bp a {period} more utility"
 
 
 def limit_lines(facts: dict[str, Any]) -> list[str]:
@@ -431,25 +434,25 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
         differs = sum(abs(weights[name] - without[name]) for name in weights)
         risk = "risk away from the benchmark" if "active_risk" in facts else "risk"
         reasons = [
-            "Why: basis points a day that one more unit of the asset brings beside the target portfolio, by its "
-            f"{risk}, its expected mean and its forecast. Their sum is greater for what is bought than for "
-            "what is sold, trades that a limit forces apart."
+            f"Why: basis points a {facts['period']} that one more unit of the asset brings beside the target "
+            f"portfolio, by its {risk}, its expected mean and its forecast. Their sum is greater for what is bought "
+            "than for what is sold, trades that a limit forces apart."
         ]
         lines += [
             *(reasons if _trades(facts) else []),
-            f"Cost is weighed over the {facts['days']:.0f} days that a trade lasts.",
+            f"Cost is weighed over the {facts['days']:.0f} {facts['period']}s that a trade lasts.",
             f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
-            *(_record_line(record) for record in facts["verdict"]["records"] if record["worth_error_bps"] > 0),
+            *(_record_line(one, facts["period"]) for one in facts["verdict"]["records"] if one["worth_error_bps"] > 0),
         ]
     return lines
 
 
-def _record_line(record: dict[str, Any]) -> str:
-    days = "the next day" if record["days"] == 1 else f"the next {record['days']} days"
+def _record_line(record: dict[str, Any], period: str) -> str:
+    from time2decide.markets.verdict import forecast_label
+
     low, high = record["interval_bps"]
-    reads = {"all assets": ", from all assets", "kernel bank": ", from the kernel bank"}.get(record["reads"], "")
     return (
-        f"  {days}{reads}: earned {record['worth_bps']:.1f} bp per unit "
+        f"  {forecast_label(record['days'], record['reads'], period)}: earned {record['worth_bps']:.1f} bp per unit "
         f"traded (95 %: {low:.1f} to {high:.1f}), followed at {record['follow']:.0%}"
     )
 
@@ -492,7 +495,7 @@ def _frontier_lines(facts: dict[str, Any]) -> list[str]:
         frontier = facts["frontier"]
         points = frontier["points"]
         most = max(points[0]["price"], 1e-300)
-        days, period = facts.get("days", 1.0), _PERIODS.get(facts.get("gain", {}).get("periods_a_year"), "period")
+        days, period = facts.get("days", 1.0), facts["period"]
         over = f"over {days:.0f} {period}s" if days >= _SPREAD else f"over a {period}"
         lines.append(
             f"Turnover frontier: what it brings {over} beside no trade, net of cost, and what the next unit is worth"
@@ -509,11 +512,14 @@ def _frontier_lines(facts: dict[str, Any]) -> list[str]:
 
 def _input_lines(facts: dict[str, Any]) -> list[str]:
     """What was read, with the reasons; and what is wrong with it, always."""
+    from time2decide.simulation.execution import when_traded
+
     source, lines = facts["input"], []
     if source.get("explained"):
         lines.append(
             f"Read {source['rows']} returns of {len(facts['weights'])} assets from {source['values']}. "
-            f"The network {source['model']} reads {_READS[source['history']]}."
+            f"The network {source['model']} reads {_READS[source['history']]}. It decides for a trade "
+            f"{when_traded(source['delay'], facts['period'])}."
         )
     if source["history"] == "years":
         if source["rows"] < _YEARS:

@@ -16,7 +16,7 @@ import numpy as np
 
 from time2decide.backtesting.baselines import PredictThenOptimise, Uniform
 from time2decide.core.table import Table, tables_with_last_note
-from time2decide.experiments.portfolio import scored_portfolio_rows
+from time2decide.experiments.portfolio_scores import scored_portfolio_rows, tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import Backbone, BackboneForecaster, load_backbone
@@ -123,7 +123,7 @@ EXPERIMENTS = (
         title="One decision layer on several forecasting backbones",
         paper="None: the paper has one backbone",
         presets={"smoke": "20 s", "cpu": "1 h", "paper": "a day"},
-        tasks=_tasks,
+        tasks=tasks_on_lmc(_tasks),
         run=_run,
         tables=_tables,
     ),

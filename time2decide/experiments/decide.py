@@ -20,10 +20,9 @@ from time2decide.experiments.claims import OUR_NETWORK, Claim
 from time2decide.experiments.portfolio import (
     RememberedFeatures,
     network_fingerprint,
-    portfolio_scores,
     portfolio_series_with_features,
-    scored_portfolio_rows,
 )
+from time2decide.experiments.portfolio_scores import portfolio_scores, scored_portfolio_rows, tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION
@@ -205,7 +204,7 @@ EXPERIMENTS = (
         title="The decision network trained again from another seed",
         paper="none: the paper's tables are of one training",
         presets={"smoke": "20 s", "cpu": "25 min"},
-        tasks=_seeds_tasks,
+        tasks=tasks_on_lmc(_seeds_tasks),
         run=_run_seeds,
         tables=_seeds_tables,
     ),
@@ -214,7 +213,7 @@ EXPERIMENTS = (
         title="What the decision network gains from the covariance, and from forecasting",
         paper="Section 5.2 (SFT against Time2Decide) and Appendix H, for our network",
         presets={"smoke": "20 s", "cpu": "25 min", "paper": "3 h"},
-        tasks=_ablation_tasks,
+        tasks=tasks_on_lmc(_ablation_tasks),
         run=_run_ablation,
         tables=_ablation_tables,
         claims=_ablation_claims,

@@ -14,6 +14,7 @@ import numpy as np
 
 from time2decide.core.table import Table, tables_with_last_note
 from time2decide.experiments.paper_models import PAPER_BACKBONE, paper_backbone
+from time2decide.experiments.portfolio_scores import tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
@@ -121,7 +122,7 @@ EXPERIMENTS = (
         title="Forecast errors of the pretrained backbone and of simple forecasters",
         paper="None: the paper takes a published checkpoint and does not report its errors",
         presets={"smoke": "5 s", "cpu": "10 min", "paper": "2 h"},
-        tasks=_tasks,
+        tasks=tasks_on_lmc(_tasks),
         run=_run,
         tables=_tables,
     ),

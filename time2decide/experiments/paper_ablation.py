@@ -15,14 +15,14 @@ from typing import Any
 from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import REPAIRED_ARCHITECTURE, Claim
-from time2decide.experiments.paper_models import shown_oracle_history
-from time2decide.experiments.portfolio import (
+from time2decide.experiments.portfolio import RETURNS_SCALE, network_fingerprint
+from time2decide.experiments.portfolio_scores import (
     CONFIDENCE,
-    RETURNS_SCALE,
-    network_fingerprint,
     paired_portfolio_scores,
     portfolio_gain,
     scored_portfolio_rows,
+    shown_oracle_history,
+    tasks_on_lmc,
 )
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
@@ -300,7 +300,7 @@ EXPERIMENTS = (
         title="The paper's architecture repaired, one repair taken back at a time",
         paper="None: the paper has no ablation",
         presets={"smoke": "15 s", "cpu": "2.5 h", "paper": "two days on a GPU"},
-        tasks=_tasks,
+        tasks=tasks_on_lmc(_tasks),
         run=_run,
         tables=_tables,
         claims=_claims,
@@ -310,7 +310,7 @@ EXPERIMENTS = (
         title="The paper's architecture, repaired, with and without covariance tokens at larger risk aversions",
         paper="None: the paper has one risk aversion",
         presets={"smoke": "10 s", "cpu": "40 min", "paper": "5 h"},
-        tasks=_risk_tasks,
+        tasks=tasks_on_lmc(_risk_tasks),
         run=_run_risk,
         tables=_risk_tables,
         claims=partial(

@@ -1,15 +1,13 @@
-"""The paper's own models, read literally: a sweep over γ and λ_r, and predict-then-optimise with a fine-tuned backbone.
+"""The paper's own models, read literally: how they learn and what they read, and a fine-tuned backbone.
 
-The sweep fine-tunes one model per cell from the same backbone and rolls it out on its own history. λ_r is chosen per
-market, γ and model by the MSE of a rollout on validation series; the figures are those of the evaluation series. The
-second experiment fine-tunes the backbone to forecast returns of the market it then trades in, and chooses the shrinkage
-ρ per budget on validation series.
+Predict-then-optimise is scored with the backbone as it is and fine-tuned to forecast returns of the market it then
+trades in; the shrinkage ρ is chosen per budget on validation series. The literal Time2Decide is rolled out from two
+starts, and along its training by the paper's recipe. `lambda_sweep` has the paper's tables.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,46 +19,40 @@ import numpy as np
 from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.core.cache import cache_directory
 from time2decide.core.checkpoints import checkpoint_checksum
-from time2decide.core.provenance import file_digest, provenance
+from time2decide.core.provenance import provenance
 from time2decide.core.table import Table, cell_text, quantity_cell, tables_with_last_note
 from time2decide.core.training import training_progress_bar
-from time2decide.experiments.claims import Claim, paper_architecture, published
+from time2decide.experiments.claims import Claim, published
+from time2decide.experiments.portfolio_scores import portfolio_rows_of, shown_oracle_history, tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows, task_key
 from time2decide.forecasting.pretraining import PRESETS as PRETRAINING
 from time2decide.forecasting.pretraining import pretrain
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW
+from time2decide.markets.oracle import BUDGETS, WINDOW
 from time2decide.markets.synthetic import LMC_VERSION, LMCConfig, synthetic_oracle, synthetic_returns
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
+from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
 from time2decide.policy.paper_training import (
     PAPER_MODEL_PRESETS,
-    RETURN_WEIGHTS,
     PaperModelTraining,
     fine_tune_forecaster,
     train_paper_model,
 )
-from time2decide.simulation.engine import Observation, Strategy, rollout
+from time2decide.simulation.engine import Strategy, rollout
 from time2decide.simulation.metrics import score, squared_distance_to_oracle
 
 #: In a configuration -> name of the strategy.
 MODELS = {"time2decide": "paper-time2decide", "sft": "paper-sft"}
-_UNTRAINED = ("references", "repaired")  # models of tasks that train nothing
-_OURS, _SFT, _PTO = "paper-time2decide", "paper-sft", "pto-timepfn"
-#: Strategy -> row of the paper's tables of the sweep, and of its table on fine-tuning the forecaster.
-_SWEEP_ROWS = {_OURS: "Time2Decide", _SFT: "SFT", "uniform": "Uniform", "pretrained": "Pretrained"}
-_SWEEP_ROWS |= {_PTO: "Predict-then-Optimize"}
-_REPAIRED = "paper-repaired"
+_PTO = "pto-timepfn"
+#: Strategy -> row of the paper's table on fine-tuning the forecaster.
 _FINETUNED_ROWS = {_PTO: "Original Checkpoint", "pto-timepfn-finetuned": "Fine-tuned on Noisy Data"}
-#: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
-CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
 _SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
 #: Folder of the backbone of the paper's size: made by `time2decide train forecast --preset paper`, or when needed.
 PAPER_BACKBONE = "runs/forecast"
 #: Sizes of a rollout by preset: series and decisions for the choice of parameters, and for the table.
 SIZES: dict[str, Config] = {
     "smoke": {"recipe": "smoke", "backbone": "small", "known": [2, 4], "evaluation": [2, 4], "length": 256},
-    "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 150], "evaluation": [6, 300], "length": 1024},
+    "cpu": {"recipe": "cpu", "backbone": "small", "known": [3, 100], "evaluation": [10, 150], "length": 1024},
     "paper": {
         "recipe": "paper",
         "backbone": PAPER_BACKBONE,
@@ -79,12 +71,12 @@ def paper_backbone(name: str) -> TimePFN:
     return TimePFN.from_pretrained(name)
 
 
-def _recipe_of(config: Config, **changes: Any) -> PaperModelTraining:
+def paper_model_recipe(config: Config, **changes: Any) -> PaperModelTraining:
     """The training recipe of a task."""
     return replace(PAPER_MODEL_PRESETS[config["recipe"]], market=config["market"], seed=config["seed"], **changes)
 
 
-def _rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.ndarray, np.ndarray]:
+def rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.ndarray, np.ndarray]:
     """Returns (series, time, m) and the oracle (series, budgets, time, m) of as many series and steps as it says.
 
     Choices are made on the validation series after those that stopped the training.
@@ -101,203 +93,17 @@ def _rollout_data(config: Config, split: str, budgets: list[float]) -> tuple[np.
 
 def _scored(strategy: Strategy, config: Config, split: str, budgets: list[float]) -> list[Row]:
     """Scores per budget of a rollout on its own history."""
-    returns, oracle = _rollout_data(config, split, budgets)
-    result = rollout(returns, strategy, budgets)
-    return [dict(row) for row in score(result, returns, oracle).rows()]
+    returns, oracle = rollout_data(config, split, budgets)
+    return portfolio_rows_of(rollout(returns, strategy, budgets, delay=0), returns, oracle)
 
 
-def shown_oracle_history(
-    strategy: Strategy,
-    returns: np.ndarray,
-    oracle: np.ndarray,
-    budgets: Sequence[float],
-    every: int = 4,
-    risk_aversion: float = RISK_AVERSION,
-) -> list[Row]:
-    """MSE per budget if the past allocations were the oracle's, as in training, at every few steps.
-
-    `shown_oracle_mse` is with the returns that belong to them (teacher forcing): its distance to the rollout's MSE is
-    the price of a history of its own. `other_returns_mse` is the probe beside it, with the returns of the next series:
-    a model that does as well there copies the last allocation and does not read returns. With a single series its
-    returns are reversed in time instead.
-    """
-    other = np.roll(returns, 1, axis=0) if len(returns) > 1 else returns[:, ::-1]
-    found: dict[str, list[np.ndarray]] = {"shown_oracle_mse": [], "other_returns_mse": []}
-    for t in range(WINDOW, returns.shape[1], every):
-        seen = slice(t - WINDOW, t)
-        for key, shown in zip(found, (returns, other), strict=True):
-            past = Observation(shown[:, seen].copy(), oracle[:, :, seen], None, np.array(budgets), risk_aversion)
-            found[key].append(((strategy.decide(past) - oracle[:, :, t]) ** 2).mean(axis=(0, 2)))  # (budgets,)
-    means = {key: np.mean(parts, axis=0) for key, parts in found.items()}
-    return [{key: float(value[k]) for key, value in means.items()} for k in range(len(budgets))]
-
-
-def _trained(rows: list[Row]) -> str:
+def training_in_words(rows: list[Row]) -> str:
     """How long the models behind the rows were trained, in words."""
     steps = sorted({row["steps"] for row in rows if "steps" in row})
     batches = sorted({PAPER_MODEL_PRESETS[row["recipe"]].batch for row in rows if "recipe" in row})
     if not steps:
         return "not trained yet"
     return f"{' or '.join(map(str, steps))} training steps of {' or '.join(map(str, batches))} windows"
-
-
-def _sweep_tasks(preset: str) -> list[Config]:
-    """The references of a market, then one task per market, γ, λ_r and model."""
-    markets, budgets, weights = ["clean", "noisy"], list(BUDGETS), list(RETURN_WEIGHTS)
-    if preset == "smoke":
-        markets, budgets, weights = ["clean"], [1.0], [0, 1000]
-    elif preset == "cpu":
-        budgets, weights = [0.5, 1.0, 2.0], [0, 100, 3000, 40000]
-    shared = {"seed": 0, **SIZES[preset]}
-    found: list[Config] = [{"market": m, "model": "references", "budgets": budgets, **shared} for m in markets]
-    found += [{"market": m, **_repaired_task(budgets), **shared} for m in markets]
-    for budget in sorted(budgets, key=lambda b: b != 1.0):
-        for weight in weights:
-            for market in markets:
-                cell = {"market": market, "turnover_l1": budget, "return_weight": weight}
-                found += [{**cell, "model": model, **shared} for model in MODELS]
-    return found
-
-
-def _repaired_task(budgets: list[float]) -> Config:
-    """The bundled repaired model, named by its weights, beside the literal ones."""
-    weights = file_digest(PaperModel.BUNDLED["repaired"] / "model.safetensors")
-    return {"model": "repaired", "network": weights, "budgets": budgets}
-
-
-def _repaired_rows(config: Config) -> list[Row]:
-    """Scores of the bundled repaired model on its own history: one model for all budgets and markets."""
-    strategy, budgets = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), _REPAIRED), config["budgets"]
-    rows = _scored(strategy, config, "evaluation", budgets)
-    return [{"strategy": _REPAIRED, "turnover_l1": g, **row} for g, row in zip(budgets, rows, strict=True)]
-
-
-def _run_sweep(config: Config) -> list[Row]:
-    """Fine-tune one model and roll it out, or roll out the references or the repaired model."""
-    if config["model"] == "repaired":
-        return _repaired_rows(config)
-    backbone = paper_backbone(config["backbone"])
-    scale = _recipe_of(config).returns_scale
-    if config["model"] == "references":
-        budgets = config["budgets"]
-        strategies = (Uniform(), pretrained_paper_model(backbone, scale), backbone_pto(backbone, scale))
-        return [
-            {"strategy": strategy.name, "turnover_l1": budget, **row}
-            for strategy in strategies
-            for budget, row in zip(budgets, _scored(strategy, config, "evaluation", budgets), strict=True)
-        ]
-    recipe = _recipe_of(
-        config,
-        turnover_l1=config["turnover_l1"],
-        return_weight=float(config["return_weight"]),
-        covariance=config["model"] == "time2decide",
-    )
-    model, progress = train_paper_model(recipe, backbone)
-    name = MODELS[config["model"]]
-    strategy = PaperModelStrategy((model,), name=name)
-    known = _scored(strategy, config, "validation", [config["turnover_l1"]])[0]
-    row = _scored(strategy, config, "evaluation", [config["turnover_l1"]])[0]
-    training = {"steps": progress.step, "best_step": progress.best_step, "validation_loss": progress.best}
-    returns, oracle = _rollout_data(config, "evaluation", [config["turnover_l1"]])
-    probe = shown_oracle_history(strategy, returns, oracle, [config["turnover_l1"]])[0]
-    row |= {"teacher_forced_mse": probe["shown_oracle_mse"], "other_returns_mse": probe["other_returns_mse"]}
-    return [{"strategy": name, **row, "validation_mse": known["mse"], **training}]
-
-
-def _chosen_rows(rows: list[Row]) -> dict[str, Row]:
-    """Strategy -> its row at one market and budget; of a learned one that with the least MSE on validation series."""
-    found = {row["strategy"]: row for row in rows if row["model"] in _UNTRAINED}
-    for name in MODELS.values():
-        own = [row for row in rows if row["strategy"] == name]
-        parts = {
-            name: own,
-            f"{name}, λ_r > 0": [row for row in own if row["return_weight"]],
-            f"{name}, λ_r = 0": [row for row in own if not row["return_weight"]],
-        }
-        found |= {name: min(some, key=lambda row: row["validation_mse"]) for name, some in parts.items() if some}
-    return found
-
-
-def _sweep_claims(rows: list[Row]) -> list[Claim]:
-    """What the paper says of the sweep, one case per market and budget; λ_r is the one chosen on validation series."""
-    found = {cell: _chosen_rows(some) for cell, some in grouped_rows(rows, "market", "turnover_l1").items()}
-
-    def below(ours: str, other: str, market: str = "", least: float = 0.0, most: float = 2.0) -> list[bool]:
-        return [
-            best[ours]["mse"] < best[other]["mse"]
-            for (name, budget), best in found.items()
-            if {ours, other} <= best.keys() and market in ("", name) and least <= budget <= most
-        ]
-
-    both = {cell: best for cell, best in found.items() if {_OURS, _SFT} <= best.keys()}
-    weights = [(best[_SFT]["return_weight"], best[_OURS]["return_weight"]) for best in both.values()]
-    noisy = [
-        all(best[_OURS]["mse"] < best[name]["mse"] for name in _SWEEP_ROWS if name in best and name != _OURS)
-        for (market, _), best in both.items()
-        if market == "noisy"
-    ]
-    tuned = "chosen for SFT and Time2Decide: " + ", ".join(f"{a:g} and {b:g}" for a, b in weights) if weights else ""
-    claims = [
-        Claim("Time2Decide is below SFT at every γ", below(_OURS, _SFT)),
-        Claim("Time2Decide is below Pretrained at every γ", below(_OURS, "pretrained")),
-        Claim(
-            f"Clean: predict-then-optimise is below Time2Decide for γ ≤ {CLEAN_PTO_BETTER:g}",
-            below(_PTO, _OURS, "clean", most=CLEAN_PTO_BETTER),
-        ),
-        Claim(
-            f"Clean: Time2Decide is below predict-then-optimise for γ ≥ {CLEAN_PTO_WORSE:g}",
-            below(_OURS, _PTO, "clean", CLEAN_PTO_WORSE),
-        ),
-        Claim("Noisy: Time2Decide is below every other strategy in most cases", noisy, most=True),
-        Claim("Time2Decide: the best λ_r > 0 is below λ_r = 0", below(f"{_OURS}, λ_r > 0", f"{_OURS}, λ_r = 0")),
-        Claim("SFT wants a smaller λ_r than Time2Decide in most cases", [a < b for a, b in weights], tuned, most=True),
-    ]
-    judged_on = paper_architecture(_trained(rows))
-    return [replace(claim, judged_on=judged_on) for claim in claims]
-
-
-def _sweep_tables(rows: list[Row]) -> list[Table]:
-    """A table per market and budget: a column per λ_r and the one chosen on validation series."""
-    series, steps = rows[0]["evaluation"]
-    note = (
-        f"paper-time2decide, paper-sft: the paper's architecture, {_trained(rows)}, far from the paper's training. "
-        "paper-repaired: the same architecture with its repairs, one model for all γ and both markets. "
-        f"Preset {rows[0]['preset']}: {series} evaluation series × {steps} decisions, own history, raw MSE before the "
-        "projection. ±: standard error over series. Brackets: the paper's full-size models on 30 series × 928 "
-        "decisions. chosen: λ_r with the least MSE of a rollout on validation series; in brackets the paper's best, "
-        "which is the least of its whole row. on s* history: the same models if they are shown the oracle's past "
-        "allocations, as in training, instead of their own; other returns: and the returns of another series (– in "
-        "rows that are older than this probe)."
-    )
-    found = []
-    for market, here in grouped_rows(rows, "market").items():
-        for budget, chosen in sorted(grouped_rows(here, "turnover_l1").items()):
-            weights = sorted({row["return_weight"] for row in chosen if row["model"] not in _UNTRAINED})
-            columns = ["strategy", *(f"λ_r={weight:g}" for weight in weights), "chosen"]
-            cells = _sweep_cells(chosen, weights, published(f"lambda_r_sweep_{market}"))
-            found.append(Table(f"{market}, γ={budget:g}: MSE to the oracle (paper's)", columns, cells, note))
-    return tables_with_last_note(found)
-
-
-def _sweep_cells(rows: list[Row], weights: list[float], paper: dict[tuple[str, str], float]) -> list[list[str]]:
-    cells, budget = [], rows[0]["turnover_l1"]
-    best = _chosen_rows(rows)
-    for row in (row for row in rows if row["model"] in _UNTRAINED):
-        theirs = paper.get((f"gamma={budget};lambda_r=0", _SWEEP_ROWS.get(row["strategy"], "")))
-        cells.append([row["strategy"], *["–"] * len(weights), _mse(row, theirs)])
-    for name in (name for name in MODELS.values() if name in best):
-        own = {row["return_weight"]: row for row in rows if row["strategy"] == name}
-        places = {w: (f"gamma={budget};lambda_r={w}", _SWEEP_ROWS[name]) for w in weights}
-        line = [_mse(own[w], paper.get(places[w])) if w in own else "–" for w in weights]
-        least = min(v for (cell, row), v in paper.items() if row == _SWEEP_ROWS[name] and f"={budget};" in cell)
-        cells.append([name, *line, f"{_mse(best[name], least)} at λ_r={best[name]['return_weight']:g}"])
-        known = [f"{own[w]['teacher_forced_mse']:.4f}" if w in own else "–" for w in weights]
-        cells.append([f"{name} on s* history", *known, "–"])
-        probe = [
-            f"{own[w]['other_returns_mse']:.4f}" if "other_returns_mse" in own.get(w, {}) else "–" for w in weights
-        ]
-        cells.append([f"{name} on s* history, other returns", *probe, "–"])
-    return cells
 
 
 def _mse(row: Row, paper: float | None) -> str:
@@ -308,16 +114,13 @@ def _finetuned_tasks(preset: str) -> list[Config]:
     """One task per market and seed; the paper shows the noisy one."""
     markets = ["noisy"] if preset == "smoke" else ["noisy", "noisy-matched", "clean"]
     sizes = SIZES[preset] | ({"evaluation": [10, 928]} if preset == "cpu" else {})
-    found: list[Config] = [{"market": market, "seed": 0, **sizes} for market in markets]
-    return found + [{**task, **_repaired_task(list(BUDGETS))} for task in found]
+    return [{"market": market, "seed": 0, **sizes} for market in markets]
 
 
 def _run_finetuned(config: Config) -> list[Row]:
-    """Fine-tune, choose ρ for either checkpoint, score all four; or score the repaired model."""
-    if config.get("model") == "repaired":
-        return _repaired_rows(config)
+    """Fine-tune, choose ρ for either checkpoint, score all four."""
     original = paper_backbone(config["backbone"])
-    recipe = _recipe_of(config)
+    recipe = paper_model_recipe(config, **({} if config["recipe"] == "paper" else {"returns_scale": 100.0}))
     tuned, progress = fine_tune_forecaster(recipe, original)
     training = {"steps": progress.step, "best_step": progress.best_step}
     rows: list[Row] = []
@@ -336,9 +139,9 @@ def _run_finetuned(config: Config) -> list[Row]:
 
 def _best_shrinkage(model: TimePFN, config: Config, scale: float) -> list[float]:
     """ρ per budget with the least MSE on validation series; all values are run together, as extra budgets."""
-    returns, oracle = _rollout_data(config, "validation", list(BUDGETS))
+    returns, oracle = rollout_data(config, "validation", list(BUDGETS))
     budgets, values = np.tile(BUDGETS, len(_SHRINKAGES)), np.repeat(_SHRINKAGES, len(BUDGETS))
-    result = rollout(returns, backbone_pto(model, scale, tuple(values.tolist())), budgets.tolist())
+    result = rollout(returns, backbone_pto(model, scale, tuple(values.tolist())), budgets.tolist(), delay=0)
     target = np.tile(oracle, (1, len(_SHRINKAGES), 1, 1))  # (series, values × budgets, time, m)
     error = squared_distance_to_oracle(result.raw, target, WINDOW).mean(axis=0).reshape(len(_SHRINKAGES), len(BUDGETS))
     return [_SHRINKAGES[i] for i in error.argmin(axis=0)]
@@ -346,7 +149,7 @@ def _best_shrinkage(model: TimePFN, config: Config, scale: float) -> list[float]
 
 def _one_step_error(model: TimePFN, config: Config, scale: float) -> float:
     """Mean squared error of the forecast that PtO uses, on every eighth step of the evaluation series."""
-    returns, _ = _rollout_data(config, "evaluation", [BUDGETS[0]])
+    returns, _ = rollout_data(config, "evaluation", [BUDGETS[0]])
     forecaster = TimePFNForecaster(model, scale)
     steps = range(WINDOW, returns.shape[1], 8)
     return mean(float(((forecaster(returns[:, t - WINDOW : t]) - returns[:, t]) ** 2).mean()) for t in steps)
@@ -378,7 +181,7 @@ def _finetuned_claims(rows: list[Row]) -> list[Claim]:
             f"{100 * min(less):.0f} to {100 * max(less):.0f} % less MSE" if less else "",
         ),
     ]
-    judged_on = f"predict-then-optimise on the small TimePFN backbone (fine-tuned: {_trained(rows)})"
+    judged_on = f"predict-then-optimise on the small TimePFN backbone (fine-tuned: {training_in_words(rows)})"
     return [replace(claim, judged_on=judged_on) for claim in claims]
 
 
@@ -387,9 +190,8 @@ def _finetuned_tables(rows: list[Row]) -> list[Table]:
     paper = published("compare_timepfn_noise_sft_or_not")
     note = (
         "pto-timepfn: the small backbone as trained on synthetic series; -finetuned: and on this market, "
-        f"{_trained(rows)}. Brackets: the paper's full-size backbone on its noisy market. ±: standard error over "
-        "series. -shrunk: the forecast's deviations from their mean times ρ, chosen per γ on validation series. "
-        "paper-repaired: the paper's architecture, repaired, on the small backbone; it decides in one pass."
+        f"{training_in_words(rows)}. Brackets: the paper's full-size backbone on its noisy market. ±: standard error "
+        "over series. -shrunk: the forecast's deviations from their mean times ρ, chosen per γ on validation series."
     )
     found = []
     for market, here in grouped_rows(rows, "market").items():
@@ -431,18 +233,20 @@ def _run_starts(config: Config) -> list[Row]:
     changes = {key: config[key] for key in ("market", "seed", "turnover_l1", "return_weight", "returns_scale")}
     recipe = replace(recipe, covariance=config["model"] == "time2decide", **changes)
     model, progress = train_paper_model(recipe, paper_backbone(config["backbone"]))
-    returns, oracle = _rollout_data(config, "evaluation", [config["turnover_l1"]])
+    returns, oracle = rollout_data(config, "evaluation", [config["turnover_l1"]])
     rows: list[Row] = []
     for start in ("uniform", "oracle"):
         strategy = PaperModelStrategy((model,), MODELS[config["model"]], start)
-        result = rollout(returns, strategy, [config["turnover_l1"]], oracle=oracle)
+        result = rollout(returns, strategy, [config["turnover_l1"]], delay=0, oracle=oracle)
         # both are scored on the same steps, those after the oracle's start
         row = dict(score(replace(result, window=2 * WINDOW), returns, oracle).rows()[0])
         rows.append({"strategy": strategy.name, "start": start, **row})
     free = PaperModelStrategy((model,), MODELS[config["model"]])
     probe = shown_oracle_history(free, returns, oracle, [config["turnover_l1"]])[0]
     training = {"steps": progress.step, "best_step": progress.best_step, "batch": recipe.batch}
-    reference = score(replace(rollout(returns, Uniform(), [config["turnover_l1"]]), window=2 * WINDOW), returns, oracle)
+    reference = score(
+        replace(rollout(returns, Uniform(), [config["turnover_l1"]], delay=0), window=2 * WINDOW), returns, oracle
+    )
     return [{**row, **probe, **training, "uniform_mse": float(reference.mse.mean())} for row in rows]
 
 
@@ -491,10 +295,10 @@ def _curve_tasks(preset: str) -> list[Config]:
 def _run_curve(config: Config) -> list[Row]:
     """Train Time2Decide by the paper's recipe for so many steps, measure on the way, and roll out the best weights."""
     backbone, budgets, every = paper_backbone(config["backbone"]), [config["turnover_l1"]], config["every"]
-    recipe = _recipe_of(config, turnover_l1=budgets[0], return_weight=config["return_weight"])
+    recipe = paper_model_recipe(config, turnover_l1=budgets[0], return_weight=config["return_weight"])
     epochs, held_out = config["steps"] // every, config["held_out"]
     recipe = replace(recipe, epochs=epochs, windows=every * recipe.batch, patience=epochs, validation_windows=held_out)
-    returns, oracle = _rollout_data(config, "validation", budgets)
+    returns, oracle = rollout_data(config, "validation", budgets)
     fixed = {"uniform_mse": _scored(Uniform(), config, "validation", budgets)[0]["mse"]}
     fixed["copy_last_mse"] = float(squared_distance_to_oracle(np.roll(oracle, 1, axis=2), oracle, WINDOW).mean())
 
@@ -510,7 +314,7 @@ def _run_curve(config: Config) -> list[Row]:
     facts = {"best_step": progress.best_step, "core_minutes": progress.core_seconds / 60, "curve": progress.history}
     rows = [
         {"strategy": strategy.name, **_scored(strategy, config, "evaluation", budgets)[0]}
-        for strategy in (PaperModelStrategy((model,), _OURS), Uniform())
+        for strategy in (PaperModelStrategy((model,), MODELS["time2decide"]), Uniform())
     ]
     return [rows[0] | facts, rows[1]]
 
@@ -546,7 +350,7 @@ EXPERIMENTS = (
         title="The literal Time2Decide from two starts, with returns scaled or not, and what it reads",
         paper="None: the paper does not say what history it starts from",
         presets={"smoke": "20 s", "cpu": "20 min", "paper": "days on one GPU"},
-        tasks=_starts_tasks,
+        tasks=tasks_on_lmc(_starts_tasks),
         run=_run_starts,
         tables=_starts_tables,
     ),
@@ -555,26 +359,16 @@ EXPERIMENTS = (
         title="The literal Time2Decide by the paper's recipe: its decisions over the steps of training",
         paper="Section 5.2, Time2Decide: the paper shows the end of 50 epochs alone",
         presets={"smoke": "20 s", "cpu": "1 h", "paper": "days on one GPU"},
-        tasks=_curve_tasks,
+        tasks=tasks_on_lmc(_curve_tasks),
         run=_run_curve,
         tables=_curve_tables,
-    ),
-    Experiment(
-        id="lambda-sweep",
-        title="Literal Time2Decide and SFT: MSE over turnover budgets γ and return weights λ_r",
-        paper="Appendices H and I, tables of the λ_r sweep, clean and noisy",
-        presets={"smoke": "30 s", "cpu": "45 min", "paper": "weeks on one GPU: 448 trainings"},
-        tasks=_sweep_tasks,
-        run=_run_sweep,
-        tables=_sweep_tables,
-        claims=_sweep_claims,
     ),
     Experiment(
         id="finetuned-pto",
         title="Predict-then-Optimise: original against fine-tuned backbone",
         paper="Appendix I, table on fine-tuning the forecaster on noisy data",
         presets={"smoke": "20 s", "cpu": "10 min", "paper": "days on one GPU"},
-        tasks=_finetuned_tasks,
+        tasks=tasks_on_lmc(_finetuned_tasks),
         run=_run_finetuned,
         tables=_finetuned_tables,
         claims=_finetuned_claims,

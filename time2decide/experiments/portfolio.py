@@ -28,18 +28,26 @@ from time2decide.core.cache import cached_tensors
 from time2decide.core.provenance import file_digest as file_fingerprint
 from time2decide.core.table import Table, quantity_cell
 from time2decide.experiments.claims import OUR_NETWORK, REPAIRED_ARCHITECTURE, Claim, published_mse
-from time2decide.experiments.paper_models import shown_oracle_history
 from time2decide.experiments.portfolio_baselines import portfolio_baseline_series, tune_portfolio_baseline
+from time2decide.experiments.portfolio_scores import (
+    CONFIDENCE,
+    paired_portfolio_scores,
+    portfolio_bootstrap_error,
+    portfolio_gain,
+    portfolio_scores,
+    scored_portfolio_rows,
+    shown_oracle_history,
+    tasks_on_lmc,
+)
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import LABELS, Config, Row, grouped_rows
 from time2decide.forecasting.features import VERSION, CachedFeatures, WindowFeatures, window_features
 from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
-from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, oracle_path
+from time2decide.markets.oracle import BUDGETS, WINDOW, oracle_path
 from time2decide.markets.synthetic import LMC_VERSION, LMCConfig, synthetic_returns
 from time2decide.policy.model import PRETRAINED, NetworkForecast, PolicyStrategy, load_policy
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
-from time2decide.simulation.engine import Strategy, rollout
-from time2decide.simulation.metrics import score
+from time2decide.simulation.engine import Strategy
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -74,8 +82,6 @@ _PAPER = {
 #: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
 CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
 NOISY_PTO_WORSE = 0.75  # γ from which the paper has it above Time2Decide on noisy returns
-CONFIDENCE = 0.95  # of intervals
-_DRAWS = 2000
 SIZES_BUDGETS = (0.5, 1.0, 2.0)
 _NOTE = (
     "time2decide reads the allocations of the oracle at past steps, which follow from past returns; time2decide-own "
@@ -216,35 +222,6 @@ MAKERS: dict[str, _Maker] = {
 }
 
 
-def scored_portfolio_rows(
-    name: str,
-    strategy: Strategy,
-    returns: np.ndarray,
-    oracle: np.ndarray,
-    parameters: list[float] | None = None,
-    budgets: tuple[float, ...] = BUDGETS,
-    risk_aversion: float = RISK_AVERSION,
-) -> list[Row]:
-    """One row per budget: means, and the scores of every series; `violation` of the constraints at worst."""
-    result = rollout(returns, strategy, budgets, oracle=oracle, risk_aversion=risk_aversion)
-    scores = score(result, returns, oracle)
-    weights = result.allocations[:, :, WINDOW - 1 :]
-    excess = np.abs(np.diff(weights, axis=2)).sum(-1) - np.asarray(budgets)[:, None]
-    worst = np.maximum(np.maximum(np.abs(weights.sum(-1) - 1).max((0, 2)), -weights.min((0, 2, 3))), excess.max((0, 2)))
-    return [
-        {
-            "strategy": name,
-            "turnover_l1": float(budget),
-            "parameter": None if parameters is None else parameters[k],
-            **means,
-            "violation": float(max(worst[k], 0.0)),
-            "mse_series": np.round(scores.mse[:, k], 8).tolist(),
-            "regret_series": np.round(scores.regret[:, k], 9).tolist(),
-        }
-        for k, (budget, means) in enumerate(zip(budgets, scores.rows(), strict=True))
-    ]
-
-
 class RememberedFeatures(CachedFeatures):
     """Features of whole series, kept on disk between tasks, because all networks see the same windows."""
 
@@ -364,48 +341,6 @@ def _below(rows: list[Row], ours: str, other: str, least: float = 0.0, most: flo
     return cases
 
 
-def portfolio_scores(rows: list[Row], strategy: str, budget: float, key: str) -> np.ndarray:
-    """Scores of every series of every seed, in order, (series · seeds,)."""
-    chosen = sorted((r["seed"], r[f"{key}_series"]) for r in rows if _is(r, strategy, budget))
-    return np.concatenate([np.asarray(scores) for _, scores in chosen]) if chosen else np.empty(0)
-
-
-def paired_portfolio_scores(
-    rows: list[Row], ours: str, other: str, budget: float, key: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of both on the series that both were run on."""
-    found = [{r["seed"]: r[f"{key}_series"] for r in rows if _is(r, name, budget)} for name in (ours, other)]
-    seeds = sorted(found[0].keys() & found[1].keys())
-    mine, theirs = (np.concatenate([np.asarray(scores[seed]) for seed in seeds]) for scores in found)
-    return mine, theirs
-
-
-def portfolio_gain(ours: np.ndarray, theirs: np.ndarray, key: str) -> tuple[float, float, float]:
-    """How much less ours is, with its interval by bootstrap over paired series.
-
-    In per cent for the MSE; in 1e-4 for regret, which may be negative and has no per cent.
-    """
-    draws = np.random.default_rng(0).integers(0, len(ours), (_DRAWS, len(ours)))
-    least = np.finfo(float).tiny  # nobody is below a strategy without any error
-
-    def less(mine: Any, other: Any) -> Any:
-        return 100 * (1 - (mine + least) / (other + least)) if key == "mse" else 1e4 * (other - mine)
-
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(less(ours[draws].mean(1), theirs[draws].mean(1)), [tail, 1 - tail])
-    return float(less(ours.mean(), theirs.mean())), float(low), float(high)
-
-
-def portfolio_bootstrap_error(scores: np.ndarray) -> float:
-    """Standard error of the mean over series, by bootstrap."""
-    draws = np.random.default_rng(0).integers(0, len(scores), (_DRAWS, len(scores)))
-    return float(scores[draws].mean(1).std(ddof=1))
-
-
-def _is(row: Row, strategy: str, budget: float) -> bool:
-    return bool(row["strategy"] == strategy and row["turnover_l1"] == budget)
-
-
 def _sizes_tasks(preset: str) -> list[Config]:
     """One task per market and number of assets."""
     sizes = {"evaluation": 2, "length": 112} if preset == "smoke" else {"evaluation": 10, "length": 400}
@@ -456,7 +391,7 @@ def _experiment(market: str, markets: tuple[str, ...], hours: str) -> Experiment
         title=f"Time2Decide against every baseline on {market} returns",
         paper=f"Table of Section 5.2 ({market})",
         presets={"smoke": "20 s", "cpu": hours, "paper": "1 day"},
-        tasks=partial(_tasks, markets),
+        tasks=tasks_on_lmc(partial(_tasks, markets)),
         run=_run,
         tables=portfolio_tables,
         claims=partial(_claims, market=market),
@@ -471,7 +406,7 @@ EXPERIMENTS = (
         title="One network for any number of assets",
         paper="none: the paper's models are for 16 assets",
         presets={"smoke": "10 s", "cpu": "10 min"},
-        tasks=_sizes_tasks,
+        tasks=tasks_on_lmc(_sizes_tasks),
         run=_run_sizes,
         tables=_sizes_tables,
     ),

@@ -22,6 +22,7 @@ from time2decide.backtesting.baselines import (
 )
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
+from time2decide.experiments.portfolio_scores import portfolio_rows_of, tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.simple import Forecaster, ar1, ridge
@@ -55,7 +56,7 @@ def _run(config: Config) -> list[Row]:
     known, (returns, oracle) = (portfolio_baseline_series(config, split) for split in ("validation", "evaluation"))
     rows = _rows(oracle_rollout(oracle, np.asarray(BUDGETS), WINDOW, RISK_AVERSION), returns, oracle, None)
     for strategy, parameter in _candidates(*known, config["grids"]):
-        rows += _rows(rollout(returns, strategy, BUDGETS, oracle=oracle), returns, oracle, parameter)
+        rows += _rows(rollout(returns, strategy, BUDGETS, delay=0, oracle=oracle), returns, oracle, parameter)
     return rows
 
 
@@ -100,7 +101,7 @@ def tune_portfolio_baseline(
     """The value of the grid with the least `aim` (mse, regret) at each budget; all are run as extra budgets."""
     budgets, values = np.tile(BUDGETS, len(grid)), np.repeat(grid, len(BUDGETS))
     target = np.tile(oracle, (1, len(grid), 1, 1))  # (series, grid × budgets, time, m)
-    result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), oracle=target)
+    result = rollout(returns, make(tuple(values.tolist())), budgets.tolist(), delay=0, oracle=target)
     errors: np.ndarray = getattr(score(result, returns, target), aim)  # (series, grid × budgets)
     return [float(grid[i]) for i in errors.mean(axis=0).reshape(len(grid), len(BUDGETS)).argmin(axis=0)]
 
@@ -112,11 +113,8 @@ def _forecast_error(forecaster: Forecaster, returns: np.ndarray) -> float:
 
 def _rows(result: Rollout, returns: np.ndarray, oracle: np.ndarray, parameter: Sequence[float] | None) -> list[Row]:
     values = [None] * len(BUDGETS) if parameter is None else [float(value) for value in parameter]
-    scores = score(result, returns, oracle).rows()
-    return [
-        {"strategy": result.name, "turnover_l1": float(budget), "parameter": value, **row}
-        for budget, value, row in zip(BUDGETS, values, scores, strict=True)
-    ]
+    found = portfolio_rows_of(result, returns, oracle)
+    return [{"strategy": result.name, "parameter": v, **row} for v, row in zip(values, found, strict=True)]
 
 
 def _tables(rows: list[Row]) -> list[Table]:
@@ -158,7 +156,7 @@ EXPERIMENTS = (
         title="Strategies without training: MSE to the oracle, regret and utility",
         paper="Tables of Section 5.2, rows Uniform and Predict-then-Optimize, and baselines the paper lacks",
         presets={"smoke": "10 s", "cpu": "30 to 45 min", "paper": "4 h"},
-        tasks=_tasks,
+        tasks=tasks_on_lmc(_tasks),
         run=_run,
         tables=_tables,
     ),

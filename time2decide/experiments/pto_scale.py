@@ -18,7 +18,8 @@ import numpy as np
 from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
-from time2decide.experiments.portfolio import RETURNS_SCALE, scored_portfolio_rows
+from time2decide.experiments.portfolio import RETURNS_SCALE
+from time2decide.experiments.portfolio_scores import scored_portfolio_rows, tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.forecasting.pretraining import PRESETS, pretrain
@@ -119,7 +120,7 @@ EXPERIMENTS = (
         title="Predict-then-optimise by how its backbone was pretrained, and by the scale of the returns it is given",
         paper="None: explains why its figure on clean returns is three times ours",
         presets={"smoke": "10 s", "cpu": "20 min"},
-        tasks=_tasks,
+        tasks=tasks_on_lmc(_tasks),
         run=_run,
         tables=_tables,
     ),

@@ -20,6 +20,17 @@ from time2decide.core.provenance import json_digest
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.core.validation import InputError
 from time2decide.experiments.claims import Claim, published
+from time2decide.experiments.qp_recipes import (
+    BEST,
+    ONE_PASS,
+    TRANSFORMERS,
+    best_published_qp_cell,
+    best_recipe_tasks,
+    recipe_claims,
+    recipe_is_dead,
+    recipe_scaling_tables,
+    recipes_table,
+)
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.neural.datasets import PAPER_SEEDS, LabelledQPs, labelled_qps, paper_counts
@@ -58,25 +69,7 @@ def _grid_tasks(preset: str) -> list[Config]:
         for layers, heads in _shapes(preset, n, m)
         for architecture in TRANSFORMERS
     ]
-    return plain + _best_recipe_tasks(preset)
-
-
-def _best_recipe_tasks(preset: str) -> list[Config]:
-    """One task per size and architecture; three seeds and shorter trainings of the linear one at the largest size."""
-    if preset == "smoke":
-        small = {"d_model": 16, "layers": 2, "counts": SETTINGS["smoke"]["counts"] | {"train": 2048}}
-        return [best_recipe_cell(*PAPER_SIZES[0], TRANSFORMERS[0], 2048) | small]
-    if preset == "paper":
-        return []
-    linear, largest = TRANSFORMERS[0], PAPER_SIZES[-1]
-    most = BEST_INSTANCES[largest][0]
-    found = [
-        best_recipe_cell(*size, architecture, count)
-        for size, counts in BEST_INSTANCES.items()
-        for architecture, count in zip(TRANSFORMERS, counts, strict=True)
-    ]
-    found += [best_recipe_cell(*largest, linear, most, seed=seed) for seed in (43, 44)]
-    return found + [best_recipe_cell(*largest, linear, most // part) for part in (2, 4, 8)]
+    return plain + best_recipe_tasks(preset)
 
 
 def _shapes(preset: str, n: int, m: int) -> list[tuple[int, int]]:
@@ -91,67 +84,8 @@ def _shapes(preset: str, n: int, m: int) -> list[tuple[int, int]]:
 def _grid_tables(rows: list[Row]) -> list[Table]:
     """Both recipes side by side; R² against instances; R² by layers and heads, a table per size and architecture."""
     plain, best = ([row for row in rows if (row.get("recipe") == BEST) == of_best] for of_best in (False, True))
-    found = [_recipes_table(plain, best), *_scaling_tables(best)] if best else []
+    found = [recipes_table(plain, best), *recipe_scaling_tables(best)] if best else []
     return found + tables_with_last_note(_plain_tables(plain))
-
-
-def _recipes_table(plain: list[Row], best: list[Row]) -> Table:
-    """The best cell of the plain recipe, every full training of the best one, the paper's best cell."""
-    cells = []
-    for row in _full(best):
-        n, m, name = place = row["n"], row["m"], row["architecture"]
-        ours = [r["r2"] for r in plain if (r["n"], r["m"], r["architecture"]) == place]
-        line = [f"({n}, {m}) {name.removesuffix('Transformer')}", str(row["seed"])]
-        line += [_r2_text(max(ours)) if ours else "–", _r2_text(row["r2"], row["live_units"])]
-        line += [f"{best_published_r2(n, m, name):.3f}", f"{100 * row['live_units']:.0f}%"]
-        cells.append([*line, f"{row['instances']:,}", f"{row['core_minutes']:.1f}"])
-    row = best[0]
-    shape = f"{row['layers']} layers, width {row['d_model']}, batch {row['training']['batch']}"
-    note = f"best recipe: {shape}; plain: its best cell; dead: no unit of a read-out layer fires, x̂ is a constant"
-    columns = ["(n, m)", "seed", "plain R²", "best R²", "paper's best", "live units", "instances", "core-minutes"]
-    return Table("R² of the two recipes on the test set", columns, cells, note)
-
-
-def _full(best: list[Row]) -> list[Row]:
-    """Without the shorter trainings of the scaling curve."""
-    most: dict[Any, int] = {}
-    for row in best:
-        key = row["n"], row["m"], row["architecture"]
-        most[key] = max(most.get(key, 0), row["instances"])
-    return [row for row in best if row["instances"] == most[row["n"], row["m"], row["architecture"]]]
-
-
-def _scaling_tables(best: list[Row]) -> list[Table]:
-    """R² against the number of instances, where a size was trained for several; one seed."""
-    cells = []
-    for (n, m, name, _), some in grouped_rows(best, "n", "m", "architecture", "seed").items():
-        some = sorted(some, key=lambda row: row["instances"])
-        cells += [
-            [
-                f"({n}, {m}) {name}",
-                f"{r['instances']:,}",
-                _r2_text(r["r2"], r["live_units"]),
-                f"{r['core_minutes']:.1f}",
-            ]
-            for r in (some if len(some) > 1 else [])
-        ]
-    columns = ["(n, m)", "instances", "R²", "core-minutes"]
-    return [Table("R² against instances, best recipe", columns, cells, "")] if cells else []
-
-
-def _r2_text(r2: float, live: float | None = None) -> str:
-    """A dead model is no result: its answer is a constant, which early rows show by R² alone."""
-    return "dead" if _is_dead(r2, live) else f"{r2:.3f}"
-
-
-def _is_dead(r2: float, live: float | None = None) -> bool:
-    return live == 0 or (live is None and abs(r2) < DEAD_R2)
-
-
-def best_published_r2(n: int, m: int, architecture: str) -> float:
-    """The paper's highest R² at a size."""
-    layers, heads = best_published_qp_cell(n, m, architecture)
-    return published("qp_r2")[f"n={n};m={m};layers={layers};heads={heads}", architecture]
 
 
 def _plain_tables(rows: list[Row]) -> list[Table]:
@@ -176,7 +110,7 @@ def _grid_claims(rows: list[Row]) -> list[Claim]:
     dead; and its best R² at each size, which the best recipe is to reach."""
     keys = ("n", "m", "architecture", "layers", "heads")
     plain = {tuple(row[key] for key in keys): row["r2"] for row in rows if row.get("recipe") != BEST}
-    r2 = {cell: value for cell, value in plain.items() if not _is_dead(value)}
+    r2 = {cell: value for cell, value in plain.items() if not recipe_is_dead(value)}
     against, deeper = {}, {}
     for (n, m, architecture, layers, heads), value in sorted(r2.items()):
         softmax = r2.get((n, m, "SoftmaxTransformer", layers, heads))
@@ -191,18 +125,7 @@ def _grid_claims(rows: list[Row]) -> list[Claim]:
         Claim(text, list(cases.values()), "; ".join(filter(None, [_exceptions(cases), dead])))
         for text, cases in texts.items()
     ]
-    best = _full([row for row in rows if row.get("recipe") == BEST])
-    return claims + [_reached(name, [row for row in best if row["architecture"] == name]) for name in TRANSFORMERS]
-
-
-def _reached(name: str, best: list[Row]) -> Claim:
-    """Whether the mean over seeds is at least the paper's best cell."""
-    cases = {}
-    for (n, m), some in grouped_rows(best, "n", "m").items():
-        cases[n, m, name] = np.mean([row["r2"] for row in some]) >= best_published_r2(n, m, name)
-    text = f"{name} has the R² of the paper's best cell, at every size (best recipe)"
-    missing = ", ".join(f"({n}, {m})" for (n, m, _), agrees in cases.items() if not agrees)
-    return Claim(text, [bool(agrees) for agrees in cases.values()], f"not at {missing}" if missing else "")
+    return claims + recipe_claims([row for row in rows if row.get("recipe") == BEST])
 
 
 def _exceptions(cases: dict[tuple[int, int, str], bool]) -> str:
@@ -352,19 +275,17 @@ def _histogram_claims(rows: list[Row]) -> list[Claim]:
     return [Claim(f"{text} and 95th percentile ≤ {PAPER_NMSE['p95']}", cases, detail)]
 
 
-TRANSFORMERS = ("LinearTransformer", "SoftmaxTransformer")
 BASELINES = ("MLP", "LSTM")
 #: Width, regularisation and training of every preset. `paper` is the paper's; in `smoke` and `cpu` the numbers of
 #: instances and steps are the same for all cells.
 _SMALL: dict[str, Any] = {"dropout": 0.0, "scaled_init": True, "position_std": 1.0}
-_ONCE: dict[str, Any] = {"batch": 64, "schedule": "cosine", "stop_after": None}
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": _SMALL
     | {"d_model": 16, "counts": {"train": 1024, "validation": 256, "test": 256}}
-    | {"training": _ONCE | {"epochs": 2, "lr": 3e-3, "clip_norm": 1.0}},
+    | {"training": ONE_PASS | {"epochs": 2, "lr": 3e-3, "clip_norm": 1.0}},
     "cpu": _SMALL
     | {"d_model": 32, "counts": {"train": 160_000, "validation": 10_000, "test": 10_000}}
-    | {"training": _ONCE | {"epochs": 1, "lr": 2e-3, "clip_norm": 0.1}},
+    | {"training": ONE_PASS | {"epochs": 1, "lr": 2e-3, "clip_norm": 0.1}},
     "paper": {
         "dropout": 0.1,
         "scaled_init": False,
@@ -378,33 +299,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 #: the most that every size has. With 16 layers, run at (5, 3) alone, R² is .95 in place of .93 and .88 in place of .84.
 BEST_CPU = {"LinearTransformer": (8, 2), "SoftmaxTransformer": (8, 4)}
 SMOKE_CELL = (2, 2)
-#: The recipe with which the paper's transformers learn every size. Its departures from the plain one, by name: the
-#: start of the weights (`TransformerConfig`), scaled tokens, fresh problems seen once, Muon for the layers' matrices.
-BEST = "best"
-BEST_RECIPE: dict[str, Any] = {
-    "recipe": BEST,
-    "layers": 4,
-    "heads": 1,
-    "d_model": 64,
-    "dropout": 0.0,
-    "start": {"ff_multiple": 2, "orthogonal": True, "zero_branches": True, "answer_scale": 0.1},
-    "scaled_tokens": True,
-    "training": _ONCE
-    | {"batch": 64, "epochs": 4, "lr": 1.4e-3, "clip_norm": 0.1, "optimiser": "muon", "weight_decay": 0.0},
-}
-DEAD_R2 = 1e-3  # a constant answer scores 0 up to the difference of two means
-#: Instances for the linear and the softmax one at each size under `cpu`: what two cores could pay for.
-BEST_INSTANCES = {
-    (5, 3): (800_000, 100_000),
-    (7, 3): (800_000, 100_000),
-    (7, 6): (600_000, 100_000),
-    (10, 3): (600_000, 100_000),
-    (10, 6): (500_000, 100_000),
-    (10, 9): (500_000, 100_000),
-    (15, 10): (600_000, 100_000),
-    (20, 8): (500_000, 100_000),
-    (20, 16): (700_000, 100_000),
-}
 DEAD_CELL = re.compile(r"^-?0\.000\b")
 
 
@@ -435,12 +329,6 @@ def qp_cell(
     return config
 
 
-def best_recipe_cell(n: int, m: int, architecture: str, instances: int, seed: int = 42) -> Config:
-    """The configuration of a transformer of the best recipe."""
-    counts = {"train": instances, "validation": 10_000, "test": 10_000}
-    return {"n": n, "m": m, "architecture": architecture} | BEST_RECIPE | {"counts": counts, "seed": seed}
-
-
 def best_qp_cell(preset: str, n: int, m: int, architecture: str) -> Config:
     """The cell of the best number of layers and heads: ours of the preset, the paper's own for `paper`."""
     if architecture in BASELINES:
@@ -450,15 +338,6 @@ def best_qp_cell(preset: str, n: int, m: int, architecture: str) -> Config:
     else:
         layers, heads = BEST_CPU[architecture] if preset == "cpu" else SMOKE_CELL
     return qp_cell(preset, n, m, architecture, layers, heads)
-
-
-def best_published_qp_cell(n: int, m: int, architecture: str) -> tuple[int, int]:
-    """(layers, heads) of the highest R² in the paper's grid of that size."""
-    prefix = f"n={n};m={m};"
-    grid = {place: value for (place, row), value in published("qp_r2").items() if row == architecture}
-    best = max((place for place in grid if place.startswith(prefix)), key=lambda place: _or_lowest(grid[place]))
-    parts = dict(item.split("=") for item in best.split(";"))
-    return int(parts["layers"]), int(parts["heads"])
 
 
 def trained_qp_model(config: Config, *, device: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
@@ -550,10 +429,6 @@ def _matched(preset: str, n: int, m: int, architecture: str) -> int:
 
 def _pairs(config: Config, data: LabelledQPs) -> tuple[torch.Tensor, torch.Tensor]:
     return data.tokens(scaled=config.get("scaled_tokens", False)), data.x
-
-
-def _or_lowest(value: float) -> float:
-    return -torch.inf if value != value else value  # the paper prints NaN for a negative R²
 
 
 EXPERIMENTS = (

@@ -75,7 +75,7 @@ def _run(config: Row) -> list[Row]:
     shipped = {"time2decide": ("decide", "hindsight"), "time2decide-own": ("decide", "own")}
     shipped["time2decide-utility"] = ("decide-utility", "own")
     ours = [PolicyStrategy(load_policy(model)[0], history, name, look) for name, (model, history) in shipped.items()]
-    options = {"cost_bps": config["cost_bps"], "budget_from": "previous"}  # as the stored rows were measured
+    options = {"cost_bps": config["cost_bps"], "budget_from": "previous", "delay": 0}  # as the stored rows
     result = backtest(test, [*ours, tuned, *STRATEGIES], config["budgets"], **options)
     about = {"first_day": str(test.index[WINDOW].date()), "last_day": str(test.index[-1].date()), **notes}
     rows = []

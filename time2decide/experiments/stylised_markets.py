@@ -82,7 +82,7 @@ def run_stylised_market(config: Config) -> list[Row]:
     cells = (_BUDGET,), _RISKS[config["predictable"]], (_COST_BPS,)
     rows = []
     for (_, risk, _), (net, traded) in real_market_net_paths(
-        returns, make_strategy(config["strategy"]), *cells, _FIRST
+        returns, make_strategy(config["strategy"]), *cells, _FIRST, delay=0
     ).items():
         utility = realised_utility(net, risk)
         row: Row = {"risk_aversion": risk, "utility": float(utility.mean()), "utilities": utility.tolist()}

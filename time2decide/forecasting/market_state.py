@@ -9,12 +9,14 @@
   regression of tomorrow's returns on all of today's;
 - the forecasts of the kernel bank from each asset's last 96 returns, once the others show that far more can be
   predicted here than in markets of stocks;
-- the *record* of each forecast: what it was worth out of sample so far. Forecasts are weighted by their record.
+- the *record* of each forecast: what it was worth out of sample so far. Forecasts are weighted by their record;
+- two fast numbers for the level of risk (`reactive_covariance`), from which `covariance` states that of the next row.
 
 Forecasts are of what a decision can earn: made after the last row, for the rows from 1 + `delay` after it on. They are
 fitted for those rows and their records judged on them, so that what fades before it can be traded has no record.
 
-A missing return (NaN) leaves an asset's sums as they are: nothing is filled in.
+A missing return (NaN) leaves an asset's sums as they are: nothing is filled in. Returns beyond six standard deviations
+are cut off, and a bad price that comes back counts nowhere (`bad_prints`); `unusual` says where that happened.
 
 Many rows are read together: each step below is one operation over all of them, and every number is computed from its
 row and the sums before it, so that rows read together and one by one give the same state to the last bit.
@@ -29,8 +31,19 @@ from typing import Any
 
 import numpy as np
 
+from time2decide.forecasting.bad_prints import FAR, UNUSUAL, UnusualReturns, screen_row, unusual_returns
+from time2decide.forecasting.correlations import constant_correlation, inverse_triangle, pair_correlations
 from time2decide.forecasting.features import window_features
 from time2decide.forecasting.kernel_bank import AHEAD
+from time2decide.forecasting.reactive_covariance import (
+    LEVEL_KEEP,
+    CovarianceParts,
+    level_news,
+    mixed_correlation,
+    mixed_observations,
+    pooled_volatility,
+    reactive_covariance,
+)
 from time2decide.forecasting.recent_rows import RecentRows, RunningSums
 from time2decide.markets.periods import YEAR
 
@@ -41,8 +54,7 @@ READS = ("own past",) * 4 + ("all assets", "kernel bank")  # what each forecast 
 LAGS = ((1, 0), (2, 1), (3, 2), (5, 0))  # residuals: means over the days t − a … t − b − 1
 TRENDS = ((21, 0), (63, 0), (252, 21))  # the same of standardised returns
 YOUNG = 10  # rows before the returns of an asset are standardised
-_STANDARDISE = (0.3, 0.4, 0.3)  # weights of the three fastest variances in the unit of z
-_CLIP = 6.0  # standard deviations: a crash counts, but not for all days that follow
+_STANDARDISE = np.array([0.3, 0.4, 0.3])  # weights of the three fastest variances in the unit of z
 _RESIDUAL = 2  # index of the correlation half-life that residuals are made with
 _PENALTY = 200.0  # of the pooled regressions, in observations
 _CROSS_PENALTY = 400.0  # of the regression on all assets: coefficients have a prior standard deviation of 0.05
@@ -52,10 +64,9 @@ _BANK_WINDOW = 96  # rows that the kernel bank reads
 _PREDICTABLE = 0.1  # information coefficient from which the kernel bank forecasts as well
 _SURE = 4.0  # standard errors of that correlation
 _FIRST_RECORD = 0.2  # part of the record of the best other forecast that it begins with
-_FEW = 20.0  # days of a pair at which its correlation counts half, if there are gaps
+_MOST_LOSS = 100.0  # a squared return in units of its variance, in the record of volatilities
 _TINY = 1e-12
 _TOGETHER = 126  # rows that are read together
-_SMALL = 32  # rows of a triangle that is inverted at once
 
 
 def state_decay(half_life: float | np.ndarray) -> np.ndarray:
@@ -147,15 +158,19 @@ class _Rows:
     """Some rows as they are read: returns with 0 in gaps, which of them count, and what they are measured in.
 
     returns, standardised : (T, m)
-    known : (T, m) bool, seen and of an asset with enough rows before; share : (T, m, 1), weights of their mean
+    known : (T, m) bool, they count and are of an asset with enough rows before; share : (T, m, 1), equal weights
+    present : (T, m) bool, the same with those that wait or were bad prices
     unit : (T, m), of the standardised returns of the day after
+    deviation : (T, m), σ of the covariance before each row
     """
 
     returns: np.ndarray
     standardised: np.ndarray
     known: np.ndarray
     share: np.ndarray
+    present: np.ndarray
     unit: np.ndarray
+    deviation: np.ndarray
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -177,6 +192,10 @@ class MarketState:
         self.age = np.zeros(m, dtype=int)
         self._squares = np.zeros((2, vols, m))  # Σ r², Σ 1 with the weights of each half-life
         self._variance, self._unit = np.full((vols, m), _TINY), np.full(m, np.sqrt(_TINY))  # unit of z, per day
+        self._far, self._waits = np.zeros(m), np.zeros(m, dtype=bool)  # see `bad_prints`
+        self._unusual = np.zeros((len(UNUSUAL), 2, m), dtype=int)  # how often, and the last row
+        self._level, self._market = np.ones(2), np.full(m, 1 / m)  # of risk; weights of the assets in the last row
+        self._mixed = np.eye(m)  # correlation for the level, from the first inversion on
         self._moments, self._pairs = np.zeros((corrs, m, m)), np.zeros((corrs, 1, 1))  # (corrs, m, m) with gaps
         crossed = m if m <= _MOST_CROSS else 0
         self._cross, self._cross_weight = np.zeros((crossed, crossed)), 0.0  # of one day on the day before
@@ -239,30 +258,50 @@ class MarketState:
     def _standardise(self, returns: np.ndarray) -> _Rows:
         """Returns in units of the volatility before them; volatilities and their scores go forward."""
         seen = np.isfinite(returns)
-        ages = self.age + np.add.accumulate(seen, dtype=int)  # (T, m)
-        known = seen & (ages - seen >= YOUNG)
-        share = (known / np.maximum(known.sum(1, keepdims=True), 1))[..., None]
         r = np.where(seen, returns, 0.0)
-        new = np.stack([r**2, seen.astype(float)], axis=1)[:, :, None]  # (T, 2, 1, m)
-        keep = _KEEP_VOLATILITY[None] if seen.all() else np.where(seen[:, None, None], _KEEP_VOLATILITY, 1.0)
-        sums = _recursion(self._squares, keep, new)
-        variance = np.maximum(sums[:, 0] / np.maximum(sums[:, 1], _TINY), _TINY)  # (T, K, m)
-        units = np.sqrt(sum(w * variance[:, k] for k, w in enumerate(_STANDARDISE)))
-        before = np.concatenate([self._unit[None], units[:-1]])
-        z = np.where(known, np.clip(r / before, -_CLIP, _CLIP), 0.0)
-        self._score_volatilities(r, np.concatenate([self._variance[None], variance[:-1]]), share, known.any(1))
-        self._squares, self._variance, self._unit = sums[-1].copy(), variance[-1].copy(), units[-1].copy()
-        self.age, self.rows = ages[-1].copy(), self.rows + len(r)
-        return _Rows(r, z, known, share, units)
+        z, units, log_variance = np.empty_like(r), np.empty_like(r), np.empty((len(r), *self._variance.shape))
+        counts, old = seen.copy(), np.empty_like(seen)
+        for t in range(len(r)):
+            old[t], log_variance[t] = self.age >= YOUNG, np.log(self._variance)
+            z[t] = self._read_row(r[t], seen[t], counts[t], old[t])
+            units[t] = self._unit
+        known, present = counts & old, seen & old
+        share = _equal_weights(known)
+        z = np.where(known, z, 0.0)
+        self._score_volatilities(np.where(present, returns, 0.0), log_variance, _equal_weights(present))
+        if known.any():
+            self._market = share[np.flatnonzero(known.any(1))[-1], :, 0].copy()
+        return _Rows(r, z, known, share, present, units, pooled_volatility(log_variance))
 
-    def _score_volatilities(
-        self, r: np.ndarray, variance: np.ndarray, share: np.ndarray, any_known: np.ndarray
-    ) -> None:
-        """Losses log σ² + r²/σ² of the volatilities (T, K, m) before each row."""
-        loss = ((np.log(variance) + (r**2)[:, None] / variance) @ share)[..., 0]  # (T, K)
-        new = np.concatenate([loss, any_known[:, None]], axis=1)
-        keep = np.where(any_known, _KEEP_SCORE, 1.0)[:, None]
-        self._score = _recursion(self._score, keep, np.where(any_known[:, None], new, 0.0))[-1].copy()
+    def _read_row(self, r: np.ndarray, seen: np.ndarray, counts: np.ndarray, old: np.ndarray) -> np.ndarray:
+        """Variances go forward by a row (m,); what does not count is taken out of `r` and `counts`. Returns z."""
+        squares, number = None, seen
+        found = screen_row(r, seen, old, self._unit, self._far, self._waits)
+        self.rows += 1
+        if found is not None:
+            r[:], counts[:] = found.returns, found.counts
+            squares, number = r**2 + found.late**2, counts + (found.late > 0)
+            self._far, self._waits = found.far, found.waits
+            acted = np.stack([found.cut, found.bad])
+            self._unusual = np.stack([self._unusual[:, 0] + acted, np.where(acted, self.rows, self._unusual[:, 1])], 1)
+        self.age = self.age + seen
+        z = np.clip(r / self._unit, -FAR, FAR)
+        keep = _KEEP_VOLATILITY if number.all() else np.where(number, _KEEP_VOLATILITY, 1.0)
+        sums = keep * self._squares
+        sums[0] += r**2 if squares is None else squares
+        sums[1] += number
+        self._squares = sums
+        self._variance = np.maximum(sums[0] / np.maximum(sums[1], _TINY), _TINY)
+        self._unit = np.sqrt(_STANDARDISE @ self._variance[: len(_STANDARDISE)])
+        return z
+
+    def _score_volatilities(self, r: np.ndarray, log_variance: np.ndarray, share: np.ndarray) -> None:
+        """Losses log σ² + min(r²/σ², 100) of the volatilities before each row, from their log variances (T, K, m)."""
+        ratio = np.minimum((r**2)[:, None] * np.exp(-log_variance), _MOST_LOSS)
+        loss = ((log_variance + ratio) @ share)[..., 0]  # (T, K)
+        any_known = share.any(1)  # (T, 1)
+        new = np.where(any_known, np.concatenate([loss, any_known], axis=1), 0.0)
+        self._score = _recursion(self._score, np.where(any_known, _KEEP_SCORE, 1.0), new)[-1].copy()
 
     def _learn(self, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
         """Sum up the days, refit the regressions, make the forecasts of every day, and judge those of the days before.
@@ -296,6 +335,8 @@ class MarketState:
         """Residuals and forecasts from all assets, (T, m) each; the matrices change where a block of rows is full."""
         z, any_known = rows.standardised, np.asarray(rows.known.any(1))
         projected = np.zeros((len(z), 2, self.assets))
+        news = np.zeros((len(z), 2))
+        keep = np.ones((len(z), 2))
         first = 0
         while first < len(z):
             missing = self._refresh - len(self._block)
@@ -303,11 +344,21 @@ class MarketState:
             part = slice(first, min(last, len(z)))
             # Products row by row: a product of matrices would round by their number.
             projected[part, : len(self._inner)] = (self._outer @ (self._inner @ z[part, None, :, None]))[..., 0]
-            self._block += [(z[t], rows.known[t]) for t in range(first, part.stop) if any_known[t]]
+            if self._pairs.any():
+                news[part] = self._news(rows, part)
+                keep[part] = np.where(any_known[part, None], LEVEL_KEEP, 1.0)
+            self._block += [(z[t], rows.present[t]) for t in range(first, part.stop) if any_known[t]]
             if len(self._block) >= self._refresh:
                 self._fold(self.rows - len(z) + part.stop)
             first = part.stop
+        self._level = _recursion(self._level, keep, news)[-1].copy()
         return projected[:, 0], projected[:, 1]
+
+    def _news(self, rows: _Rows, part: slice) -> np.ndarray:
+        """What rows say of the level of risk, (T, 2); 0 for rows without returns."""
+        weights = rows.share[part, :, 0]
+        news = level_news(rows.returns[part], rows.known[part], weights, rows.deviation[part], self._mixed)
+        return np.where(rows.known[part].any(1, keepdims=True), news, 0.0)
 
     @property
     def _refresh(self) -> int:
@@ -391,7 +442,7 @@ class MarketState:
         forecasts = []
         for window in np.stack(windows, axis=1):  # (96, m)
             found = window_features(window[None])
-            precision = found.deviations[0] ** -2  # (m, 2)
+            precision = found.deviations[0].clamp_min(_TINY) ** -2  # (m, 2); those of a constant are 0
             ahead = (precision * found.forecasts[0]).sum(-1) / precision.sum(-1)
             if self.delay:
                 ahead = (AHEAD * found.ahead[0] - found.forecasts[0, :, 0]) / (AHEAD - 1)
@@ -404,15 +455,16 @@ class MarketState:
         self._fold_cross()
         self._block = []
         m = self.assets
+        self._mixed = mixed_correlation(self._moments, self._pairs)
         used = [_RESIDUAL, -1][: len(self._inner)]
-        matrices = self._correlations(self._moments[used], self._pairs[used])
+        matrices = pair_correlations(self._moments[used], self._pairs[used])
         effective = float(effective_state_rows(rows, np.array(CORRELATION_HALF_LIVES[_RESIDUAL])))
         shrink = min(0.9, 0.2 + m / (m + effective))
-        matrices[0] = (1 - shrink) * matrices[0] + shrink * _constant(matrices[0])
+        matrices[0] = (1 - shrink) * matrices[0] + shrink * constant_correlation(matrices[0])
         matrices[0].flat[:: m + 1] += _TINY  # assets may be copies of each other
         if self._cross.size:
             matrices[1].flat[:: m + 1] += _CROSS_PENALTY / self._cross_weight
-        self._inner = _inverse_triangle(np.linalg.cholesky(matrices))  # W with WᵀW the inverse
+        self._inner = inverse_triangle(np.linalg.cholesky(matrices))  # W with WᵀW the inverse
         self._outer = self._inner.swapaxes(1, 2).copy()
         self._outer[0] /= np.sqrt((self._outer[0] ** 2).sum(1, keepdims=True))
         if self._cross.size:
@@ -445,20 +497,23 @@ class MarketState:
             pairs = fade * self._pairs + (mask.T[None] * weight[:, None]) @ mask
         return moments, pairs
 
-    def _correlations(self, moments: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """Correlation matrices (corrs, m, m) of moments; 0 between assets that were never seen together.
+    def covariance(self) -> np.ndarray:
+        """Covariance of the returns of the next row, (m, m), positive definite."""
+        return self.covariance_parts().covariance
 
-        With gaps every pair has its own days: pairs seen for a few days count little, and eigenvalues that this makes
-        negative are raised.
-        """
-        second = moments / np.maximum(pairs, _TINY)
-        scale = np.sqrt(np.maximum(second.diagonal(axis1=1, axis2=2), _TINY))
-        correlation = np.clip(second / (scale[:, :, None] * scale[:, None, :]), -1.0, 1.0)
-        index = np.arange(self.assets)
-        if pairs.shape[-1] > 1:
-            correlation *= pairs / (pairs + _FEW)
-        correlation[:, index, index] = 1.0
-        return _raised(correlation) if pairs.shape[-1] > 1 else correlation
+    def covariance_parts(self) -> CovarianceParts:
+        """The covariance of the next row and what it is made of."""
+        correlation = mixed_correlation(*self._folded())
+        read = max(float(self.age.mean()) - YOUNG, 2.0)
+        volatility = pooled_volatility(np.log(self._variance))
+        return reactive_covariance(
+            correlation, mixed_observations(read, _KEEP_CORRELATION[:, 0]), volatility, self._market, self._level
+        )
+
+    @property
+    def unusual(self) -> list[UnusualReturns]:
+        """Where returns were cut off or taken for bad prices, assets in order."""
+        return unusual_returns(self._unusual)
 
     def tokens(self) -> MarketTokens:
         """The state after the last row."""
@@ -471,7 +526,7 @@ class MarketState:
         score = self._score[:-1] / max(self._score[-1], _TINY)
         return MarketTokens(
             volatility=np.sqrt(self._variance),
-            correlation=self._correlations(moments, pairs),
+            correlation=pair_correlations(moments, pairs),
             forecast=self._forecasts.back(1)[0] * self._unit,
             slope=slope,
             t_value=t_value,
@@ -504,6 +559,11 @@ def _recursion(start: np.ndarray, keep: np.ndarray, new: np.ndarray) -> np.ndarr
     return values
 
 
+def _equal_weights(known: np.ndarray) -> np.ndarray:
+    """Weights (T, m, 1) of the mean over the known assets (T, m)."""
+    return np.asarray((known / np.maximum(known.sum(1, keepdims=True), 1))[..., None])
+
+
 def _counted(counted: np.ndarray, new: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Factors (T, 1, E) and terms (T, n, E) of a record: a day that does not count (T, E) leaves it as it is."""
     keep = np.where(counted, _KEEP_RECORD, 1.0)[:, None]
@@ -527,34 +587,3 @@ def _information(records: np.ndarray) -> np.ndarray:
     """Information coefficient of each forecast so far: its correlation with the outcomes, (T, E)."""
     products, squares, outcome = records[:, 0], records[:, 1], records[:, 2]
     return np.asarray(products / np.sqrt(np.maximum(squares * outcome, _TINY)))
-
-
-def _raised(correlation: np.ndarray) -> np.ndarray:
-    """Correlation matrices near symmetric ones of unit diagonal, with eigenvalues of at least about 0.001."""
-    try:
-        np.linalg.cholesky(correlation - 1e-3 * np.eye(correlation.shape[-1]))
-        return correlation
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(correlation)
-    near = (vectors * np.maximum(values, 1e-3)[..., None, :]) @ vectors.swapaxes(-1, -2)
-    scale = np.sqrt(near.diagonal(axis1=-2, axis2=-1))
-    return np.asarray(near / (scale[..., :, None] * scale[..., None, :]))
-
-
-def _inverse_triangle(L: np.ndarray) -> np.ndarray:
-    """Inverses of lower triangular matrices (..., m, m), by halves."""
-    if L.shape[-1] <= _SMALL:
-        return np.linalg.inv(L)
-    half = L.shape[-1] // 2
-    inverse = np.zeros_like(L)
-    top, bottom = _inverse_triangle(L[..., :half, :half]), _inverse_triangle(L[..., half:, half:])
-    inverse[..., :half, :half], inverse[..., half:, half:] = top, bottom
-    inverse[..., half:, :half] = -bottom @ (L[..., half:, :half] @ top)
-    return inverse
-
-
-def _constant(correlation: np.ndarray) -> np.ndarray:
-    """Correlation matrices (..., m, m) with every pair at the mean correlation."""
-    m = correlation.shape[-1]
-    mean = (correlation.sum((-2, -1), keepdims=True) - m) / max(m * (m - 1), 1)
-    return np.asarray(mean + (1 - mean) * np.eye(m))

@@ -15,7 +15,7 @@ from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.recent_rows import RecentRows
 from time2decide.markets.validation import validate_delay
 
-_FORMAT = 2
+_FORMAT = 3
 _BLOCK, _PAIRS, _SEEN = "_block", "_pairs", "returns"
 
 

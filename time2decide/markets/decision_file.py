@@ -240,7 +240,7 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
         if rows is None and document.get("gaps"):
             yield Check("reasons", None, _UNJUDGED)
             return
-        known = None if rows is None or whole else Availability.of(rows).known
+        known = None if rows is None or whole else Availability.of(rows, previous).known
         yield _check_reasons(document, problem, weights, assets, known)
 
 
@@ -313,16 +313,16 @@ def _check_terms(document: dict[str, Any], problem: StatedProblem | None) -> Che
 def _check_gaps(
     document: dict[str, Any], rows: np.ndarray, weights: np.ndarray, previous: np.ndarray, problem: StatedProblem
 ) -> Check:
-    """Whether assets were held, kept and sold as the gaps of the table ask for, and are named so."""
-    can = Availability.of(rows)
+    """Whether assets were kept, and not bought, as the gaps of the table ask for, and are named so."""
+    can = Availability.of(rows, previous)
     if document["data"].get("gaps") != "keep":
         return Check("gaps", False, "the table has gaps, and the file says that they were refused")
     if document.get("gaps") != can.describe(list(map(str, document["assets"]))):
         return Check("gaps", False, "the assets that are called halted, young or delisted are not those of the table")
-    start = can.after_sales(previous)
     kept = float(np.abs(weights - problem.start)[can.fixed].max(initial=0.0))
-    far = float(np.abs(problem.start - start).max())
-    kinds = {"halted, kept": can.halted, "young, kept": can.young, "delisted, sold": can.delisted}
+    bought = np.maximum(np.abs(weights) - np.abs(problem.start), -weights * problem.start)[can.young]
+    kept, far = max(kept, float(bought.max(initial=0.0))), float(np.abs(problem.start - previous).max())
+    kinds = {"halted, kept": can.halted, "young, not bought": can.young, "delisted, not bought": can.delisted}
     counts = "; ".join(f"{int(mask.sum())} {kind}" for kind, mask in kinds.items() if mask.any())
     text = f"{counts or 'every asset can be traded'} (to {max(kept, far):.0e})"
     return Check("gaps", kept <= FEASIBLE and far <= _ROUNDED, text)
@@ -373,7 +373,8 @@ def _check_optimal(document: dict[str, Any], problem: StatedProblem, proof: dict
 
 def _check_verdict(document: dict[str, Any]) -> Check:
     """Whether the sentence, and the intervals, are those of the stated records of the forecasts."""
-    found = Verdict.from_json(document["records"], document["prior"], number_from_json(document["cost_bps"])).to_json()
+    cost, period = number_from_json(document["cost_bps"]), str(document.get("period", "day"))
+    found = Verdict.from_json(document["records"], document["prior"], cost, period).to_json()
     if found["records"] != document["records"] or found["prior"] != document["prior"]:
         return Check("verdict", False, "the records of the forecasts do not agree with themselves")
     if found["verdict"] != document["verdict"]:

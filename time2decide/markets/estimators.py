@@ -377,10 +377,16 @@ class RollingQIS(OnlineCovariance):
 
 
 def qis(sample: np.ndarray, observations: float) -> np.ndarray:
-    """Quadratic inverse shrinkage of a sample covariance (m, m) of `observations` degrees of freedom.
+    """Quadratic inverse shrinkage of a sample covariance (m, m) of `observations` degrees of freedom."""
+    values, vectors = qis_spectrum(sample, observations)
+    return np.asarray((vectors * values) @ vectors.T)
 
-    Ledoit and Wolf, "Quadratic shrinkage for large covariance matrices", Bernoulli 28 (2022). The eigenvectors stay;
-    with c = m / n, the inverse eigenvalues x_i = 1/λ_i and their smoothed Stein shrinker θ and Hilbert transform η,
+
+def qis_spectrum(sample: np.ndarray, observations: float) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues (m,) after quadratic inverse shrinkage, and the eigenvectors (m, m), which stay.
+
+    Ledoit and Wolf, "Quadratic shrinkage for large covariance matrices", Bernoulli 28 (2022). With c = m / n, the
+    inverse eigenvalues x_i = 1/λ_i and their smoothed Stein shrinker θ and Hilbert transform η,
 
         1/δ_i = (1 − c)² x_i + 2c(1 − c) x_i θ_i + c² x_i (θ_i² + η_i²),
 
@@ -403,7 +409,7 @@ def qis(sample: np.ndarray, observations: float) -> np.ndarray:
     else:
         delta = np.concatenate([np.full(zero, 1 / ((c - 1) * inverse.mean())), 1 / (inverse * size)])
     delta *= values.sum() / delta.sum()
-    return np.asarray((vectors * delta) @ vectors.T)
+    return np.asarray(delta), np.asarray(vectors)
 
 
 def _shrink_to_constant(correlation: np.ndarray, amount: float) -> np.ndarray:

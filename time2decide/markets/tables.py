@@ -62,7 +62,7 @@ def load_returns(
     values : {"returns", "prices"}
         What the cells are; prices become p_t / p_{t−1} − 1, which drops the first row.
     most_gap : float
-        The longest allowed distance between two rows, in multiples of the median distance.
+        The longest allowed distance between two rows, in multiples of the median distance, or of a day within days.
     gaps : {"refuse", "keep"}
         Whether empty cells are refused or kept as NaN, for assets that list late, are delisted, halt or miss days.
         Nothing is filled in. In prices, the first return after a gap is that from the last price before it.
@@ -229,16 +229,17 @@ def _validate_table(frame: pd.DataFrame, name: str, most_gap: float, gaps: str) 
 
 
 def _column_problems(columns: list[str], cells: list[np.ndarray], name: str, few: int) -> Iterator[str]:
-    """Columns without enough numbers, or always the same; those with fewer than `few`, or none, are not judged."""
+    """Columns without enough numbers, or all constant; those with fewer than `few`, or none, are not judged."""
     if not any(np.isfinite(numbers).any() for numbers in cells):
         yield f"{name}: expected numbers, found empty cells only"
+    moves = any(np.ptp(numbers[np.isfinite(numbers)], axis=0) > 0 for numbers in cells if np.isfinite(numbers).any())
     for column, numbers in zip(columns, cells, strict=True):
         known = numbers[np.isfinite(numbers)]
         if few and len(known) < min(few, len(numbers)):
             continue
         if len(known) < 2:
             yield f"{name}: column {column!r}: expected at least 2 numbers, found {len(known)}"
-        elif (known == known[0]).all():
+        elif not moves:
             yield f"{name}: column {column!r}: expected numbers that vary, found {known[0]:g} in every row"
 
 
@@ -261,7 +262,11 @@ def _index_problems(index: pd.Index, labels: list[Any], name: str, most_gap: flo
         yield f"{name}: row {row + 1}: expected distinct dates, found {labels[row]} again"
     for row in np.flatnonzero(steps < 0):
         yield f"{name}: row {row + 2}: expected increasing dates, found {labels[row + 1]} after {labels[row]}"
-    for row in np.flatnonzero(steps > most_gap * np.median(steps)):
+    usual = np.median(steps)
+    if isinstance(index, pd.DatetimeIndex):  # within a day, closed nights are no gap: days are looked at
+        day = pd.Timedelta(days=1) // pd.Timedelta(1, index.unit)
+        usual = usual if usual > day / 2 else day
+    for row in np.flatnonzero(steps > most_gap * usual):
         yield f"{name}: row {row + 2}: expected no gap, found {labels[row]} followed by {labels[row + 1]}"
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import numba
 import numpy as np
 
+from time2decide.core.compiled import numba
 from time2decide.markets import turnover_decision, turnover_path
 from time2decide.markets.turnover_path import BUY, END, LEAVE, SELL
 

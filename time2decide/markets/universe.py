@@ -6,12 +6,14 @@ latter, for a table of returns with NaN where an asset has none:
 - **Not listed.** An asset without any return in the table, as one delisted before its first row, is never held.
 - **Listed late.** An asset enters once `window` rows have passed since its first return and 95 % of them were observed;
   before that it cannot be bought. Every strategy has the same rule, so all choose from the same assets.
-- **Missed days and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
-  gap is earned on the day it comes back. Without a return on the last row an asset cannot be traded: its weight stays.
-- **Delisted.** After the last return of its column an asset earns `delisting_return` once and 0 from then on. Without a
-  return in the last 21 rows it is out, as in `decide`: its weight is sold and the proceeds go, in proportion, to the
-  other holdings that can be traded, outside the turnover budget; the costs of both are charged. One that comes back
-  enters as a new one does.
+- **Missed rows and halts.** While an asset has no return its price stands still: it earns 0, and the return over the
+  gap is earned in the row in which it comes back. Without a return on the last row an asset cannot be traded: its
+  weight stays. Without a return in the last 21 rows no strategy sees it: the others are decided as a portfolio of their
+  own. What is held of it is sold when it has a price again, and it enters as a new one does.
+- **Delisted.** A column that ends is delisted, not halted; of all facts about the future this one alone is used, since
+  it is announced, and no strategy sees it. 21 rows after its last return a holding is paid out at `delisting_return` on
+  its last price, and the proceeds go, in proportion, to the other holdings that can be traded. Sales of this kind are
+  outside the turnover budget; their costs are charged.
 - **Constraints.** The bounds of an asset that cannot be traded wait, as do groups and exposures of such assets only.
   Where halted weights leave no portfolio that meets the rest, nothing is traded.
 
@@ -19,13 +21,14 @@ Nothing else is filled in. A strategy sees the assets of the moment with complet
 
 For one decision constraints and a benchmark are stated for all assets. An asset that cannot be traded keeps its weight:
 its bounds wait, and so do groups and exposures of such assets only. Other groups and exposures and the net exposure
-count it; what is left of them binds the others.
+count it; what is left of them binds the others. A young asset is not bought. One that is held can be sold, and counts
+in the risk as a mean asset of the others does: with their mean volatility and beta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +40,9 @@ from time2decide.markets.orders import unmet
 from time2decide.markets.validation import looks_like_prices
 
 ENOUGH = 0.95  # share of the window that must have been observed before a backtest buys an asset
-DELISTED = 21  # rows without a return that mean delisted
+DELISTED = 21  # rows without a return after which no strategy sees an asset
+#: Mean return of stocks delisted for poor performance: Shumway, "The delisting bias in CRSP data" (1997).
+DELISTING_RETURN = -0.3
 _BOUGHT = 63  # returns that an asset must have before one decision buys it
 _WHOLE = 0.8  # share of a shorter table that is enough
 _TOLERANCE = 1e-9  # of a benchmark
@@ -47,30 +52,38 @@ _TOLERANCE = 1e-9  # of a benchmark
 class Availability:
     """Which assets of a table with gaps can be traded, (m,) bool each.
 
-    delisted : no return in the last 21 rows; it is sold, and the proceeds go to the others in proportion
-    halted : no return on the last row; its weight stays
-    young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and its weight stays
+    delisted : no return in the last 21 rows, and not held; it is not bought
+    halted : no return on the last row, however long it is held without one; its weight stays
+    young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and may be sold
+    held : with a current weight
     """
 
     delisted: np.ndarray
     halted: np.ndarray
     young: np.ndarray
+    held: np.ndarray
 
     @classmethod
-    def of(cls, returns: np.ndarray) -> Availability:
-        """From returns (time, m) with NaN where there are none."""
+    def of(cls, returns: np.ndarray, previous: np.ndarray | None = None) -> Availability:
+        """From returns (time, m) with NaN where there are none, and current weights (m,), if any."""
         seen = np.isfinite(returns)
-        delisted = ~seen[-DELISTED:].any(axis=0)
+        held = np.zeros(seen.shape[1], dtype=bool) if previous is None else previous != 0
+        delisted = ~seen[-DELISTED:].any(axis=0) & ~held
         enough = min(_BOUGHT, _WHOLE * len(seen))
-        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted)
+        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted, held)
+
+    @property
+    def mature(self) -> np.ndarray:
+        """Assets whose own returns say their risk."""
+        return ~(self.delisted | self.young)
 
     @property
     def known(self) -> np.ndarray:
-        """Assets that a decision is about."""
-        return ~(self.delisted | self.young)
+        """Assets that a decision is about: the risk of young ones that are held is taken from the mature."""
+        return self.mature | (self.young & self.held)
 
     def after_sales(self, previous: np.ndarray) -> np.ndarray:
-        """Current weights (..., m) after delisted assets are sold.
+        """Current weights (..., m) of a backtest after delisted assets are paid out.
 
         The proceeds go to those that can be traded, in proportion to their weights; to all known ones where
         none can.
@@ -89,8 +102,14 @@ class Availability:
         return ~self.known | self.halted
 
     def constraints(self, stated: Constraints | None, start: np.ndarray) -> Constraints:
-        """The constraints of all assets with those fixed that cannot be traded, from the weights after sales."""
-        return (LONG_ONLY if stated is None else stated).fix(start, self.fixed)
+        """The constraints of all assets with those fixed that cannot be traded; young ones are not bought."""
+        closed = self.fixed | self.young
+        rules = (LONG_ONLY if stated is None else stated).fix(start, closed)
+        sold, bounds = closed & ~self.fixed, (LONG_ONLY if stated is None else stated).bounds(len(start))
+        least, most = np.minimum(start, 0.0), np.maximum(start, 0.0)  # of what can be sold, or bought back
+        ends = zip(bounds, rules.bounds(len(start)), strict=True)
+        lower, upper = (np.where(sold, np.clip(one, least, most), kept) for one, kept in ends)
+        return replace(rules, lower=lower, upper=upper)
 
     def outside(self, stated: Constraints | None, start: np.ndarray, names: Sequence[str]) -> dict[str, str]:
         """What is not met because it cannot be traded, in words by name: assets outside their bounds, and limits on
@@ -98,7 +117,8 @@ class Availability:
         rules = LONG_ONLY if stated is None else stated
         lower, upper = rules.bounds(len(start))
         rows = zip(names, start, lower, upper, strict=True)
-        found = {row[0]: unmet(*row) for row, fixed in zip(rows, self.fixed, strict=True) if fixed}
+        closed = self.fixed | self.young
+        found = {row[0]: unmet(*row) for row, kept in zip(rows, closed, strict=True) if kept}
         kept = {one.name for one in self.constraints(stated, start).limits}
         for one in rules.limits:
             if one.name not in kept:
@@ -151,7 +171,7 @@ def gap_summary(returns: np.ndarray) -> str:
 
 def enough_universe_assets(can: Availability) -> None:
     """Raise unless a decision has a choice."""
-    expect((can.known & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
+    expect((can.mature & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
 
 
 @dataclass(frozen=True)
@@ -175,6 +195,8 @@ class Universe:
         Whether an asset can be held at the step, known before it.
     tradable : (time, m), bool
         Whether its weight can change at the step: it had a price on the row before.
+    locked : (time, m), bool
+        Whether what is held of it cannot be sold at the step though it is no member: it is halted for long.
     window : int
         Rows of history that an asset must have.
     """
@@ -182,6 +204,7 @@ class Universe:
     returns: np.ndarray
     members: np.ndarray
     tradable: np.ndarray
+    locked: np.ndarray
     window: int
 
     def terms(
@@ -194,15 +217,16 @@ class Universe:
         """
         m = self.returns.shape[1]
         inside, nobody, nothing = np.isin(np.arange(m), segment.assets), np.zeros(m, dtype=bool), np.zeros(m)
-        can = Availability(~inside, nobody, nobody)
+        can = Availability(~inside, nobody, nobody, nobody)
         rules = None if constraints is None else can.constraints(constraints, nothing).among(nothing, inside)
         reference = can.benchmark(benchmark, nothing)
         return rules, None if reference is None else reference[inside]
 
     def availability(self, step: int) -> Availability:
-        """The availability at a step: assets that are not members are sold, those without a price are halted."""
-        inside = self.members[step]
-        return Availability(~inside, inside & ~self.tradable[step], np.zeros(len(inside), dtype=bool))
+        """The availability at a step: those without a price are halted, others that are not members are sold."""
+        inside, locked = self.members[step], self.locked[step]
+        nobody = np.zeros_like(inside)
+        return Availability(~inside & ~locked, (inside & ~self.tradable[step]) | locked, nobody, nobody)
 
     def segments(self) -> Iterator[_Segment]:
         """The steps from `window` on, cut where the universe changes."""
@@ -213,7 +237,7 @@ class Universe:
             yield _Segment(start, stop, np.flatnonzero(self.members[start]))
 
 
-def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0.0) -> Universe:
+def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = DELISTING_RETURN) -> Universe:
     """The universe of simple returns (time, m) with NaN for missing ones.
 
     Parameters
@@ -224,7 +248,8 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     window : int
         Rows of history that a strategy sees, and that an asset must have before it is bought.
     delisting_return : float in [−1, 1]
-        What an asset earns on the step after its last return: 0 by default, −1 for a total loss.
+        On the last price of an asset whose column ends, when its holding is paid out 21 rows later. The default is the
+        mean of stocks delisted for poor performance (Shumway 1997); 0 suits mergers, −1 is a total loss.
     """
     array = np.array(returns, dtype=float)
     validate_count("window", window, least=2)
@@ -243,10 +268,11 @@ def universe_of(returns: np.ndarray, window: int, *, delisting_return: float = 0
     if short.size:
         raise InputError(f"returns: expected 2 assets with {window} rows at every step, found fewer at step {short[0]}")
     earned = np.where(seen, array, 0.0)
-    gone = np.flatnonzero(last + 1 < len(array))
-    earned[last[gone] + 1, gone] = delisting_return
-    tradable = np.concatenate([seen[:1], seen[:-1]])
-    return Universe(earned, members, tradable, window)
+    gone = np.flatnonzero(last + DELISTED < len(array))
+    earned[last[gone] + DELISTED, gone] = delisting_return
+    tradable, steps = np.concatenate([seen[:1], seen[:-1]]), np.arange(len(seen))[:, None]
+    locked = ~members & ~tradable & (first < steps) & (steps <= last)
+    return Universe(earned, members, tradable, locked, window)
 
 
 def _members(seen: np.ndarray, first: np.ndarray, window: int) -> np.ndarray:

@@ -12,8 +12,6 @@ import pandas as pd
 from time2decide.core.validation import expect
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.frontier import fewest_trades, turnover_frontier
-from time2decide.markets.orders import TRADED
-from time2decide.markets.periods import frequency_of
 from time2decide.markets.portfolio import solve_portfolio
 from time2decide.markets.stated_problem import StatedProblem
 from time2decide.markets.universe import gap_summary
@@ -33,9 +31,10 @@ _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are sho
 _MOST_TURNOVER = 2.0  # everything sold and bought anew
 _SHOWN = 5  # names in a list before it is cut short
 _GAPS = {
-    "delisted": "Delisted (no return in the last 21 rows), so not held from now on",
-    "halted": "Halted (no return on the last row), so not traded",
-    "young": "Listed too late (fewer than 63 returns), so neither bought nor sold",
+    "delisted": "Not held, and no return in the last 21 rows, so not bought",
+    "halted": "Halted (no return on the last row), so not traded (if delisted, state the weights without it)",
+    "young": "Listed too late (fewer than 63 returns), so not bought; what is held can be sold, and its risk is that "
+    "of a mean asset of the others (mean volatility and beta)",
     "outside": "Bounds that wait, because what they are for cannot be traded",
 }
 
@@ -62,6 +61,8 @@ def decision_facts(
     min_trade: float = 0.0,
     with_frontier: bool = False,
     gaps: str = "refuse",
+    delay: int = 1,
+    periods_per_year: float | None = None,
 ) -> dict[str, Any]:
     """The decision about a table of returns (dates × assets), with its uncertainty, reasons and checks, for JSON.
 
@@ -85,10 +86,12 @@ def decision_facts(
         Whether to add the turnover frontier.
     gaps : {"refuse", "keep"}
         As in `Time2Decide.decide`; with missing returns there is no uncertainty.
+    delay, periods_per_year : optional
+        As in `Time2Decide.decide`.
     """
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
-    terms["min_trade"] = min_trade
+    terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year}
     decision = network.decision(table, previous, turnover_l1, risk_aversion=risk_aversion, **terms)
     return describe_decision(
         network,
@@ -125,7 +128,8 @@ def describe_decision(
     if with_frontier:
         facts["frontier"] = _frontier(decision)
     facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous_given}
-    facts["input"] |= {"model": network.name}
+    facts["input"] |= {"model": network.name, "delay": decision.origin.delay}
+    facts["period"] = decision.origin.frequency.period
     if isinstance(decision, MarketDecision):
         facts |= _market(decision, names, with_explanation)
         if decision.origin.gaps == "keep":
@@ -178,7 +182,6 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
     }
     if decision.availability is not None:
         facts["gaps"] = decision.availability.describe(names)
-        facts["forced_turnover"] = decision.forced
     facts |= least_trade_facts(decision, names)
     if with_reasons:
         facts["reasons_bps"] = {name: numbers_by_asset(names, part) for name, part in decision.reasons_bps.items()}
@@ -219,9 +222,8 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
     assert solution is not None
     assert problem is not None
     assert decision.origin is not None
-    periods = frequency_of(decision.origin.table.index).assumed
+    year = decision.origin.frequency.per_year
     gain = problem.gain(weights, decision.previous)
-    forced = float(np.abs(decision.start - decision.previous).sum()) > TRADED
     active = {}
     if decision.benchmark is not None:
         for name, portfolio in (("active_risk", weights), ("active_risk_previous", decision.previous)):
@@ -233,10 +235,10 @@ def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
         "limit_ends": {limit.name: [_finite(limit.low), _finite(limit.high)] for limit in constraints.limits},
         "active": _active(problem, weights, decision.origin.assets),
         "gain": {
-            "over": "the sale of delisted assets alone" if forced else "no trade",
+            "over": "no trade",
             **gain,
-            "a_year": periods * gain["utility"],
-            "periods_a_year": periods,
+            "a_year": None if year is None else year * gain["utility"],
+            "periods_a_year": year,
         },
         "exact": {
             "utility": float(solution.utility),
@@ -265,7 +267,7 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
     """The turnover frontier at even budgets (a few to print, many to draw), and where more trading stops paying.
 
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
-    Budgets are measured from the weights after forced sales; it is about the assets that can be held. Gains are those
+    It is about the assets that can be held. Gains are those
     beside no trade, as that of the decision, also where the constraints do not allow to stay.
     """
     days, known = 1.0, np.ones(len(decision.weights), dtype=bool)

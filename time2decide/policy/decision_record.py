@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError, expect
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.orders import Orders
+from time2decide.markets.periods import Frequency
 from time2decide.markets.portfolio import PortfolioSolution
 from time2decide.markets.stated_problem import Prices, StatedProblem
 from time2decide.policy.market_decision import MarketDecision
@@ -25,16 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DecisionOrigin:
-    """Source of a decision: the returns (dates × assets), and the model with its name."""
+    """Source of a decision: the returns (dates × assets), the model with its name, and when it is traded.
+
+    delay : rows between the decision and its trade
+    frequency : how often the table has rows
+    """
 
     table: pd.DataFrame = field(repr=False)
     policy: PretrainedModel = field(repr=False)
     model: str
     gaps: str
+    delay: int
+    frequency: Frequency
 
     @property
     def assets(self) -> list[str]:
         return [str(column) for column in self.table.columns]
+
+
+def with_origin(decision: MarketDecision, origin: DecisionOrigin) -> MarketDecision:
+    """The decision with its origin, and a verdict that speaks of the table's own period."""
+    return replace(decision, origin=origin, verdict=replace(decision.verdict, period=origin.frequency.period))
 
 
 def save_decision(
@@ -64,6 +76,8 @@ def decision_document(
             "architecture": type(origin.policy).__name__,
             "fingerprint": checkpoint_checksum(origin.policy.state_dict()),
         },
+        "delay": origin.delay,
+        "periods_per_year": origin.frequency.per_year,
         "assets": names,
         "weights": numbers_by_asset(names, weights),
         "previous": numbers_by_asset(names, previous),

@@ -149,6 +149,8 @@ def market_uncertainty(
     block = min(_MARKET_BLOCK, float(len(recent)))
     places = stationary_bootstrap(len(recent), _MARKET_MEMBERS, block, np.random.default_rng(seed))
     terms: dict[str, Any] = {"cost": decision.cost_bps / 1e4, "benchmark": decision.benchmark}
+    if decision.origin is not None:
+        terms |= {"delay": decision.origin.delay, "periods_per_year": decision.origin.frequency.assumed}
     return _deviations(*_decide(model, decision, recent[places], constraints=constraints, **terms), decision)
 
 

@@ -48,7 +48,7 @@ class MarketDecision:
     mean : expected returns per day; prior, signal: its two parts
     covariance : (m, m)
     days : over which the cost of a trade is spread
-    start : weights that the turnover budget is measured from: `previous`, after delisted assets are sold
+    start : weights that the turnover budget is measured from: `previous`, without its rounding
     constraints : those that were solved under; assets that cannot be traded, or whose trade is too small, are fixed
         in them
     min_trade : smallest trade; 0 for any
@@ -80,11 +80,6 @@ class MarketDecision:
     def turnover(self) -> float:
         """‖weights − previous‖₁"""
         return float(np.abs(self.weights - self.previous).sum())
-
-    @property
-    def forced(self) -> float:
-        """Turnover that delisted assets force, outside the budget."""
-        return float(np.abs(self.start - self.previous).sum())
 
     @property
     def untraded(self) -> np.ndarray:
@@ -126,9 +121,9 @@ class MarketDecision:
 
 @dataclass
 class _Place:
-    """A place in the rows that strategies have read: the policy's answers there, by λ and cost, and the next places."""
+    """A place in the rows that strategies have read: the policy's answers there, by its terms, and the next places."""
 
-    answers: dict[tuple[float, float], MarketOutput] = field(default_factory=dict)
+    answers: dict[tuple[float, ...], MarketOutput] = field(default_factory=dict)
     after: dict[bytes, _Place] = field(default_factory=dict)
 
 
@@ -147,7 +142,7 @@ class SharedAnswers:
         """Where rows (series, time, m) lead from the last place; None is before the first row."""
         return (last or self._first).after.setdefault(rows.tobytes(), _Place())
 
-    def keep(self, place: _Place, terms: tuple[float, float], answer: MarketOutput) -> None:
+    def keep(self, place: _Place, terms: tuple[float, ...], answer: MarketOutput) -> None:
         """Remember an answer, while there is room."""
         self._bytes += answer.covariance.nbytes
         if self._bytes <= self.most_bytes:
@@ -163,6 +158,7 @@ class MarketStrategy:
     follow: bool = True  # forecasts; without them decisions are about risk and the prior on means alone
     constraints: Constraints | None = None  # its own; those of the observation unless given
     wants_hindsight: bool = False
+    orders: bool = True  # an asset whose weight it leaves as it is is not traded
     shared: SharedAnswers | None = field(default=None, repr=False, compare=False)  # with others of the same policy
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
     _states: list[MarketState] = field(default_factory=list, repr=False, compare=False)
@@ -195,14 +191,15 @@ class MarketStrategy:
         """The problem that the policy poses after the last row; from the others of the same policy if they have it."""
         rows = np.array(observation.returns[:, -1:] if going_on else observation.returns)  # (series, time, m)
         if not going_on:
-            self._states, self._unread = [MarketState(rows.shape[-1]) for _ in rows], []
+            known = rows.shape[-1], observation.periods_per_year, observation.delay
+            self._states, self._unread = [MarketState(*known) for _ in rows], []
         self._unread.append(rows)
-        terms = observation.risk_aversion, cost
+        terms = observation.risk_aversion, cost, observation.periods_per_year, observation.delay
         if self.shared is not None:
             self._place = self.shared.place(self._place if going_on else None, rows)
             if terms in self._place.answers:
                 return self._place.answers[terms]
-        answer = pose_market_problem(self.policy, self._read(observation), *terms)
+        answer = pose_market_problem(self.policy, self._read(observation), observation.risk_aversion, cost)
         if self.shared is not None and self._place is not None:
             self.shared.keep(self._place, terms, answer)
         return answer
@@ -233,20 +230,22 @@ def market_decision(
     turnover_l1: float,
     risk_aversion: float = RISK_AVERSION,
     cost_bps: float = COST_BPS,
-    known: np.ndarray | None = None,
+    can: Availability | None = None,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
     min_trade: float = 0.0,
 ) -> MarketDecision:
     """The decision after the last row of a state, from validated arguments.
 
-    `known` (m,) is the mask of the assets that it is about; `previous`, constraints and benchmark are theirs only.
+    `can` says which assets it is about, in a table with gaps; `previous`, constraints and benchmark are theirs only.
     """
     tokens, cost = state.tokens(), cost_bps / 1e4
-    tokens = tokens if known is None else tokens.of_assets(known)
+    tokens = tokens if can is None else tokens.of_assets(can.mature)
     answer = pose_market_problem(policy, [tokens], risk_aversion, cost)
     mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
     sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
+    if can is not None:
+        mean, prior, sigma = with_mean_assets(mean, prior, sigma, can.mature[can.known])
     days = float(answer.days[0])
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
     terms["benchmark"] = benchmark
@@ -271,6 +270,23 @@ def market_decision(
         benchmark=benchmark,
         min_trade=min_trade,
     )
+
+
+def with_mean_assets(
+    mean: np.ndarray, prior: np.ndarray, sigma: np.ndarray, mature: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means, their prior and Σ of the `mature` assets (m,) bool, and of others that count as a mean asset of these.
+
+    Such an asset moves as the equally weighted portfolio of the mature, with noise of its own up to their mean
+    variance; its mean is their mean prior.
+    """
+    if mature.all():
+        return mean, prior, sigma
+    to = np.where(mature[:, None], np.eye(len(mature))[:, mature], 1.0 / mature.sum())  # (m, mature)
+    whole, expected = to @ sigma @ to.T, to @ prior
+    whole[np.diag_indices(len(mature))] = np.where(mature, whole.diagonal(), sigma.diagonal().mean())
+    expected[mature], (signal := np.zeros(len(mature)))[mature] = prior, mean - prior
+    return expected + signal, expected, whole
 
 
 def _verdict(policy: MarketPolicy, tokens: MarketTokens, answer: MarketOutput, cost_bps: float) -> Verdict:
@@ -306,10 +322,10 @@ def decide_market(
 ) -> MarketDecision:
     """The decision for a table (time, m) that `state` has read; with gaps by the rules of `Availability`.
 
-    Without current weights those that can be held are equal. Delisted assets are sold outside the turnover budget.
+    Without current weights those that can be held are equal.
     """
     holes, m = bool(np.isnan(returns).any()), returns.shape[1]
-    can = Availability.of(returns)
+    can = Availability.of(returns, previous)
     known = can.known if holes else np.ones(m, dtype=bool)
     given = known / max(known.sum(), 1) if previous is None else previous
     terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
@@ -317,20 +333,18 @@ def decide_market(
     if not holes:
         return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
     enough_universe_assets(can)
-    start = can.after_sales(given)
-    rules, reference = can.constraints(constraints, start), can.benchmark(benchmark, start)
-    terms |= {"known": known, "constraints": rules.among(start, known)}
+    rules, reference = can.constraints(constraints, given), can.benchmark(benchmark, given)
+    terms |= {"can": can, "constraints": rules.among(given, known)}
     terms["benchmark"] = None if reference is None else reference[known]
     try:
-        made = market_decision(policy, state, start[known], **terms)
+        made = market_decision(policy, state, given[known], **terms)
     except InputError as error:
-        raise InputError(f"{error}{_kept(can, rules, start)}") from None
-    return _over_all(made, given, start, can, rules, reference)
+        raise InputError(f"{error}{_kept(can, rules, given)}") from None
+    return _over_all(made, given, can, rules, reference)
 
 
 def _over_all(
     made: MarketDecision,
-    given: np.ndarray,
     start: np.ndarray,
     can: Availability,
     rules: Constraints,
@@ -350,7 +364,7 @@ def _over_all(
     return replace(
         made,
         weights=whole(made.weights, start),
-        previous=given,
+        previous=start,
         start=whole(made.start, start),
         without_forecasts=whole(made.without_forecasts, start),
         covariance=covariance,

@@ -24,18 +24,20 @@ from time2decide.markets.constraint_files import constraints_for
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, oracle_path
 from time2decide.markets.orders import Orders
+from time2decide.markets.periods import frequency_of
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.tables import GAPS, load_returns
 from time2decide.markets.universe import with_untradable_weights
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_current_weights,
+    validate_delay,
     validate_returns,
     validate_risk_aversion,
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import DecisionOrigin, save_decision
+from time2decide.policy.decision_record import DecisionOrigin, save_decision, with_origin
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
@@ -248,6 +250,8 @@ class Time2Decide:
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
         min_trade: float = 0.0,
+        delay: int = 1,
+        periods_per_year: float | None = None,
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
 
@@ -257,7 +261,7 @@ class Time2Decide:
             Past returns, oldest first, at least 20 rows. The market policy reads all of them and wants years; the
             networks of synthetic markets forecast from the last 96.
         previous_weights : (assets,), optional
-            Current weights; uniform if not given.
+            Current weights; uniform if not given. What is traded at the close of the last row counts as traded.
         turnover_l1 : float
             Budget γ in (0, 2] on ‖new − previous‖₁; 2 allows any change.
         risk_aversion : float, optional
@@ -279,13 +283,19 @@ class Time2Decide:
         min_trade : float in [0, 1]
             Smallest trade, in weights; for the market policy. Assets whose optimal trade is smaller keep their weight,
             and the rest is solved again; where constraints forbid that, trades are at least this size if possible.
+        delay : int
+            Rows between the decision and its trade, for the market policy: 1 if orders are executed at the next close,
+            0 if at the close of the last row. Forecasts are for, and judged on, what can be earned then.
+        periods_per_year : float, optional
+            Rows of returns in a year, by which the market policy reckons; as the dates of a DataFrame say by default,
+            and business days without dates.
 
         Returns
         -------
         (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
         """
         terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
-        terms["min_trade"] = min_trade
+        terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year}
         result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
         if isinstance(returns, pd.DataFrame):
             return pd.Series(result.weights, index=returns.columns, name="weight")
@@ -303,6 +313,8 @@ class Time2Decide:
         benchmark: ArrayLike | pd.Series | None = None,
         gaps: str = "refuse",
         min_trade: float = 0.0,
+        delay: int = 1,
+        periods_per_year: float | None = None,
     ) -> Decision | MarketDecision:
         """`decide` with everything that led to the answer."""
         validate_choice("gaps", gaps, GAPS)
@@ -321,14 +333,17 @@ class Time2Decide:
         least = validate_positive("min_trade", min_trade, allow_zero=True, most=1)
         b = None if benchmark is None else validate_any_weights("benchmark", benchmark, m, names)
         terms: dict[str, Any] = {"constraints": rules, "benchmark": b}
-        origin = DecisionOrigin(pd.DataFrame(array) if table is None else table, self.policy, self.name, gaps)
+        frequency = frequency_of(None if table is None else table.index, periods_per_year)
+        known = pd.DataFrame(array) if table is None else table
+        origin = DecisionOrigin(known, self.policy, self.name, gaps, validate_delay(delay), frequency)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
             return replace(self._network_decision(array, previous, gamma, risk, cost, terms), origin=origin)
-        state, current = MarketState(m).extend(array), None if previous_weights is None else previous
+        state, current = MarketState(m, frequency.assumed, delay), None if previous_weights is None else previous
         terms["min_trade"] = least
-        return replace(decide_market(self.policy, state, array, current, gamma, risk, cost, **terms), origin=origin)
+        made = decide_market(self.policy, state.extend(array), array, current, gamma, risk, cost, **terms)
+        return with_origin(made, origin)
 
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]
@@ -368,12 +383,13 @@ class Time2Decide:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Feasible weights and forecasts of the next returns for validated histories (n, time, m), each (n, m).
 
-        `terms` are constraints, cost and benchmark as in `solve_portfolio`; with any a network of synthetic markets
-        answers exactly for its forecasts.
+        `terms` are constraints, cost and benchmark as in `solve_portfolio`, and for the market policy the delay and
+        periods a year; with any a network of synthetic markets answers exactly for its forecasts.
         """
         if isinstance(self.policy, MarketPolicy):
             cost = 1e4 * terms.pop("cost", self.cost_bps / 1e4)
-            states = [MarketState(history.shape[1]).extend(history) for history in histories]
+            when = terms.pop("periods_per_year", frequency_of().assumed), terms.pop("delay", 1)
+            states = [MarketState(history.shape[1], *when).extend(history) for history in histories]
             made = [
                 market_decision(self.policy, one, previous, turnover_l1, risk_aversion, cost, **terms) for one in states
             ]

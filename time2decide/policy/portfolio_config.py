@@ -10,7 +10,7 @@ from pathlib import Path
 from time2decide.core.files import expect_regular, read_toml
 from time2decide.core.validation import describe_value, expect, validate_choice, validate_positive
 from time2decide.markets.tables import GAPS
-from time2decide.markets.validation import validate_risk_aversion, validate_turnover
+from time2decide.markets.validation import validate_delay, validate_risk_aversion, validate_turnover
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION
 from time2decide.simulation.engine import validate_cost
 
@@ -37,6 +37,8 @@ class PortfolioConfig:
     value: float = 0.0  # of the portfolio, which adds orders in whole shares; shares and their prices say it, too
     price_file: str = ""  # CSV asset,price: prices of the orders; else the last ones of a table of prices
     min_trade: float = 0.0  # smallest trade, in weights
+    delay: int = 1  # rows between a decision and its trade; 1 is the next close
+    periods_per_year: float = 0.0  # rows in a year; as the dates of the table say unless given
     tolerance: float = 0.0  # by which a return of the past may differ from what was seen
     folder: Path = Path()
 
@@ -53,7 +55,7 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     known = {field.name: field.type for field in fields(PortfolioConfig) if field.name != "folder"}
     for key, value in content.items():
         expect(key in known, path.name, f"keys among {', '.join(known)}", key)
-        number = known[key] == "float"
+        number = known[key] in ("float", "int")
         right = isinstance(value, (int, float)) and not isinstance(value, bool) if number else isinstance(value, str)
         right = right and (number or "\0" not in value)  # which no file name can hold
         expect(right, f"{path.name}: {key}", "a number" if number else "text", describe_value(value))
@@ -79,6 +81,8 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     validate_positive("tolerance", config.tolerance, allow_zero=True)
     validate_positive("value", config.value, allow_zero=True)
     validate_positive("min_trade", config.min_trade, allow_zero=True, most=1)
+    validate_delay(config.delay)
+    validate_positive("periods_per_year", config.periods_per_year, allow_zero=True)
     validate_choice("gaps", config.gaps, GAPS)
     validate_choice("values", config.values or "returns", ("returns", "prices"))
     return config

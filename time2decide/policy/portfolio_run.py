@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from time2decide.markets.decision_file import (
 )
 from time2decide.markets.oracle import WINDOW
 from time2decide.markets.orders import Orders, whole_shares
+from time2decide.markets.periods import YEAR, Frequency, frequency_of
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
 from time2decide.markets.tables import load_market, read_weights
 from time2decide.markets.validation import (
@@ -46,12 +47,19 @@ from time2decide.markets.validation import (
     validate_risk_aversion,
     validate_turnover,
 )
-from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset
+from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset, with_origin
 from time2decide.policy.market_decision import MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.policy.portfolio_config import PortfolioConfig, match_folder
-from time2decide.policy.run_holdings import Holdings, current_holdings, entry_rows, read_holdings, stale_holdings
+from time2decide.policy.run_holdings import (
+    Holdings,
+    current_holdings,
+    entry_delay,
+    entry_rows,
+    read_holdings,
+    stale_holdings,
+)
 from time2decide.simulation.engine import validate_cost
 
 SCHEMA = "time2decide/journal/1"
@@ -132,7 +140,7 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     journal = Journal(journal_path)
     messages: list[str] = []
     with journal.locked():
-        entries, state, seen = _carried(journal, state_path, table, config, messages.append)
+        entries, state, seen = _carried(journal, state_path, table, config, given, messages.append)
         new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
         state.extend(new.to_numpy())
         decision, orders, differs, stale = None, None, [], ""
@@ -159,7 +167,12 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
 
 
 def _carried(
-    journal: Journal, state_path: Path, table: pd.DataFrame, config: PortfolioConfig, tell: Callable[[str], None]
+    journal: Journal,
+    state_path: Path,
+    table: pd.DataFrame,
+    config: PortfolioConfig,
+    terms: dict[str, Any],
+    tell: Callable[[str], None],
 ) -> tuple[list[dict[str, Any]], MarketState, pd.DataFrame]:
     """The entries of the journal, the state and the rows that it has read, if table, journal, state and files agree."""
     entries = read_run_entries(journal)
@@ -168,6 +181,10 @@ def _carried(
         _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < entry_rows(entries))
     _match_decisions(entries, table, config)
     _match_state(entries, seen, state_path.name, config)
+    if (state.periods_per_year, state.delay) != (terms["frequency"].assumed, terms["delay"]):
+        if len(seen):
+            tell(f"{state_path.name} is for another delay or length of a year: the whole table is read again")
+        state, seen = new_run_state(table, terms), table.iloc[:0]
     repaired = journal.repair()  # after the checks: what is refused stays as it is
     if repaired:
         tell(repaired)
@@ -179,8 +196,9 @@ def _differences(
 ) -> list[str]:
     """What is asked for now otherwise than the entry was made with."""
     names = [str(column) for column in table.columns]
-    then, now = {"min_trade": 0.0, **entry["terms"]}, _stated(terms, len(names))
-    numbers = {"turnover_l1": "turnover", "cost_bps": "cost"} | {key: key for key in ("risk_aversion", "min_trade")}
+    then, now = {"min_trade": 0.0, "delay": 0, **entry["terms"]}, _stated(terms, len(names))
+    numbers = {"turnover_l1": "turnover", "cost_bps": "cost"}
+    numbers |= {key: key for key in ("risk_aversion", "min_trade", "delay")}
     found = [f"{name} {then[key]:g} then, {now[key]:g} now" for key, name in numbers.items() if then[key] != now[key]]
     found += [f"other {name}" for name in ("constraints", "benchmark") if then[name] != now[name]]
     model = entry["model"]
@@ -238,6 +256,8 @@ def _terms_of(config: PortfolioConfig, table: pd.DataFrame) -> dict[str, Any]:
         "risk_aversion": float(config.risk_aversion),
         "cost_bps": float(config.cost),
         "min_trade": float(config.min_trade),
+        "delay": config.delay,
+        "frequency": frequency_of(table.index, config.periods_per_year or None),
         "constraints": None if limits is None else read_constraints(limits, names),
         "benchmark": None
         if reference is None
@@ -253,8 +273,12 @@ def run_terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, 
     validate_cost(found["cost_bps"])
     least = entry["terms"].get("min_trade", 0.0)  # journals of before have none
     found["min_trade"] = validate_positive("min_trade", least, allow_zero=True, most=1)
+    found["delay"] = entry_delay(entry)
     rules, reference = entry["terms"]["constraints"], entry["terms"]["benchmark"]
+    year, period = entry["terms"].get("periods_per_year", YEAR), entry["terms"].get("period", "day")
     try:
+        known = year is None or validate_positive("periods_per_year", year)
+        found["frequency"] = Frequency(known if year is not None else None, str(period))
         found["constraints"] = None if rules is None else constraints_from_json(rules, assets)
         benchmark = None if reference is None else np.array(reference, dtype=float)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -267,6 +291,7 @@ def decide_run(
     policy: MarketPolicy, state: MarketState, returns: np.ndarray, previous: np.ndarray | None, terms: dict[str, Any]
 ) -> MarketDecision:
     """The decision after the rows (time, m) that a state has read."""
+    assert (state.periods_per_year, state.delay) == (terms["frequency"].assumed, terms["delay"])
     numbers = terms["turnover_l1"], terms["risk_aversion"], terms["cost_bps"]
     others = {key: terms[key] for key in ("constraints", "benchmark", "min_trade")}
     return decide_market(policy, state, returns, previous, *numbers, **others)
@@ -282,7 +307,13 @@ def _decide(
 ) -> MarketDecision:
     assert isinstance(network.policy, MarketPolicy)
     made = decide_run(network.policy, state, table.to_numpy(), previous, terms)
-    return replace(made, origin=DecisionOrigin(table, network.policy, network.name, gaps))
+    when = terms["delay"], terms["frequency"]
+    return with_origin(made, DecisionOrigin(table, network.policy, network.name, gaps, *when))
+
+
+def new_run_state(table: pd.DataFrame, terms: dict[str, Any]) -> MarketState:
+    """A state that has read nothing, for the assets of a table and the terms of a decision."""
+    return MarketState(table.shape[1], terms["frequency"].assumed, terms["delay"])
 
 
 def _carried_state(
@@ -439,7 +470,9 @@ def _stated(terms: dict[str, Any], assets: int) -> dict[str, Any]:
     """Terms as the journal states them."""
     rules, reference = terms["constraints"], terms["benchmark"]
     return {
-        **{key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps", "min_trade")},
+        **{key: terms[key] for key in ("turnover_l1", "risk_aversion", "cost_bps", "min_trade", "delay")},
+        "periods_per_year": terms["frequency"].per_year,
+        "period": terms["frequency"].period,
         "constraints": None if rules is None else constraints_to_json(rules, assets),
         "benchmark": None if reference is None else reference.tolist(),
     }
@@ -495,8 +528,9 @@ def _document_again(
     ):
         return None
     before = np.array([entry["previous"][name] for name in names], dtype=float)
-    state = MarketState(len(names)).extend(past.to_numpy())
-    made = _decide(network, state, past, before, run_terms_from_entry(entry, names), config.gaps)
+    terms = run_terms_from_entry(entry, names)
+    state = new_run_state(past, terms).extend(past.to_numpy())
+    made = _decide(network, state, past, before, terms, config.gaps)
     off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
     return decision_document(made, _orders_again(entry, made, names), **_about(config)) if off <= _EQUAL else None
 

@@ -12,9 +12,9 @@ import pandas as pd
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.orders import Orders, quoted_orders, read_quotes, weights_of_shares
 from time2decide.markets.tables import read_by_asset, with_absent_assets
-from time2decide.markets.validation import validate_current_weights, validate_weights, was_scaled
+from time2decide.markets.validation import validate_current_weights, validate_delay, validate_weights, was_scaled
 from time2decide.policy.market_decision import MarketDecision
-from time2decide.simulation.engine import drifted_weights
+from time2decide.simulation.execution import drifted_weights
 
 if TYPE_CHECKING:
     from time2decide.policy.portfolio_config import PortfolioConfig
@@ -65,10 +65,15 @@ def entry_rows(entries: list[dict[str, Any]]) -> int:
     return int(entries[-1]["data"]["rows"]) if entries else 0
 
 
-def drift_run_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
+def entry_delay(entry: dict[str, Any]) -> int:
+    """Rows between a decision and its trade; journals of before the delay are of the same close."""
+    return validate_delay(entry["terms"].get("delay", 0))
+
+
+def drift_run_weights(weights: np.ndarray, returns: np.ndarray, constraints: Constraints | None = None) -> np.ndarray:
     """What rows of returns (time, m) make of weights (m,); a price without a return stands still."""
     for row in np.nan_to_num(returns):
-        weights = drifted_weights(weights, row)
+        weights = drifted_weights(weights, row, constraints)
     return weights
 
 
@@ -89,7 +94,8 @@ def current_holdings(
     if not entries:
         return Holdings(None, EQUAL, value=value, quotes=quotes)
     target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
-    drifted = drift_run_weights(target, table.to_numpy()[entry_rows(entries) :])
+    traded = entry_rows(entries) + entry_delay(entries[-1])
+    drifted = drift_run_weights(target, table.to_numpy()[traded:], constraints)
     return Holdings(drifted, DRIFTED, value=value, quotes=quotes)
 
 
@@ -125,6 +131,8 @@ def stale_holdings(held: Holdings, entries: list[dict[str, Any]], table: pd.Data
     if previous is None or not source.startswith(FILE) or not entries:
         return ""
     last, names = entries[-1], [str(column) for column in table.columns]
+    if len(table) - entry_rows(entries) < entry_delay(last):  # its trades are still to be made
+        return ""
     before, target = (np.array([last[key][name] for name in names], dtype=float) for key in ("previous", "weights"))
     traded = np.abs(target - before).max() > _EQUAL
     if held.in_shares:

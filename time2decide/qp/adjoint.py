@@ -11,8 +11,9 @@ by A_FF = LLᵀ and the Schur complement VᵀV, V = L⁻¹N_Fᵀ, with one step 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from time2decide.core.compiled import numba
 
 _MATH = {"contract", "reassoc", "nsz", "arcp"}
 
@@ -72,27 +73,30 @@ def _step(L, W, S, k, r, u, s):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def adjoint(A, N, counts, free, frees, v, w, u_all, s_all, good):  # type: ignore[no-untyped-def]
+def adjoint(A, N, used, fixed, v, w, u_all, s_all, good):  # type: ignore[no-untyped-def]
     """u (batch, n) on the free variables and s (batch, r) on the active rows; `good` marks what could be solved.
 
-    N is (batch, r, n) with `counts` rows in use, `free` (batch, n) lists the free variables, `frees` of them.
+    N is (batch, r, n), `used` (batch, r) marks its active rows and `fixed` (batch, n) the variables that are not free.
     """
     batch, n = v.shape
-    most = N.shape[1]
+    most = 0
+    for t in range(batch):
+        most = max(most, used[t].sum())
     L, W, S = np.zeros((n, n)), np.zeros((most, n)), np.zeros((most, most))
     u, s, left, miss = np.zeros(n), np.zeros(most), np.zeros(n), np.zeros(most)
     for t in range(batch):
-        k, r = frees[t], counts[t]
+        free, rows = np.flatnonzero(~fixed[t]), np.flatnonzero(used[t])
+        k, r = len(free), len(rows)
         good[t] = True
         for i in range(k):
             for j in range(i + 1):
-                L[i, j] = A[t, free[t, i], free[t, j]]
+                L[i, j] = A[t, free[i], free[j]]
         if k and not _cholesky(L, k) > 1e-12:
             good[t] = False
             continue
         for i in range(r):
             for j in range(k):
-                W[i, j] = N[t, i, free[t, j]]
+                W[i, j] = N[t, rows[i], free[j]]
             _down(L, k, W[i])
         for i in range(r):
             for j in range(i + 1):
@@ -104,24 +108,24 @@ def adjoint(A, N, counts, free, frees, v, w, u_all, s_all, good):  # type: ignor
             good[t] = False
             continue
         for j in range(k):
-            u[j] = -v[t, free[t, j]]
+            u[j] = -v[t, free[j]]
         for i in range(r):
-            s[i] = -w[t, i]
+            s[i] = -w[t, rows[i]]
         _step(L, W, S, k, r, u, s)
         for j in range(k):  # what is left of the two equations
-            total = -v[t, free[t, j]]
+            total = -v[t, free[j]]
             for i in range(k):
-                total -= A[t, free[t, j], free[t, i]] * u[i]
+                total -= A[t, free[j], free[i]] * u[i]
             for i in range(r):
-                total -= N[t, i, free[t, j]] * s[i]
+                total -= N[t, rows[i], free[j]] * s[i]
             left[j] = total
         for i in range(r):
-            total = -w[t, i]
+            total = -w[t, rows[i]]
             for j in range(k):
-                total -= N[t, i, free[t, j]] * u[j]
+                total -= N[t, rows[i], free[j]] * u[j]
             miss[i] = total
         _step(L, W, S, k, r, left, miss)
         for j in range(k):
-            u_all[t, free[t, j]] = u[j] + left[j]
+            u_all[t, free[j]] = u[j] + left[j]
         for i in range(r):
-            s_all[t, i] = s[i] + miss[i]
+            s_all[t, rows[i]] = s[i] + miss[i]

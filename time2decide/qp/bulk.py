@@ -19,10 +19,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-import numba
 import numpy as np
 
+from time2decide.core.compiled import numba
 from time2decide.qp.certificate import Arrays, Point, distinct_entries
+from time2decide.qp.problem import LARGEST, NO_BOUND
 
 _SHARP = 1e-11  # relative residual of an accepted answer
 _PIVOT = 1e-11  # smallest pivot of A, relative to its diagonal
@@ -325,41 +326,87 @@ def _accept(A, b, C, d, E, f, lb, ub, x, rows, equal, box, tol):  # type: ignore
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
+def _run_one(
+    A, b, C, d, E, f, lb, ub, boxed, tol, point, rows, equal, box, J, L, R, size, y, r, z, dv, normal, active, used
+):  # type: ignore[no-untyped-def]
+    """One problem into `point` and its multipliers; whether the answer is accepted."""
+    n, m, p = len(b), len(d), len(f)
+    q = _solve(A, b, C, d, E, f, lb, ub, boxed, J, L, R, point, size, y, r, z, dv, normal, active, used)
+    if q < 0:
+        return False
+    _correct(A, b, C, d, E, f, lb, ub, J, R, point, y, r, z, dv, normal, active, q)
+    rows[:] = 0.0
+    equal[:] = 0.0
+    box[:] = 0.0
+    for i in range(q):
+        index = active[i]
+        if index < p:
+            equal[index] = y[i]
+        elif index < p + m:
+            rows[index - p] = y[i]
+            _put_on_row(C[index - p], d[index - p], point, n)
+        elif y[i] > 0.0:
+            place = index - p - m
+            box[place % n] = y[i] if place < n else -y[i]
+            point[place % n] = ub[place] if place < n else lb[place - n]
+    if boxed:
+        for j in range(n):
+            point[j] = min(max(point[j], lb[j]), ub[j])
+    return _accept(A, b, C, d, E, f, lb, ub, point, rows, equal, box, tol)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved, begin, end):  # type: ignore[no-untyped-def]
     """The problems from `begin` to `end`; without bounds, lb and ub have one row."""
-    n = b.shape[1]
-    m, p = d.shape[1], f.shape[1]
+    n, m, p = b.shape[1], d.shape[1], f.shape[1]
     J, L, R = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n + 1))
     size, y, r, z, dv, normal = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1), np.zeros(n), np.zeros(n), np.zeros(n)
     active, used = np.zeros(n + 1, np.int64), np.zeros(p + m + 2 * n, np.bool_)
     for t in range(begin, end):
-        point, s = x[t], t if boxed else 0
-        q = _solve(
-            A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], boxed,
-            J, L, R, point, size, y, r, z, dv, normal, active, used,
+        s = t if boxed else 0
+        solved[t] = _run_one(
+            A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], boxed, tol, x[t], rows[t], equal[t], box[t],
+            J, L, R, size, y, r, z, dv, normal, active, used,
         )  # fmt: skip
-        solved[t] = False
-        if q < 0:
-            continue
-        _correct(A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], J, R, point, y, r, z, dv, normal, active, q)
-        rows[t, :] = 0.0
-        equal[t, :] = 0.0
-        box[t, :] = 0.0
-        for i in range(q):
-            index = active[i]
-            if index < p:
-                equal[t, index] = y[i]
-            elif index < p + m:
-                rows[t, index - p] = y[i]
-                _put_on_row(C[t, index - p], d[t, index - p], point, n)
-            elif y[i] > 0.0:
-                place = index - p - m
-                box[t, place % n] = y[i] if place < n else -y[i]
-                point[place % n] = ub[t, place] if place < n else lb[t, place - n]
-        if boxed:
-            for j in range(n):
-                point[j] = min(max(point[j], lb[t, j]), ub[t, j])
-        solved[t] = _accept(A[t], b[t], C[t], d[t], E[t], f[t], lb[s], ub[s], point, rows[t], equal[t], box[t], tol)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def solve_one(A, b, C, d, E, f, lb, ub, tol, x, duals):  # type: ignore[no-untyped-def]
+    """One problem, unbatched and unchecked, into x (n,) and `duals` (m + p + n,); whether the answer is accepted.
+
+    Bounds are both there or both empty. Data that are not finite, a matrix that is not symmetric and bounds that stand
+    for none are left to others, who say what is wrong or mean something else.
+    """
+    n, m, p = len(b), len(d), len(f)
+    total = 0.0
+    for i in range(n):
+        total += b[i] * b[i]
+        for j in range(i + 1):
+            if A[i, j] != A[j, i]:
+                return False
+            total += A[i, j] * A[i, j]
+    for i in range(m):
+        if not abs(d[i]) < NO_BOUND:
+            return False
+        for j in range(n):
+            total += C[i, j] * C[i, j]
+    for i in range(p):
+        total += f[i] * f[i]
+        for j in range(n):
+            total += E[i, j] * E[i, j]
+    if not total <= LARGEST * LARGEST:
+        return False
+    boxed = len(lb) > 0
+    for j in range(len(lb)):
+        if not (lb[j] <= ub[j] and lb[j] < NO_BOUND and ub[j] > -NO_BOUND):
+            return False
+    J, L, R = np.empty((n, n)), np.empty((n, n)), np.empty((n, n + 1))
+    size, y, r, z, dv, normal = np.empty(n), np.empty(n + 1), np.empty(n + 1), np.empty(n), np.empty(n), np.empty(n)
+    active, used = np.empty(n + 1, np.int64), np.empty(p + m + 2 * n, np.bool_)
+    rows, equal, box = duals[:m], duals[m : m + p], duals[m + p :]
+    return _run_one(
+        A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, J, L, R, size, y, r, z, dv, normal, active, used
+    )
 
 
 def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point, np.ndarray]:

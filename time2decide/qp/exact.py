@@ -9,8 +9,10 @@ unit in the last place) and the problem as given has no certified answer, the on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +32,10 @@ from time2decide.qp.certificate import (
 from time2decide.qp.problem import QP, CholeskyFactor
 from time2decide.qp.solution import STATUS_TEXT, Solution, Status
 
-_NOTHING = np.zeros(0)
+_NOTHING, _NO_ROWS, _FLOAT = np.zeros(0), np.zeros((0, 0)), np.dtype(float)
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
-_BULK_FROM = 32  # problems from which on the compiled kernel is used
+_BULK_FROM = 32  # problems, at once or one by one, from which on the compiled kernel is used
+_KERNEL_SIZE = 128  # variables up to which it is faster than what calls BLAS
 _SMALL = 40  # variables up to which every attempt costs next to nothing
 _WORK = 2e7  # operations of the set-up of DAQP from which on PIQP goes first
 _CROWDED = 160  # variables from which PIQP goes first where many bounds will be active
@@ -81,13 +84,86 @@ def solve_exact(
     return Solution.build(qp, x, dual, dual_eq, dual_box, status, "exact")
 
 
+class _Kernel:
+    """The compiled kernel for one problem at a time: loaded when `_BULK_FROM` problems show that it pays."""
+
+    solve: Callable[..., bool] | None = None
+    asked = 0
+
+    @classmethod
+    def load(cls) -> bool:
+        """Whether it is there."""
+        cls.asked += 1
+        if cls.asked < _BULK_FROM and "time2decide.qp.bulk" not in sys.modules:
+            return False
+        try:
+            from time2decide.qp.bulk import solve_one
+        except ImportError:
+            return False
+        cls.solve = staticmethod(solve_one)
+        return True
+
+
+def solve_plain_arrays(
+    A: Any, b: Any, C: Any, d: Any, E: Any, f: Any, lb: Any, ub: Any, tol: float = _SHARP
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """x (n,) and the multipliers of C, E and the bounds in one array, certified; None where that takes more care.
+
+    For whoever has plain arrays of float64 of one problem and cannot wait; anything else may be given.
+    """
+    if _Kernel.solve is None and not _Kernel.load():
+        return None
+    if type(b) is not np.ndarray or b.ndim != 1 or not 0 < b.shape[0] <= _KERNEL_SIZE:
+        return None
+    n = b.shape[0]
+    square, line = (n, n), (n,)
+    if not (_is_plain(A, square) and _is_plain(b, line)):
+        return None
+    m = p = 0
+    if C is None and d is None:
+        C, d = _NO_ROWS, _NOTHING
+    else:
+        m = d.shape[0] if type(d) is np.ndarray and d.ndim == 1 else -1
+        if not (_is_plain(d, (m,)) and _is_plain(C, (m, n))):
+            return None
+    if E is None and f is None:
+        E, f = _NO_ROWS, _NOTHING
+    else:
+        p = f.shape[0] if type(f) is np.ndarray and f.ndim == 1 else -1
+        if not (_is_plain(f, (p,)) and _is_plain(E, (p, n))):
+            return None
+    if lb is None and ub is None:
+        lb = ub = _NOTHING
+    else:
+        lb, ub = np.full(n, -np.inf) if lb is None else lb, np.full(n, np.inf) if ub is None else ub
+        if not (_is_plain(lb, line) and _is_plain(ub, line)):
+            return None
+    x, duals = np.empty(n), np.empty(m + p + n)
+    assert _Kernel.solve is not None
+    return (x, duals) if _Kernel.solve(A, b, C, d, E, f, lb, ub, tol, x, duals) else None
+
+
+def _is_plain(array: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a value is an array as the kernel takes it: of float64 and this shape, in order, and writable."""
+    return type(array) is np.ndarray and array.dtype is _FLOAT and array.shape == shape and array.flags.carray
+
+
 def _solve_single(qp: QP, tol: float) -> Solution:
-    """One problem given as arrays: DAQP and a quick test where that is likely to do, then the careful way."""
+    """One problem given as arrays: the kernel, or DAQP and a quick test, then the careful way."""
+    n, m = qp.n, qp.m
+    A, b, C, d, E, f, lb, ub = (
+        None if v is None else v.numpy()[0] for v in (qp.A, qp.b, qp.C, qp.d, qp.E, qp.f, qp.lb, qp.ub)
+    )
+    quick = solve_plain_arrays(A, b, C, d, E, f, lb, ub, min(tol, _SHARP))
+    if quick is not None:
+        x, duals = quick
+        end = len(duals) - n
+        return _present(qp, Point(x, duals[:m], duals[m:end], duals[end:]), Status.OPTIMAL)
     if qp.plain and qp.m and qp.factor is not None and not qp.factor.singular:
         short = _only_rows(qp, qp.factor, min(tol, _SHARP))
         if short is not None:
             return _present(qp, short, Status.OPTIMAL)
-    one, first, n, m = _One(None, _form_of(qp)), None, qp.n, qp.m
+    one, first = _One(None, _form_of(qp)), None
     form = one.form
     if not one.suits_interior and (n <= _SMALL or form.H.any()):
         first = engines.by_daqp(form, factor=qp.factor)

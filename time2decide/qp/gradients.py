@@ -1,16 +1,20 @@
-"""Derivatives of the answer with respect to every part of the problem, and a layer for networks.
+"""Derivatives of the answer with respect to every part of the problem, of any order, and a layer for networks.
 
 Near an answer at which no constraint is active by accident, the active set stays as it is, and x and the multipliers
 are a smooth function of the data: the solution of a linear system. Its derivative is that of the answer (the implicit
-function theorem). At a degenerate answer, where a constraint holds with equality and a multiplier of zero or active
-rows depend on each other, there is no derivative; one of the one-sided ones is given, with a `DegenerateWarning`.
+function theorem). It is written in x, the multipliers, the data and `_KKTSolve`, all of which have derivatives
+themselves, so that derivatives of derivatives are right. At a degenerate answer, where a constraint holds with
+equality and a multiplier of zero or active rows depend on each other, there is no derivative; one of the one-sided ones
+is given, with a `DegenerateWarning`.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,87 +44,204 @@ def qp_needs_gradient(qp: QP) -> bool:
 
 def solution_with_gradient(qp: QP, solution: Solution) -> Solution:
     """The same solution, with x and multipliers as differentiable functions of the data of `qp`."""
-    parts = [torch.as_tensor(v).reshape(len(qp), -1) for v in (solution.x, solution.dual)]
-    zeros = [qp.b.new_zeros(len(qp), 0 if qp.E is None else qp.E.shape[1]), torch.zeros_like(qp.b)]
-    for value, zero in zip((solution.dual_eq, solution.dual_box), zeros, strict=True):
-        parts.append(zero if value is None else torch.as_tensor(value).reshape(len(qp), -1))
-    solved = torch.from_numpy(np.atleast_1d(solution.status) == Status.OPTIMAL)
-    apply: Any = _Answer.apply
-    x, dual, equal, box = apply(solved, *(part.detach() for part in parts), *(getattr(qp, name) for name in FIELDS))
+    x, dual, equal, box = _differentiable(qp, lambda fields: solution)
     built = Solution.build(qp, x, dual, equal, box, np.atleast_1d(solution.status), solution.method)
     return replace(solution, x=built.x, dual=built.dual, dual_eq=built.dual_eq, dual_box=built.dual_box)
 
 
+def outside_graphs(function: Any) -> Any:
+    """`function`, called as it is by programs that `torch.compile` traces: what solves is not for a graph."""
+
+    message = f"{function.__qualname__} solves outside the graph: use fullgraph=False"
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break(msg=message)
+            return torch.compiler.disable(function)(*arguments, **options)  # type: ignore[no-untyped-call]
+        return function(*arguments, **options)
+
+    return call
+
+
+Solver = Callable[[tuple[Tensor | None, ...]], Solution]
+
+
+def _differentiable(qp: QP, solver: Solver) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x, dual, dual_eq and dual_box, batched, with derivatives; `solver` answers the problem of given fields."""
+    apply: Any = _Answer.apply
+    x, dual, equal, box, *_ = apply(solver, *(getattr(qp, name) for name in FIELDS))
+    return x, dual, equal, box
+
+
+class _Active(NamedTuple):
+    """What holds at an answer; none of it changes with the data near by."""
+
+    solved: Tensor  # (batch,) of bool
+    fixed: Tensor  # (batch, n) of bool: variables that a bound or an ℓ1 term holds
+    at_bound: Tensor  # (batch, n) of bool
+    rows: Tensor  # (batch, m) of bool: active rows of C
+    signs: Tensor  # (batch, n): of the free variables, with ℓ1 terms
+    ball: Tensor  # (batch,) of bool: whether ‖x‖₁ ≤ B binds
+    weak: Tensor  # (batch,) of bool: a constraint is active by accident
+
+
+class _Data(NamedTuple):
+    """What derivatives need of a problem, in float64 on the CPU."""
+
+    A: Tensor
+    C: Tensor
+    E: Tensor
+    lb: Tensor | None
+    ub: Tensor | None
+
+    @classmethod
+    def of(cls, fields: dict[str, Tensor | None]) -> _Data:
+        """The same fields; no equations where there are none."""
+        A, C = _double(fields["A"]), _double(fields["C"])
+        E = A.new_zeros(len(A), 0, A.shape[-1]) if fields["E"] is None else _double(fields["E"])
+        lb, ub = (None if fields[name] is None else _double(fields[name]) for name in ("lb", "ub"))
+        return cls(A, C, E, lb, ub)
+
+    def normals(self, active: _Active) -> tuple[Tensor, Tensor]:
+        """N (batch, r, n), rows of C, of E and of the ball, and which of them hold with equality, (batch, r)."""
+        N, used = [self.C, self.E], [active.rows, active.solved[:, None].expand(self.E.shape[:2])]
+        if active.signs.shape[-1]:
+            N, used = [*N, active.signs[:, None]], [*used, active.ball[:, None]]
+        return torch.cat(N, 1), torch.cat(used, 1)
+
+
 class _Answer(torch.autograd.Function):
-    """Passes a finished answer on and differentiates it."""
+    """x, dual, dual_eq and dual_box, and their `_Active`."""
 
     @staticmethod
-    def forward(ctx: Any, solved: Tensor, x: Tensor, rows: Tensor, equal: Tensor, box: Tensor, *fields: Tensor) -> Any:
-        ctx.solved, ctx.like = solved.numpy(), x
-        ctx.present = [field is not None for field in fields]
-        ctx.save_for_backward(x, rows, equal, box, *(field for field in fields if field is not None))
-        return x.clone(), rows.clone(), equal.clone(), box.clone()
+    def forward(solver: Solver, *fields: Tensor | None) -> Any:
+        solution, qp = solver(fields), object.__new__(QP)
+        for name, field in zip(FIELDS, fields, strict=True):
+            setattr(qp, name, field)
+        parts = [solution.x, solution.dual, solution.dual_eq, solution.dual_box]
+        widths = (qp.n, qp.m, 0 if qp.E is None else qp.E.shape[1], qp.n)
+        x, rows, equal, box = (
+            qp.b.new_zeros(len(qp), width) if part is None else torch.as_tensor(part).detach().reshape(len(qp), -1)
+            for part, width in zip(parts, widths, strict=True)
+        )
+        solved = np.atleast_1d(solution.status) == Status.OPTIMAL
+        point = Point(*(np.where(solved[:, None], _double(part).numpy(), 0.0) for part in (x, rows, equal, box)))
+        active = _active(Arrays.of(qp), point, solved)
+        return x.clone(), rows.clone(), equal.clone(), box.clone(), *map(torch.from_numpy, active)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output[4:])
+        ctx.save_for_backward(*output, *inputs[1:])
+        ctx.save_for_forward(*output, *inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
-        saved = [tensor.detach().cpu().double() for tensor in ctx.saved_tensors]
-        data = iter(saved[4:])
-        qp = object.__new__(QP)
-        for name, there in zip(FIELDS, ctx.present, strict=True):
-            setattr(qp, name, next(data) if there else None)
-        point = Point(*(tensor.numpy() for tensor in saved[:4]))
-        wanted = [np.ascontiguousarray(g.detach().cpu().double().numpy()) for g in upstream]
-        found = _backward(Arrays.of(qp), point, ctx.solved, wanted)
-        gradients = [
-            torch.from_numpy(found[name]).to(ctx.like) if there and needed else None
-            for name, there, needed in zip(FIELDS, ctx.present, ctx.needs_input_grad[5:], strict=True)
-        ]
-        return None, None, None, None, None, *gradients
+        like, point, active, fields = _saved(ctx)
+        wanted = [torch.where(active.solved[:, None], _double(g), 0.0) for g in upstream[:4]]
+        needed = {name for name, asked in zip(FIELDS, ctx.needs_input_grad[1:], strict=True) if asked}
+        found = _pulled_back(_Data.of(fields), point, active, wanted, needed)
+        return None, *(found[name].to(like) if name in needed else None for name in FIELDS)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Any:
+        like, point, active, fields = _saved(ctx)
+        moved = {name: None if t is None else _double(t) for name, t in zip(FIELDS, tangents, strict=True)}
+        return *(part.to(like) for part in _pushed_forward(_Data.of(fields), point, active, moved)), *[None] * len(
+            active
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, solver: Solver, *fields: Tensor | None) -> Any:
+        return _in_one_batch(_Answer, info.batch_size, in_dims, solver, *fields)
 
 
-def _backward(p: Arrays, point: Point, solved: np.ndarray, wanted: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """The gradient of each field, from those of x, dual, dual_eq and dual_box."""
-    x, rows, equal, box = (np.where(solved[:, None], part, 0.0) for part in point)
-    gx, g_rows, g_equal, g_box = (np.where(solved[:, None], part, 0.0) for part in wanted)
-    fixed, at_bound, active, signs, ball = _active(p, Point(x, rows, equal, box), solved)
-    m, equations = p.d.shape[1], p.f.shape[1]
-    pinned = np.where(at_bound, -g_box, 0.0)  # dz at a bound is −d(gradient)
-    # rows of N: the active ones of C first, then E, then the ball
-    order = np.argsort(~active, axis=1, kind="stable")
-    counts = active.sum(1)
-    most = int(counts.max(initial=0))
-    N = np.concatenate(
-        [np.take_along_axis(p.C, order[:, :most, None], 1), p.E, signs[:, None] * ball[:, None, None]], 1
-    )
-    used = np.concatenate([np.arange(most) < counts[:, None], np.ones((len(x), equations), bool), ball[:, None]], 1)
-    picked = np.take_along_axis(np.where(active, g_rows, 0.0), order[:, :most], 1)
-    w = np.concatenate([picked, g_equal, np.zeros((len(x), 1))], 1) + batch_times(N, pinned)
-    v = gx + batch_times(p.A, pinned)
-    u, s = _solve(p.A, N, used, fixed, v, np.where(used, w, 0.0), solved)
-    u = np.where(fixed, pinned, u)
-    y = np.concatenate([np.take_along_axis(np.where(active, rows, 0.0), order[:, :most], 1), equal], 1)
-    dN = y[:, :, None] * u[:, None, :] + s[:, :-1, None] * x[:, None, :]  # of rows and equations
-    dC, dd = np.zeros_like(p.C), np.zeros_like(p.d)
-    np.put_along_axis(dC, order[:, :most, None], np.where(used[:, :most, None], dN[:, :most], 0.0), 1)
-    np.put_along_axis(dd, order[:, :most], np.where(used[:, :most], -s[:, :most], 0.0), 1)
-    moved = np.where(at_bound, v + batch_times(p.A, np.where(fixed, 0.0, u)) + transposed_times(N, s), 0.0)
-    outer = u[:, :, None] * x[:, None, :]
-    return {
-        "A": (outer + outer.transpose(0, 2, 1)) / 2,
-        "b": u,
-        "C": dC if m else np.zeros_like(p.C),
-        "d": dd,
-        "E": dN[:, most:],
-        "f": -s[:, most:-1],
-        "lb": np.where(x == p.lb, moved, 0.0),
-        "ub": np.where((x == p.ub) & (x != p.lb), moved, 0.0),
-        "l1_penalty": (signs * u).sum(1),
-        "l1_radius": np.where(ball, -s[:, -1], 0.0),
-    }
+def _saved(ctx: Any) -> tuple[Tensor, list[Tensor], _Active, dict[str, Tensor | None]]:
+    """A tensor of the dtype of the answer, the answer (zero where there is none), what is active, and the fields."""
+    saved = ctx.saved_tensors
+    active = _Active(*saved[4:11])
+    point = [torch.where(active.solved[:, None], _double(part), 0.0) for part in saved[:4]]
+    return saved[0], point, active, dict(zip(FIELDS, saved[11:], strict=True))
+
+
+def _double(tensor: Any) -> Tensor:
+    return tensor.to("cpu", torch.float64)
+
+
+def _in_one_batch(function: Any, size: int, in_dims: Any, *inputs: Any) -> Any:
+    """A batch of batches as one batch, for `torch.func.vmap`."""
+    flat = []
+    for value, dim in zip(inputs, in_dims, strict=True):
+        if isinstance(value, Tensor):
+            value = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+            value = value.flatten(0, 1)
+        flat.append(value)
+    outputs = function.apply(*flat)
+    return tuple(out.unflatten(0, (size, -1)) for out in outputs), (0,) * len(outputs)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Mv for (batch, r, c) and (batch, c)."""
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _pulled_back(
+    data: _Data, point: list[Tensor], active: _Active, wanted: list[Tensor], needed: set[str]
+) -> dict[str, Tensor]:
+    """The gradient of each needed field, from those of x, dual, dual_eq and dual_box."""
+    x, rows, equal, _ = point
+    m, p = rows.shape[1], equal.shape[1]
+    pinned = torch.where(active.at_bound, -wanted[3], 0.0)  # dz at a bound is −d(gradient)
+    N, used = data.normals(active)
+    w = torch.cat([wanted[1], wanted[2], x.new_zeros(len(x), N.shape[1] - m - p)], 1) + _times(N, pinned)
+    v = wanted[0] + _times(data.A, pinned)
+    inner, s = solve_kkt(data.A, N, used, active.fixed, active.weak, v, w)
+    u = inner + pinned
+    found = {"b": u, "d": -s[:, :m], "f": -s[:, m : m + p], "l1_radius": -s[:, m + p :].sum(-1)}
+    if "A" in needed:
+        outer = u.unsqueeze(2) * x.unsqueeze(1)
+        found["A"] = (outer + outer.mT) / 2
+    for name, dual, mult in (("C", rows, s[:, :m]), ("E", equal, s[:, m : m + p])):
+        if name in needed:
+            found[name] = torch.baddbmm(dual.unsqueeze(2) * u.unsqueeze(1), mult.unsqueeze(2), x.unsqueeze(1))
+    if needed & {"lb", "ub"}:
+        moved = torch.where(active.at_bound, v + _times(data.A, inner) + _times(N.mT, s), 0.0)
+        low = torch.zeros_like(active.at_bound) if data.lb is None else x == data.lb
+        found |= {"lb": torch.where(low, moved, 0.0), "ub": torch.where(low, 0.0, moved)}
+    if "l1_penalty" in needed:
+        found["l1_penalty"] = (active.signs * u).sum(1)
+    return found
+
+
+def _pushed_forward(
+    data: _Data, point: list[Tensor], active: _Active, moved: dict[str, Tensor | None]
+) -> tuple[Tensor, ...]:
+    """How x, dual, dual_eq and dual_box move when the fields move; the adjoint of `_pulled_back`."""
+    x, rows, equal, _ = point
+
+    def change(name: str, like: Tensor) -> Tensor:
+        value = moved[name]
+        return torch.zeros_like(like) if value is None else value
+
+    dA, dC, dE = change("A", data.A), change("C", data.C), change("E", data.E)
+    low = torch.zeros_like(active.at_bound) if data.lb is None else x == data.lb
+    pinned = torch.where(active.at_bound, torch.where(low, change("lb", x), change("ub", x)), 0.0)
+    N, used = data.normals(active)
+    force = _times((dA + dA.mT) / 2, x) + change("b", x) + _times(dC.mT, rows) + _times(dE.mT, equal)
+    w = [_times(dC, x) - change("d", rows), _times(dE, x) - change("f", equal)]
+    if active.signs.shape[-1]:
+        force = force + change("l1_penalty", x[:, 0]).unsqueeze(-1) * active.signs
+        w.append(-change("l1_radius", x[:, 0]).unsqueeze(-1))
+    force = force + _times(data.A, pinned)
+    u, s = solve_kkt(data.A, N, used, active.fixed, active.weak, force, torch.cat(w, 1) + _times(N, pinned))
+    box = torch.where(active.at_bound, -(force + _times(data.A, u) + _times(N.mT, s)), 0.0)
+    m, p = rows.shape[1], equal.shape[1]
+    return u + pinned, s[:, :m], s[:, m : m + p], box
 
 
 def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Fixed variables, those at a bound, active rows of C, signs of free variables (ℓ1), whether the ball binds."""
+    """The parts of `_Active`."""
     x, rows, equal, box = point
     size = np.abs(x)
     terms = batch_times(np.abs(p.A), size) + np.abs(p.b) + transposed_times(np.abs(p.C), rows) + np.abs(box)
@@ -131,44 +252,82 @@ def _active(p: Arrays, point: Point, solved: np.ndarray) -> tuple[np.ndarray, ..
     weak = ((slack <= _WEAK * reach) & ~active).any(1)
     weak |= (active & (rows * np.abs(p.C).max(2, initial=0) <= _WEAK * terms.max(1, keepdims=True))).any(1)
     weak |= (touching & (np.abs(box) <= _WEAK * terms) & (p.lb != p.ub)).any(1)
-    fixed, signs, ball = at_bound, np.zeros_like(x), np.zeros(len(x), bool)
+    fixed, signs, ball = at_bound, np.zeros((len(x), 0)), np.zeros(len(x), bool)
     if p.sparse:
         gradient = batch_times(p.A, x) + p.b + transposed_times(p.C, rows) + transposed_times(p.E, equal) + box
-        ball = size.sum(1) >= p.radius * (1 - 1e-9)
+        ball = (size.sum(1) >= p.radius * (1 - 1e-9)) & solved
         fixed = at_bound | (x == 0)
         signs = np.sign(x)
         level = np.where(ball, np.abs(gradient).max(1, initial=0), p.penalty)
         weak |= ((x == 0) & ~at_bound & (np.abs(gradient) >= level[:, None] * (1 - _WEAK))).any(1)
-    if (weak & solved).any():
-        _warn(int(np.flatnonzero(weak & solved)[0]), "a constraint is active by accident")
-    return fixed, at_bound, active, signs, ball
+    return solved, fixed | ~solved[:, None], at_bound & solved[:, None], active, signs, ball, weak & solved
 
 
-def _solve(
-    A: np.ndarray, N: np.ndarray, used: np.ndarray, fixed: np.ndarray, v: np.ndarray, w: np.ndarray, solved: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """u (batch, n) and s (batch, r) of the adjoint system; singular ones by least squares, with a warning."""
-    from time2decide.qp.adjoint import adjoint  # compiled: only where derivatives are asked for
+def solve_kkt(
+    A: Tensor, N: Tensor, used: Tensor, fixed: Tensor, weak: Tensor, v: Tensor, w: Tensor
+) -> tuple[Tensor, Tensor]:
+    """u (batch, n) on the variables that are not fixed and s (batch, r) on the rows in use with
 
-    order = np.argsort(~used, axis=1, kind="stable")
-    packed = np.ascontiguousarray(np.take_along_axis(N, order[:, :, None], 1))
-    free = np.argsort(fixed, axis=1, kind="stable")
-    u, s_packed, good = np.zeros_like(v), np.zeros_like(w), np.empty(len(v), np.bool_)
-    sides = np.ascontiguousarray(np.take_along_axis(w, order, 1))
-    adjoint(np.ascontiguousarray(A), packed, used.sum(1), free, (~fixed).sum(1), v, sides, u, s_packed, good)
-    s = np.zeros_like(w)
-    np.put_along_axis(s, order, s_packed, 1)
-    for i in map(int, np.flatnonzero(~good & solved)):
-        loose, rows = ~fixed[i], used[i]
-        k, r = int(loose.sum()), int(rows.sum())
-        K = np.zeros((k + r, k + r))
-        K[:k, :k], K[k:, :k] = A[i][np.ix_(loose, loose)], N[i][np.ix_(rows, loose)]
-        K[:k, k:] = K[k:, :k].T
-        answer, _, rank, _ = np.linalg.lstsq(K, -np.append(v[i][loose], w[i][rows]), rcond=1e-12)
-        if rank < k + r:
-            _warn(i, "its active constraints depend on each other, or its objective is flat")
-        u[i][loose], s[i][rows] = answer[:k], answer[k:]
-    return u, s
+        [A  Nᵀ] [u]     [v]
+        [N  0 ] [s] = − [w],
+
+    zero elsewhere; singular systems by least squares, with a warning, which is also given for a problem marked weak.
+    The matrix is symmetric, so that derivatives of any order are solutions of the same system.
+    """
+    apply: Any = _KKTSolve.apply
+    return apply(A, N, used, fixed, weak, v, w)
+
+
+class _KKTSolve(torch.autograd.Function):
+    """`solve_kkt`."""
+
+    @staticmethod
+    def forward(A: Tensor, N: Tensor, used: Tensor, fixed: Tensor, weak: Tensor, v: Tensor, w: Tensor) -> Any:
+        from time2decide.qp.adjoint import adjoint  # compiled: only where derivatives are asked for
+
+        if weak.any():
+            _warn(int(weak.nonzero()[0]), "a constraint is active by accident")
+        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in (A, N, used, fixed, v, w)]
+        u, s, good = np.zeros(v.shape), np.zeros(w.shape), np.empty(len(v), np.bool_)
+        adjoint(*arrays, u, s, good)
+        for i in map(int, np.flatnonzero(~good)):
+            loose, rows, k = ~arrays[3][i], arrays[2][i], int((~arrays[3][i]).sum())
+            K = np.zeros((k + int(rows.sum()),) * 2)
+            K[:k, :k], K[k:, :k] = arrays[0][i][np.ix_(loose, loose)], arrays[1][i][np.ix_(rows, loose)]
+            K[:k, k:] = K[k:, :k].T
+            side = -np.append(arrays[4][i][loose], arrays[5][i][rows])
+            answer, _, rank, _ = np.linalg.lstsq(K, side, rcond=1e-12)
+            if rank < len(K):
+                _warn(i, "its active constraints depend on each other, or its objective is flat")
+            u[i][loose], s[i][rows] = answer[:k], answer[k:]
+        return torch.from_numpy(u), torch.from_numpy(s)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        A, N, used, fixed, weak, _, _ = inputs
+        ctx.save_for_backward(A, N, used, fixed, weak, *output)
+        ctx.save_for_forward(A, N, used, fixed, weak, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        A, N, used, fixed, weak, u, s = ctx.saved_tensors
+        v, w = solve_kkt(A, N, used, fixed, weak, *upstream)
+        dA = v.unsqueeze(2) * u.unsqueeze(1) if ctx.needs_input_grad[0] else None
+        dN = torch.baddbmm(s.unsqueeze(2) * v.unsqueeze(1), w.unsqueeze(2), u.unsqueeze(1))
+        return None if dA is None else (dA + dA.mT) / 2, dN, None, None, None, v, w
+
+    @staticmethod
+    def jvp(ctx: Any, dA: Any, dN: Any, _used: Any, _fixed: Any, _weak: Any, dv: Any, dw: Any) -> Any:
+        A, N, used, fixed, weak, u, s = ctx.saved_tensors
+        dv = torch.zeros_like(u) if dv is None else dv
+        dw = torch.zeros_like(s) if dw is None else dw
+        dv = dv if dA is None else dv + _times((dA + dA.mT) / 2, u)
+        dv, dw = (dv, dw) if dN is None else (dv + _times(dN.mT, s), dw + _times(dN, u))
+        return solve_kkt(A, N, used, fixed, weak, dv, dw)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
+        return _in_one_batch(_KKTSolve, info.batch_size, in_dims, *inputs)
 
 
 def _warn(index: int, why: str) -> None:
@@ -201,6 +360,7 @@ class QPLayer(nn.Module):
         self.duals, self.check = validate_flag("duals", duals), validate_flag("check", check)
         self.tol = validate_positive("tol", tol)
 
+    @outside_graphs
     def forward(
         self,
         P: ArrayLike,
@@ -214,11 +374,24 @@ class QPLayer(nn.Module):
     ) -> Any:
         """x (batch, n), or (x, z, y, z_box)."""
         qp = QP(P, q, G, h, E=A, f=b, lb=lb, ub=ub, check=self.check)
+        if qp.traced:
+            parts = _differentiable(qp, lambda fields: self._answers(_checked(fields, self.check)))
+            built = Solution.build(qp, *parts, np.full(len(qp), Status.OPTIMAL), "exact")
+        else:
+            built = self._answers(qp)
+            built = solution_with_gradient(qp, built) if qp_needs_gradient(qp) else built
+        return (built.x, built.dual, built.dual_eq, built.dual_box) if self.duals else built.x
+
+    def _answers(self, qp: QP) -> Solution:
+        """The solution of the problems; raises where one has none."""
         answer = solve_exact(qp, tol=self.tol)
         status = np.atleast_1d(answer.status)
         bad = np.flatnonzero(status != Status.OPTIMAL)
         if len(bad):
             raise ValueError(f"problem {bad[0]}: expected one with an answer, found it {status[bad[0]]}")
-        if qp_needs_gradient(qp):
-            answer = solution_with_gradient(qp, answer)
-        return (answer.x, answer.dual, answer.dual_eq, answer.dual_box) if self.duals else answer.x
+        return answer
+
+
+def _checked(fields: tuple[Tensor | None, ...], check: bool) -> QP:
+    """The problem of these fields, checked only now: values could not be seen before."""
+    return QP(**dict(zip(FIELDS, fields, strict=True)), check=check)

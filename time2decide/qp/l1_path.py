@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 
-import numba
 import numpy as np
 
+from time2decide.core.compiled import numba
 from time2decide.qp.bulk import bulk_in_parts
 from time2decide.qp.certificate import Arrays, Point, is_optimal
 

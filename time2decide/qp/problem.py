@@ -122,7 +122,8 @@ class QP:
             largest = max(batches, key=lambda key: batches[key])
             expect(size in (1, batch), name, f"a batch of {batch} as in {largest}", size)
         expect(batch != 0 and 0 not in batches.values(), "A", "at least one problem", "an empty batch")
-        if check:
+        traced = any(_is_traced(tensor) for tensor in tensors.values())
+        if check and not traced:
             for name, tensor in tensors.items():
                 if name not in ("d", "lb", "ub"):
                     validate_finite(name, tensor)
@@ -146,7 +147,8 @@ class QP:
         self.d = batched("d") if "d" in tensors else self.A.new_zeros(batch, 0)
         for name in _OPTIONAL:
             setattr(self, name, batched(name) if name in tensors else None)
-        self._drop_free_rows()
+        if not traced:
+            self._drop_free_rows()
 
     def _take_arrays(self, A, b, C, d, E, f, lb, ub) -> None:  # type: ignore[no-untyped-def]
         """One problem from arrays that need no further check: the short way."""
@@ -213,6 +215,11 @@ class QP:
     def m(self) -> int:
         """Number of rows of C."""
         return self.C.shape[-2]
+
+    @property
+    def traced(self) -> bool:
+        """Whether a transform of torch.func hides the values, which are then checked by the layer that solves."""
+        return not self.numpy and any(_is_traced(getattr(self, name)) for name in FIELDS)
 
     @property
     def in_numpy(self) -> bool:
@@ -314,6 +321,10 @@ _DIMS = {name: len(axes) for name, axes in _AXES.items()}
 #: Names of everything that a problem is made of.
 FIELDS = tuple(_DIMS)
 _OPTIONAL = ("E", "f", "lb", "ub", "l1_penalty", "l1_radius")
+
+
+def _is_traced(value: Tensor | None) -> bool:
+    return value is not None and bool(torch._C._functorch.is_functorch_wrapped_tensor(value))
 
 
 def _shape_text(*axes: str) -> str:

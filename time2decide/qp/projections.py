@@ -92,47 +92,85 @@ def project_portfolio(y: ArrayLike, previous: ArrayLike, turnover_l1: ArrayLike)
     """Project y (..., m) onto {x ≥ 0, 1ᵀx = 1, ‖x − previous‖₁ ≤ turnover_l1}.
 
     `turnover_l1` is the full ℓ1 distance: 2 allows any move, and half of it is what is bought and what is sold.
-    Where the turnover does not bind, the answer is the projection onto the simplex. Where it does, 1ᵀx = 1ᵀp
-    makes bought and sold amounts equal, γ/2 each, and the two sides separate: with v = y − p,
-
-        x = p + (v − a)₊ − min(p, (c − v)₊),   Σ (v − a)₊ = γ/2,   Σ min(p, (c − v)₊) = γ/2,
-
-    two monotone piecewise linear equations in one unknown each. `previous` must be a point of the simplex;
-    `turnover_l1` is a number or has the shape of y without its last dimension. Numpy in, numpy out.
+    It is a number or has the shape of y without its last dimension. `previous` must be a point of the simplex.
+    Numpy in, numpy out.
     """
-    return _like(y, _onto_portfolios(*_portfolio_arguments(y, previous, turnover_l1)))
+    return _like(y, portfolio_prox(*_portfolio_arguments(y, previous, turnover_l1))[0])
 
 
-def _onto_portfolios(y: Tensor, p: Tensor, gamma: Tensor) -> Tensor:
-    half = gamma / 2
-    free = _onto_simplex(y)
+def portfolio_prox(
+    y: Tensor,
+    p: Tensor,
+    gamma: Tensor,
+    cost: Tensor | float = 0.0,
+    lower: Tensor | float = 0.0,
+    upper: Tensor | float = 1.0,
+    missing: Tensor | float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """argmin ½‖x − y‖² + Σ kᵢ|xᵢ − pᵢ| over {l ≤ x ≤ u, 1ᵀ(x − p) = missing, ‖x − p‖₁ ≤ γ}, and its thresholds a, c.
+
+    With the cost k and v = y − p an asset is bought above the threshold a + k, and sold below c − k:
+
+        x = p + min(u − p, (v − k − a)₊) − min(p − l, (c − v − k)₊).
+
+    Where the turnover does not bind, a = c is the price of the budget 1ᵀx. Where it does, a > c, bought and sold
+    amounts are (γ ± missing)/2, and the two sides separate. Each threshold solves one monotone piecewise linear
+    equation. y and p are (..., m) with l ≤ p ≤ u, the others numbers or broadcast to them; a and c are (..., 1).
+    """
+    up, down = upper - p, p - lower
+    spare = up.sum(-1, keepdim=True) - missing
+    if isinstance(cost, float) and cost == 0:  # bought or sold makes no difference: half as many breaks
+        left, price = _fill(y, torch.zeros_like(p) - upper, up + down, spare)
+        trade = up - left
+    else:
+        sides = torch.cat([torch.zeros_like(p) - cost - upper, cost - p], -1)
+        filled, price = _fill(torch.cat([y, y], -1), sides, torch.cat([up, down], -1), spare)
+        left, sold = filled.split(p.shape[-1], -1)
+        trade = up - left - sold
     # Trades below rounding are no trades: where γ is (almost) zero the answer is p itself.
-    binds = (free - p).abs().sum(-1, keepdim=True) > gamma
-    v = y - p
-    with torch.no_grad():
-        a = simplex_threshold(v, half)
-        # Large scores drown the weights: find the sale threshold once more from the score next to it, where the
-        # differences of scores that matter are of the size of weights.
-        near = (y - _sale_threshold(v, p, half)).abs().argmin(-1, keepdim=True)
-        pivot = y.gather(-1, near)
-        c = _sale_threshold(y - pivot - p, p, half)
-        capped = c >= y - pivot  # sold completely
-        partly = (c > y - pivot - p) & ~capped
-    bought = (v - _refine(v, half, a)).clamp_min(0)
-    v = y - pivot - p
-    weight = partly.to(y.dtype)
-    sold_whole = (p * capped.to(y.dtype)).sum(-1, keepdim=True)
-    c_exact = (half - sold_whole + (v * weight).sum(-1, keepdim=True)) / weight.sum(-1, keepdim=True).clamp_min(1)
-    sold = torch.where(capped, p, torch.where(partly, c_exact - v, torch.zeros_like(v)))
-    return torch.where(binds, (p + bought - sold).clamp_min(0), free)
+    binds = trade.abs().sum(-1, keepdim=True) > gamma
+    if not bool(binds.any()):
+        return (p + trade).clamp(lower, upper), price, price  # type: ignore[arg-type]
+    bought, a = _fill(-y, p + cost, up, (gamma + missing) / 2)
+    sold, c = _fill(y, cost - p, down, (gamma - missing) / 2)
+    trade = torch.where(binds, bought - sold, trade)
+    x = (p + trade).clamp(lower, upper)  # type: ignore[arg-type]
+    return x, torch.where(binds, -a, price), torch.where(binds, c, price)
 
 
-def _sale_threshold(v: Tensor, p: Tensor, amount: Tensor) -> Tensor:
-    """c with Σᵢ min(pᵢ, (c − vᵢ)₊) = amount, for 0 ≤ amount ≤ Σ pᵢ; returns (..., 1).
+_LARGE_SCORE = 1e4  # from here on weights would lose digits beside the scores
 
-    The left side is piecewise linear in c: its slope rises by one at vᵢ and falls by one at vᵢ + pᵢ.
+
+def _fill(score: Tensor, offset: Tensor, size: Tensor, amount: Tensor) -> tuple[Tensor, Tensor]:
+    """min(size, (t − score − offset)₊) with the level t at which it sums to `amount`; (..., n), and t (..., 1).
+
+    The level is found without gradient, then written in closed form on the entries that it cuts.
     """
-    breaks = torch.cat([v, v + p], dim=-1)  # (..., 2m)
+    with torch.no_grad():
+        level = _level(score + offset, size, amount)
+        large = bool(score.abs().amax() > _LARGE_SCORE)
+    pivot = level if large else torch.zeros_like(level)
+    if large:  # once more from the level, where the differences of scores that matter are of the size of weights
+        score = score - pivot
+        with torch.no_grad():
+            level = _level(score + offset, size, amount)
+    empty = score + offset
+    with torch.no_grad():
+        full = level >= empty + size
+        partly = (level > empty) & ~full
+    cut = partly.to(empty.dtype)
+    rest = amount - (size * full).sum(-1, keepdim=True) + (empty * cut).sum(-1, keepdim=True)
+    count = cut.sum(-1, keepdim=True)
+    exact = torch.where(count > 0, rest / count.clamp_min(1), level)
+    return torch.where(full, size, torch.where(partly, exact - empty, torch.zeros_like(empty))), exact + pivot
+
+
+def _level(v: Tensor, size: Tensor, amount: Tensor) -> Tensor:
+    """t with Σᵢ min(sizeᵢ, (t − vᵢ)₊) = amount, for 0 ≤ amount ≤ Σ sizeᵢ; returns (..., 1).
+
+    The left side is piecewise linear in t: its slope rises by one at vᵢ and falls by one at vᵢ + sizeᵢ.
+    """
+    breaks = torch.cat([v, v + size], dim=-1)  # (..., 2m)
     slope_change = torch.cat([torch.ones_like(v), -torch.ones_like(v)], dim=-1)
     breaks, order = torch.sort(breaks, dim=-1, stable=True)
     slopes = slope_change.gather(-1, order).cumsum(-1)  # slope to the right of each break

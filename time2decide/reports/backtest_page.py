@@ -21,6 +21,7 @@ from time2decide.backtesting.walk_forward import (
     own_policy_of_backtest,
 )
 from time2decide.core.files import write_text
+from time2decide.simulation.execution import when_traded
 
 _MOST_POINTS = 800  # of a line; more cannot be seen
 _MOST_AREAS = 160  # points of an allocation chart
@@ -101,7 +102,8 @@ def backtest_page_data(
     return {
         "facts": {key: value for key, value in facts.items() if key != "columns"}
         | {"assets": len(result.assets), "first": _label(times[0]), "last": _label(times[-1]), "steps": len(times)}
-        | {"risk_aversion": result.rollouts[0].risk_aversion, "periods": result.periods_per_year},
+        | {"risk_aversion": result.rollouts[0].risk_aversion, "periods": result.periods_per_year}
+        | {"span": result.frequency.span, "traded": when_traded(result.delay, result.frequency.period)},
         "columns": facts["columns"],
         "names": names,
         "colours": {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)},

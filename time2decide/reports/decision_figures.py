@@ -79,7 +79,8 @@ def _frontier_figure(facts: dict[str, Any]) -> Figure:
     price.set_ylabel("shadow price: gain of one\nmore unit of turnover (bp)")
     price.set_xlabel("turnover ‖new − current‖₁, bought plus sold (% of the portfolio)")
     _marks(gain, price, facts)
-    over = "the next period" if round(days) <= 1 else f"{days:.0f} days"
+    period = facts.get("period", "period")
+    over = f"the next {period}" if round(days) <= 1 else f"{days:.0f} {period}s"
     pays = "no trade pays for its cost" if stop < 5e-5 else f"trading pays up to a turnover of {100 * stop:.1f} %"
     figure.suptitle(f"Turnover frontier after {facts['input']['last']}, over {over}: {pays}", fontsize=12)
     return figure

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
 from time2decide.experiments.claims import published, published_mse
-from time2decide.experiments.portfolio import portfolio_bootstrap_error, portfolio_scores
+from time2decide.experiments.portfolio_scores import portfolio_bootstrap_error, portfolio_scores
+from time2decide.experiments.qp_recipes import BEST
 from time2decide.experiments.store import Row, grouped_rows, make_from_stored_rows, measured_rows, results_root
 from time2decide.experiments.theory import published_parity_r2
 from time2decide.markets.oracle import BUDGETS
@@ -135,14 +136,16 @@ def _convergence(rows: list[Row]) -> Figure:
 
 
 def _qp_grid(rows: list[Row]) -> Figure:
-    """R² by depth at the best number of heads, ours and the paper's."""
+    """R² by depth at the best number of heads, ours and the paper's; a star is the best recipe's."""
     sizes = grouped_rows(rows, "n", "m")
     figure, axes = _panels(-(-len(sizes) // 3), min(len(sizes), 3), 5.2, 3.4)
     for axis, ((n, m), here) in zip(axes.flat, sizes.items(), strict=False):
         for colour, (name, own) in zip(_COLOURS, grouped_rows(here, "architecture").items(), strict=False):
-            depth = {
-                layers: max(row["r2"] for row in some) for layers, some in sorted(grouped_rows(own, "layers").items())
-            }
+            plain, best = ([row for row in own if (row.get("recipe") == BEST) == so] for so in (False, True))
+            depth = {k: max(row["r2"] for row in some) for k, some in sorted(grouped_rows(plain, "layers").items())}
+            if best:
+                top = max(best, key=lambda row: row["r2"])
+                axis.plot([top["layers"]], [top["r2"]], color=colour, marker="*", ms=11, label=f"{name}, best recipe")
             axis.plot(list(depth), list(depth.values()), color=colour, marker="o", ms=3.5, lw=2, label=name)
             theirs = [_best_published(n, m, layers, name) for layers in depth]
             axis.plot(list(depth), theirs, color=colour, ls=":", lw=1.6, label=f"{name}, paper")

@@ -99,6 +99,10 @@ class DecisionRequest(BaseModel):
     prices: Weights | None = Field(
         None, description="Price by asset of every asset that can be traded, for the orders; others are ignored."
     )
+    delay: int = Field(
+        1, description="Rows between the decision and its trade: 1 at the next close, 0 at the last row's."
+    )
+    periods_per_year: Finite | None = Field(None, description="Rows in a year; as the dates say if not given.")
     gaps: str = Field("refuse", description="refuse missing returns, or keep: young, halted and delisted assets.")
     model: str = Field("market", description="One of GET /models.")
 
@@ -250,6 +254,8 @@ def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], li
         benchmark=_series(request.benchmark),
         gaps=request.gaps,
         min_trade=request.min_trade,
+        delay=request.delay,
+        periods_per_year=request.periods_per_year,
     )
     orders = None
     if quotes is not None and request.value is not None:

@@ -1,8 +1,8 @@
 """One engine for every strategy: it alone holds the future and hands out copies of the past.
 
 A strategy is anything with a `name` and `decide(observation) -> raw allocations`. It decides once per step for all
-series and all turnover budgets together. Its raw answer is projected onto the feasible set; the projected weights are
-its current weights from then on.
+series and all turnover budgets together. Its raw answer is projected onto the feasible set, and traded as many rows
+later as the delay says: `execution` has the rules.
 
 `solve_observation` is for strategies that optimise: the exact portfolio for their forecasts under the constraints,
 benchmark, turnover budget and current weights of the observation, which the engine need not project.
@@ -11,7 +11,7 @@ benchmark, turnover budget and current weights of the observation, which the eng
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from time2decide.markets.oracle import (
     validate_oracle_budgets,
     validate_oracle_returns,
 )
+from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import (
     PortfolioSolution,
     nearest_portfolio,
@@ -43,13 +44,15 @@ from time2decide.markets.portfolio import (
 )
 from time2decide.markets.smallest_trade import solve_without_small_trades
 from time2decide.markets.universe import Universe
-from time2decide.markets.validation import validate_real_returns, validate_risk_aversion
+from time2decide.markets.validation import validate_delay, validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
+from time2decide.simulation.execution import drifted_weights, traded_towards
 
 #: What the turnover budget is measured from: the last weights chosen, as in the paper, or those after drift.
 BUDGET_FROM = ("previous", "drifted")
 _MOST_COST_BPS = 4999.0
 _ROUNDING = 1e-12  # of a sum of weights and of a turnover
+_SAME = 1e-10  # difference of weights that is no order
 _LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a projection but rounding
 
 
@@ -57,12 +60,14 @@ _LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a proje
 class Observation:
     """Everything that is known when the weights of step t are chosen; the arrays are copies that end at t − 1.
 
+    With a delay of d rows the weights of step t are traded at the close of row t − 1 + d and held from row t + d on.
+
     Attributes
     ----------
     returns : (series, window, m)
         Returns of the steps t − window … t − 1, oldest first.
     allocations : (series, budgets, window, m)
-        The strategy's own projected weights of the same steps; uniform before its first decision.
+        The weights held in the same rows; uniform before the first trade.
     hindsight : (series, budgets, window, m), or None
         The oracle's weights of the same steps, which depend on returns up to t − 1 only; if the
         strategy has `wants_hindsight`.
@@ -73,7 +78,8 @@ class Observation:
     step : int, or None
         t, if the observation is one of a rollout.
     current : (series, budgets, m), or None
-        The weights before the decision if they differ from the last of `allocations`: those after drift.
+        The weights before the decision if they differ from the last of `allocations`: those after drift. With a
+        delay, those expected when the trade is made: after the trades on their way, if prices stand still.
     cost_bps : float
         What a trade costs, in basis points of the amount traded.
     constraints : Constraints, or None for long-only and fully invested
@@ -86,6 +92,10 @@ class Observation:
         In a changing universe: assets whose weight cannot change at this step.
     min_trade : float
         Smallest trade, in weights, for strategies that solve their problem at every step; 0 for any.
+    delay : int
+        Rows between the decision and its trade.
+    periods_per_year : float
+        Rows of the table in a year; those of business days where that is unknown.
     """
 
     returns: np.ndarray
@@ -101,10 +111,15 @@ class Observation:
     frozen: np.ndarray | None = None
     benchmark: np.ndarray | None = None
     min_trade: float = 0.0
+    delay: int = 0
+    periods_per_year: float = YEAR
 
     @property
     def previous(self) -> np.ndarray:
-        """Current weights, before the decision, (series, budgets, m); the budget is measured from them."""
+        """Weights before the trade that is decided, (series, budgets, m); the decision's budget is measured from them.
+
+        With a delay they are expected, not known; the budget counts again from the true ones when the trade is made.
+        """
         return self.allocations[:, :, -1] if self.current is None else self.current
 
     def oracle_history(self) -> np.ndarray:
@@ -129,6 +144,10 @@ def continues_observation(last: np.ndarray | None, window: np.ndarray) -> bool:
 class Strategy(Protocol):
     """The protocol of a strategy: a rule or a policy that answers an observation with weights.
 
+    With a delay weights move before they are traded. A strategy with `orders = True` decides on trades: an asset whose
+    weight it leaves as it is has no order, and keeps the weight that it has when the others are traded. Otherwise the
+    weights that it answered are what is held after the trade.
+
     Whatever a strategy keeps between steps (skfolio baselines keep their last fit) it must have learned from its
     observations, and it must start anew when an observation does not continue the one before.
     """
@@ -147,7 +166,12 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class Rollout:
-    """The raw answers of a strategy and its weights, both (series, budgets, time, m); uniform before step `window`."""
+    """The raw answers of a strategy by the step of the decision, and the weights held in each row.
+
+    Both are (series, budgets, time, m); uniform before step `window`. With a delay of d rows the answer of step t is
+    held from row t + d on. `constraints` say what cash earns; `pending` are the targets that are still to be traded
+    after the last row, oldest first, each with the assets that have no order.
+    """
 
     name: str
     raw: np.ndarray
@@ -156,6 +180,16 @@ class Rollout:
     window: int
     risk_aversion: float
     budget_from: str = "previous"
+    delay: int = 0
+    constraints: Constraints | None = None
+    pending: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+
+    def current(self, returns: np.ndarray) -> np.ndarray:
+        """Weights (series, budgets, m) that the decision after the last row of (series, time, m) starts from."""
+        now = drifted_weights(self.allocations[:, :, -1], returns[:, None, -1], self.constraints)
+        for target, fixed in self.pending:
+            now = traded_towards(target, now, self.turnover_l1, fixed)
+        return now
 
 
 def rollout(
@@ -170,6 +204,8 @@ def rollout(
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
     min_trade: float = 0.0,
+    delay: int = 0,
+    periods_per_year: float = YEAR,
     oracle: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Rollout:
@@ -190,12 +226,17 @@ def rollout(
     cost_bps : float
         Passed to the strategy; the rollout charges nothing.
     constraints : Constraints, optional
-        Bounds, groups, exposures and cash; long-only and fully invested unless given. What is not invested is cash
-        without return.
+        Bounds, groups, exposures and cash; long-only and fully invested unless given. What is not invested earns their
+        cash return.
     benchmark : (m,), optional
         Passed to the strategy: weights that risk is measured from.
     min_trade : float in [0, 1]
         Passed to the strategy: the smallest trade, in weights.
+    delay : int
+        Rows between a decision and its trade: weights decided on data up to the close of row t − 1 are traded at the
+        close of row t − 1 + delay. 0 is the same close, as in the paper.
+    periods_per_year : float
+        Passed to the strategy: rows of the table in a year.
     oracle : (series, budgets, time, m), optional
         The oracle's path if it is known already; it is computed for a strategy that wants hindsight otherwise.
     progress : function of (step, steps), optional
@@ -207,48 +248,126 @@ def rollout(
     array = validate_simulation_returns(returns, window) if universe is None else universe.returns[None]
     budgets = validate_oracle_budgets(turnover_l1)
     risk = validate_risk_aversion(risk_aversion)
-    cost = validate_cost(cost_bps)
-    least = validate_positive("min_trade", min_trade, allow_zero=True, most=1)
     validate_choice("budget_from", budget_from, BUDGET_FROM)
     shape = (len(array), len(budgets), *array.shape[1:])
-    if strategy.wants_hindsight:
-        if oracle is None:
-            oracle = oracle_for_rollout(array if universe is None else universe, budgets, risk, window)
-        fits = getattr(oracle, "shape", None) == shape and np.isfinite(oracle).all()
-        found = getattr(oracle, "shape", type(oracle).__name__)
-        expect(fits, "oracle", f"finite numbers of shape {shape}", found)
     weights = _starting_weights(shape, universe)
+    terms: dict[str, Any] = {
+        "turnover_l1": budgets,
+        "risk_aversion": risk,
+        "cost_bps": validate_cost(cost_bps),
+        "min_trade": validate_positive("min_trade", min_trade, allow_zero=True, most=1),
+        "delay": validate_delay(delay),
+        "periods_per_year": validate_positive("periods_per_year", periods_per_year),
+    }
+    hindsight = None
+    if strategy.wants_hindsight:
+        known = array if universe is None else universe
+        hindsight = oracle_for_rollout(known, budgets, risk, window) if oracle is None else oracle
+        fits = getattr(hindsight, "shape", None) == shape and np.isfinite(hindsight).all()
+        found = getattr(hindsight, "shape", type(hindsight).__name__)
+        expect(fits, "oracle", f"finite numbers of shape {shape}", found)
+    book = _Book(array, universe, weights, budgets, window, delay, budget_from == "drifted", constraints)
     raw = weights.copy()
     for t, assets, rules, reference in _steps(array, universe, window, constraints, benchmark):
         if progress is not None:
             progress(t - window, shape[2] - window)
-        now = weights[:, :, t - 1]
-        if budget_from == "drifted" and t > window:  # the first decision starts from the uniform portfolio itself
-            now = drifted_weights(now, array[:, None, t - 1])
-        past, place = slice(t - window, t), slice(None) if assets is None else assets
-        hindsight = _within(oracle[:, :, past], place) if oracle is not None and strategy.wants_hindsight else None
-        frozen = None if universe is None else ~universe.tradable[t, place]
-        now = now.copy() if universe is None else universe.availability(t).after_sales(now)[..., place]
-        seen = Observation(
-            array[:, past, place].copy(),
-            _within(weights[:, :, past], place),
-            hindsight,
-            budgets.copy(),
-            risk,
-            t,
-            now.copy(),
-            cost,
-            rules,
-            None if assets is None else assets.copy(),
-            None if frozen is None else frozen.copy(),
-            reference,
-            least,
-        )
+        previous, place = book.before_decision(t), slice(None) if assets is None else assets
+        share = book.unlocked(previous, t)
+        given = {**terms, "constraints": rules, "benchmark": reference}
+        seen = _observe(book, t, assets, hindsight, previous[..., place] / share, given)
         if assets is not None:
-            raw[:, :, t] = weights[:, :, t] = 0.0
-        raw[:, :, t, place] = _answer(strategy, seen)
-        weights[:, :, t, place] = _project(raw[:, :, t, place], now, budgets, rules, frozen)
-    return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from)
+            raw[:, :, t] = 0.0
+        raw[:, :, t, place] = answer = _answer(strategy, seen)
+        target = _project(answer, seen.previous, budgets, rules, seen.frozen)
+        same = np.abs(target - seen.previous) <= (_SAME if getattr(strategy, "orders", False) else -1.0)
+        book.order(t, place, previous, share * target, same)
+    return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from, delay, constraints, book.pending)
+
+
+@dataclass
+class _Book:
+    """The weights held in every row, (series, budgets, time, m), and the trades on their way."""
+
+    returns: np.ndarray
+    universe: Universe | None
+    weights: np.ndarray
+    budgets: np.ndarray
+    window: int
+    delay: int
+    drifts: bool
+    constraints: Constraints | None
+    _orders: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)  # step -> target, not traded
+
+    def before_decision(self, t: int) -> np.ndarray:
+        """Weights (series, budgets, m) that the decision of step t starts from; row t is held if there is a delay."""
+        now = self.weights[:, :, t - 1]
+        if self.drifts and t > self.window:  # the first decision starts from the uniform portfolio itself
+            now = drifted_weights(now, self.returns[:, None, t - 1], self.constraints)
+        now = now.copy() if self.universe is None else self.universe.availability(t).after_sales(now)
+        if not self.delay:
+            return now
+        self.weights[:, :, t] = held = self._traded(now, t - self.delay, t)
+        for step in range(t - self.delay + 1, t):
+            held = self._traded(held, step, t)
+        return np.array(held)
+
+    def _traded(self, now: np.ndarray, step: int, t: int) -> np.ndarray:
+        """Weights after the trade of a step, by what is known at the close of row t − 1."""
+        if step not in self._orders:
+            return now
+        target, fixed = self._orders[step]
+        if self.universe is not None:
+            target = self.universe.availability(t).after_sales(target)
+            fixed = fixed | ~self.universe.tradable[t]
+        return traded_towards(target, now, self.budgets, fixed)
+
+    @property
+    def pending(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """The trades that are still to be made."""
+        return tuple(self._orders.values())
+
+    def unlocked(self, weights: np.ndarray, t: int) -> np.ndarray | float:
+        """The share (series, budgets, 1) of weights that are not in assets halted for long."""
+        if self.universe is None or not self.universe.locked[t].any():
+            return 1.0
+        return np.maximum(1.0 - weights[..., self.universe.locked[t]].sum(-1, keepdims=True), _ROUNDING)
+
+    def order(
+        self, t: int, place: slice | np.ndarray, previous: np.ndarray, target: np.ndarray, same: np.ndarray
+    ) -> None:
+        """Take the target weights of step t of some assets, of which the `same` ones are not traded; others stay."""
+        whole = previous.copy()
+        whole[..., place] = target
+        if not self.delay:
+            self.weights[:, :, t] = whole
+            return
+        fixed = np.zeros(whole.shape, dtype=bool)
+        fixed[..., place] = same
+        self._orders[t] = whole, fixed
+        self._orders.pop(t - self.delay, None)
+
+
+def _observe(
+    book: _Book,
+    t: int,
+    assets: np.ndarray | None,
+    hindsight: np.ndarray | None,
+    previous: np.ndarray,
+    terms: dict[str, Any],
+) -> Observation:
+    """Copies of what is known at the close of row t − 1, about the assets of the moment."""
+    past, place = slice(t - book.window, t), slice(None) if assets is None else assets
+    copies = {name: value.copy() for name, value in terms.items() if isinstance(value, np.ndarray)}
+    return Observation(
+        returns=book.returns[:, past, place].copy(),
+        allocations=_within(book.weights[:, :, past], place),
+        hindsight=None if hindsight is None else _within(hindsight[:, :, past], place),
+        step=t,
+        current=previous,
+        assets=None if assets is None else assets.copy(),
+        frozen=None if book.universe is None else ~book.universe.tradable[t, place],
+        **{**terms, **copies},
+    )
 
 
 _Step = tuple[int, np.ndarray | None, Constraints | None, np.ndarray | None]
@@ -299,14 +418,6 @@ def oracle_for_rollout(returns: np.ndarray | Universe, budgets: np.ndarray, risk
         found = oracle_path(rows, budgets.tolist(), risk, window)
         path[:, :, segment.start : segment.stop, segment.assets] = np.asarray(found)[:, :, window:]
     return path
-
-
-def drifted_weights(weights: np.ndarray, returns: np.ndarray) -> np.ndarray:
-    """Weights after drift by returns, both (..., m): s ⊙ (1 + r) / (1 + sᵀr); the same weights if nothing is left."""
-    grown = weights * (1 + returns)
-    cash = 1 - weights.sum(-1, keepdims=True)
-    total = grown.sum(-1, keepdims=True) + np.where(np.abs(cash) > _ROUNDING, cash, 0.0)
-    return np.asarray(np.divide(grown, total, out=np.array(weights, dtype=float), where=total > 0))
 
 
 def validate_cost(cost_bps: float) -> float:

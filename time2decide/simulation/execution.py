@@ -1,17 +1,15 @@
 """From target weights to weights that are held: drift, the delay of a trade, and the turnover budget at its moment.
 
 Weights decided on data up to the close of row t − 1 are traded at the close of row t − 1 + delay and held from then on.
-At that moment the target becomes what is held, exactly, with two exceptions: an asset that cannot be traded then keeps
-its weight, the others making room in proportion; and where prices have moved so far that the trade would exceed the
-turnover budget, ‖target − drifted‖₁ > γ, it goes towards the target as far as γ allows.
+At that moment the target becomes what is held, exactly, with two exceptions: an asset that cannot be traded then, or
+that has no order, keeps its weight, the others making room in proportion; and where prices have moved so far that the
+trade would exceed the turnover budget, ‖target − drifted‖₁ > γ, it goes towards the target as far as γ allows.
 
 What a policy knows at t are the weights held then and the targets still on their way. It decides from what they lead to
 if prices stand still: with a delay of one row, the weights held after the trade at this close.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -41,23 +39,22 @@ def traded_towards(
 ) -> np.ndarray:
     """Weights after a trade from `now` to `target`, both (..., m), within a budget (...) on its ℓ1 length.
 
-    The assets of `fixed` (m,) bool keep their weight; what that takes from the others is shared in proportion.
+    The assets of `fixed` (..., m) bool keep their weight; what that takes from the others is shared in proportion.
     """
     if fixed is not None and fixed.any():
         free = np.where(fixed, 0.0, np.abs(target))
         kept = np.where(fixed, now, target)
         room, size = (kept - target).sum(-1, keepdims=True), free.sum(-1, keepdims=True)
-        target = np.where(size > 0, kept - free * np.divide(room, size, out=np.zeros(size.shape), where=size > 0), now)
+        part = np.divide(room, size, out=np.zeros(size.shape), where=size > 0)
+        target = np.where(size > 0, kept - free * np.minimum(part, 1.0), now)
     length = np.abs(target - now).sum(-1, keepdims=True)
     most = np.broadcast_to(budget, length.shape[:-1])[..., None]
     share = np.divide(most, length, out=np.ones(length.shape), where=length > most + _ROUNDING)
     return np.where(share < 1, now + share * (target - now), target)
 
 
-def expected_weights(
-    held: np.ndarray, pending: Iterable[np.ndarray], budget: np.ndarray | float, fixed: np.ndarray | None = None
-) -> np.ndarray:
-    """Weights that targets on their way, oldest first, lead to from those held if prices stand still."""
-    for target in pending:
-        held = traded_towards(target, held, budget, fixed)
-    return held
+def when_traded(delay: int, period: str) -> str:
+    """When a decision is traded, in words."""
+    if delay == 0:
+        return "at the same close, at which nobody can trade"
+    return "at the next close" if delay == 1 else f"{delay} {period}s later"

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from time2decide.simulation.engine import Rollout, drifted_weights
+from time2decide.markets.constraints import Constraints
+from time2decide.simulation.engine import Rollout
+from time2decide.simulation.execution import drifted_weights, portfolio_returns
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Score:
 
     mse : of the raw output to the oracle, mean over steps **and assets**, as in the paper's tables
     mse_projected : the same for the projected weights
-    utility : sᵀr_t − λ sᵀΣ̂_t s of the projected weights
+    utility : sᵀr_t − λ sᵀΣ̂_t s of the weights held, what cash earns included
     regret : the oracle's utility minus this one
     turnover : ‖s_t − p_t‖₁ from the weights p_t that the budget is measured from
     """
@@ -39,7 +41,7 @@ def score(result: Rollout, returns: np.ndarray, oracle: np.ndarray) -> Score:
     """Score a rollout on returns (series, time, m) against the oracle's path (series, budgets, time, m)."""
     start = result.window
     best = utility_path(returns, oracle, result.risk_aversion, start).mean(-1)
-    own = utility_path(returns, result.allocations, result.risk_aversion, start).mean(-1)
+    own = utility_path(returns, result.allocations, result.risk_aversion, start, result.constraints).mean(-1)
     return Score(
         mse=squared_distance_to_oracle(result.raw, oracle, start),
         mse_projected=squared_distance_to_oracle(result.allocations, oracle, start),
@@ -54,7 +56,13 @@ def squared_distance_to_oracle(allocations: np.ndarray, oracle: np.ndarray, wind
     return np.asarray(((allocations[:, :, window:] - oracle[:, :, window:]) ** 2).mean(axis=(2, 3)))
 
 
-def utility_path(returns: np.ndarray, allocations: np.ndarray, risk_aversion: float, window: int) -> np.ndarray:
+def utility_path(
+    returns: np.ndarray,
+    allocations: np.ndarray,
+    risk_aversion: float,
+    window: int,
+    constraints: Constraints | None = None,
+) -> np.ndarray:
     """sᵀr_t − λ sᵀΣ̂_t s for t = window …, (series, budgets, time − window).
 
     sᵀΣ̂_t s is the variance that these weights would have had over the `window` steps before t.
@@ -64,7 +72,7 @@ def utility_path(returns: np.ndarray, allocations: np.ndarray, risk_aversion: fl
     for t in range(window, time):
         weights = allocations[:, :, t]
         path = returns[:, t - window : t] @ weights.swapaxes(-1, -2)  # (series, window, budgets)
-        earned = np.einsum("nkm,nm->nk", weights, returns[:, t])
+        earned = portfolio_returns(weights, returns[:, None, t], constraints)
         utility[:, :, t - window] = earned - risk_aversion * path.var(axis=1, ddof=1)
     return utility
 
@@ -72,29 +80,35 @@ def utility_path(returns: np.ndarray, allocations: np.ndarray, risk_aversion: fl
 def rollout_turnover(result: Rollout, returns: np.ndarray) -> np.ndarray:
     """‖s_t − p_t‖₁ from the weights p_t that the budget is measured from, (series, budgets, time − window)."""
     if result.budget_from == "drifted":
-        return rollout_traded(result.allocations, returns, result.window)
+        return rollout_traded(result, returns)
     return np.asarray(np.abs(np.diff(result.allocations[:, :, result.window - 1 :], axis=2)).sum(-1))
 
 
-def rollout_traded(allocations: np.ndarray, returns: np.ndarray, window: int) -> np.ndarray:
+def rollout_traded(result: Rollout, returns: np.ndarray) -> np.ndarray:
     """‖s_t − drifted s_{t−1}‖₁, the share of wealth that really changes hands, (series, budgets, time − window).
 
-    Between two decisions weights drift with the returns: s ⊙ (1 + r) / (1 + sᵀr).
+    Between two trades weights drift with the returns: s ⊙ (1 + r) / (1 + sᵀr).
     """
-    before = drifted_weights(allocations[:, :, window - 1 : -1], returns[:, None, window - 1 : -1])
-    before[:, :, 0] = allocations[:, :, window - 1]  # the first decision starts from the uniform portfolio itself
-    return np.asarray(np.abs(allocations[:, :, window:] - before).sum(-1))
+    held, last = result.allocations, result.window - 1
+    before = drifted_weights(held[:, :, last:-1], returns[:, None, last:-1], result.constraints)
+    before[:, :, 0] = held[:, :, last]  # the first decision starts from the uniform portfolio itself
+    return np.asarray(np.abs(held[:, :, last + 1 :] - before).sum(-1))
 
 
 def net_returns(result: Rollout, returns: np.ndarray, cost_bps: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns after costs and the amount traded, (series, budgets, time − window) each.
 
     The cost of the amount traded, measured from drifted weights, is paid from wealth before the return is earned:
-    (1 − c ‖s_t − drifted s_{t−1}‖₁)(1 + s_tᵀr_t) − 1.
+    (1 − c ‖s_t − drifted s_{t−1}‖₁)(1 + s_tᵀr_t) − 1, what cash earns included.
     """
-    amount = rollout_traded(result.allocations, returns, result.window)
-    gross = np.einsum("nktm,ntm->nkt", result.allocations[:, :, result.window :], returns[:, result.window :])
-    return (1 - cost_bps / 1e4 * amount) * (1 + gross) - 1, amount
+    amount = rollout_traded(result, returns)
+    return (1 - cost_bps / 1e4 * amount) * (1 + gross_returns(result, returns)) - 1, amount
+
+
+def gross_returns(result: Rollout, returns: np.ndarray) -> np.ndarray:
+    """What the weights earned before costs, cash included, (series, budgets, time − window)."""
+    start = result.window
+    return portfolio_returns(result.allocations[:, :, start:], returns[:, None, start:], result.constraints)
 
 
 def realised_utility(net: np.ndarray, risk_aversion: float) -> np.ndarray:

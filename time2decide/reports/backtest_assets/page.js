@@ -110,7 +110,7 @@ function drawOneComparison() {
       type: "data", symmetric: false, thickness: 1.6, width: 5, color: dark() ? "#9aa5b1" : "#5b6570",
       array: rows.map((row) => row.sharpe_high - row.sharpe), arrayminus: rows.map((row) => row.sharpe - row.sharpe_low),
     },
-  }], { hovermode: "closest", xaxis: { title: { text: "Sharpe ratio a year" }, zeroline: true }, yaxis: { type: "category", ticktext: rows.map((row) => plain(row.strategy)), tickvals: rows.map((row) => row.strategy) } });
+  }], { hovermode: "closest", xaxis: { title: { text: `Sharpe ratio a ${D.facts.span}` }, zeroline: true }, yaxis: { type: "category", ticktext: rows.map((row) => plain(row.strategy)), tickvals: rows.map((row) => row.strategy) } });
 }
 function drawComparison() {
   if (D.budgets.length === 1) return drawOneComparison();
@@ -241,7 +241,6 @@ function decisionTable() {
   if (whose) at("trading").textContent = "What to trade from the simulated portfolio of the backtest";
   at("decided").replaceChildren(...prose("p", whose + (!trades.length ? "Nothing: no trade is worth its cost. " + riskWords(now) :
     `${trades.length} of ${assets.length} assets: ${percent(now.turnover, 2)} turnover, budget ${percent(now.turnover_l1, 0)}` +
-    (now.forced_turnover > 5e-5 ? ` beyond ${percent(now.forced_turnover, 2)} forced by delisted assets` : "") +
     (now.exact ? `; the trade costs ${number(1e4 * now.exact.cost, 1)} bp of the portfolio. ` : ". ") + riskWords(now) +
     (now.input.previous_given ? "" : " Current weights were not given: equal weights are assumed.") +
     (now.constraints.satisfied ? "" : " A CONSTRAINT IS VIOLATED.") +
@@ -259,7 +258,7 @@ function decisionTable() {
     { key: "asset", title: "asset", form: (r) => r.asset }, { key: "change", title: "trade, %", form: (r) => signed(100 * r.change), tone: (r) => (r.change > 0 ? "up" : "down") },
     { key: "weight", title: "weight, %", form: (r) => number(100 * now.previous[r.asset]) + " → " + number(100 * r.weight) },
     ...(now.uncertainty ? [{ key: "spread", title: "± s.d.", form: (r) => percent(r.spread) }] : []),
-    ...(now.reasons_bps ? [{ key: "why", title: "why, bp a day", fixed: true, form: (r) => why(r.asset), className: "why" }]
+    ...(now.reasons_bps ? [{ key: "why", title: `why, bp a ${now.period}`, fixed: true, form: (r) => why(r.asset), className: "why" }]
       : [{ key: "forecast", title: "forecast, bp", form: (r) => signed(1e4 * r.forecast, 1) }]),
   ];
   at("trades").hidden = !trades.length;
@@ -272,12 +271,12 @@ function decisionTable() {
   }
   untraded(now, assets.filter((asset) => !traded(now.change[asset])));
   at("whyhint").textContent = now.reasons_bps && trades.length ?
-    "Why: what one more unit of the asset brings a day beside the target portfolio, by its risk, its expected mean and its forecast. Their sum is greater for what is bought than for what is sold, trades that a limit forces apart." :
+    `Why: what one more unit of the asset brings a ${now.period} beside the target portfolio, by its risk, its expected mean and its forecast. Their sum is greater for what is bought than for what is sold, trades that a limit forces apart.` :
     now.uncertainty && trades.length ? "± s.d.: one standard deviation of the weight over perturbed histories." : "";
 }
 function riskWords(now) {
   const year = Math.sqrt(D.facts.periods);
-  return `Expected volatility ${percent(year * now.risk_previous, 2)} before, ${percent(year * now.risk, 2)} after, a year.`;
+  return `Expected volatility ${percent(year * now.risk_previous, 2)} before, ${percent(year * now.risk, 2)} after, a ${D.facts.span}.`;
 }
 function untraded(now, assets) {
   if (!assets.length) return;
@@ -294,7 +293,7 @@ function verdictTable() {
   at("verdict").textContent = typeset(verdict.text);
   const bp = (x) => number(x, 1);
   sortable(at("records"), [
-    { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? "the next day" : `the next ${r.days} days`) + ({ "all assets": ", from all assets", "kernel bank": ", from the kernel bank" }[r.reads] ?? "") },
+    { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? `the next ${D.decision.period}` : `the next ${r.days} ${D.decision.period}s`) + ({ "all assets": ", from all assets", "kernel bank": ", from the kernel bank" }[r.reads] ?? "") },
     { key: "worth_bps", title: "earned per unit traded, bp", form: (r) => bp(r.worth_bps), small: (r) => ` [${bp(r.interval_bps[0])}, ${bp(r.interval_bps[1])}]`, tone: (r) => (r.interval_bps[0] > cost ? "up" : r.interval_bps[1] < cost ? "down" : "") },
     { key: "follow", title: "followed", form: (r) => percent(r.follow, 0) },
   ], verdict.records.filter((r) => r.worth_error_bps > 0), ["days", 1]);
@@ -319,7 +318,7 @@ function frontierWords() {
     at("frontier").hidden = true;
     return;
   }
-  const here = gainAt(now.turnover_from_budget), days = Math.round(now.days ?? 1), over = days === 1 ? "the next day" : `${days} days`;
+  const here = gainAt(now.turnover_from_budget), days = Math.round(now.days ?? 1), over = days === 1 ? `the next ${now.period}` : `${days} ${now.period}s`;
   at("stops").textContent = `Expected gain in utility over ${over} beside no trade, net of costs. ` +
     (least < 5e-5 ? "Trading" : `The constraints ask for a turnover of ${percent(least)}, which brings ${basisPoints(gainAt(least))} bp. Beyond it trading`) +
     ` pays up to a turnover of ${percent(stop)}: ` +
@@ -342,7 +341,7 @@ function drawReasons() {
 /* ---------- words and buttons ---------- */
 function lead() {
   const f = D.facts;
-  at("lead").textContent = `${f.assets} assets. Walk-forward over ${f.steps} steps from ${f.first} to ${f.last}: each strategy chose weights from at least ${f.window} steps before it. ` +
+  at("lead").textContent = `${f.assets} assets. Walk-forward over ${f.steps} steps from ${f.first} to ${f.last}: each strategy chose weights from at least ${f.window} steps before it, traded ${f.traded}. ` +
     `Costs ${f.cost_bps} bp of the amount traded; risk aversion λ = ${f.risk_aversion}.` + (f.constraints ? " " + typeset(f.constraints) : "");
   for (const [name, meaning] of Object.entries(D.columns)) at("meanings").append(make("dt", name), prose("dd", meaning));
 }
