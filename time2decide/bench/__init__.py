@@ -11,6 +11,7 @@ BENCHMARKS = {
     "constructions": ("solvers", "construction_rows"),
     "labels": ("solvers", "label_rows"),
     "portfolio": ("portfolio_solver", "portfolio_rows"),
+    "limits": ("portfolio_solver", "limit_rows"),
     "exactness": ("portfolio_solver", "exactness_rows"),
     "qp": ("qp_core", "qp_rows"),
     "layers": ("qp_core", "layer_rows"),

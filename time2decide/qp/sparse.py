@@ -32,6 +32,7 @@ _FAR = 1e8  # times the numbers of a problem: x beyond it is not certified here
 _SHIFT = 1e-8  # regularisation of KKT systems, in units in which their rows are of size one
 _SHARP = 1e-12  # level at which nothing better is looked for
 _SNAP = (1e-14, 1e-11, 1e-8)  # entries below these shares of the largest may be rounding
+_SMALL, _ENOUGH = 1e-9, 4  # absolute residual, and points of one attempt, after which a sharp answer is taken
 _ROUNDS = 3  # active sets that are tried one after the other
 _DENSE = 4_000_000  # entries of A, C and E up to which the dense route is asked
 _PIQP = ({"eps_abs": 1e-10, "eps_rel": 1e-10}, {"eps_abs": 1e-12, "eps_rel": 1e-12, "preconditioner_scale_cost": True})
@@ -113,6 +114,16 @@ class SparseQP:
             products = np.append(np.where(rows != 0, rows * slack, 0.0), box * away)
         largest = np.abs(stationarity), np.maximum(excess, 0.0), np.maximum(-rows, 0.0), np.abs(products)
         return KKT(*(torch.tensor([part.max(initial=0.0)]) for part in largest))
+
+    @np.errstate(all="ignore")
+    def residual(self, x: np.ndarray, rows: np.ndarray, equal: np.ndarray, box: np.ndarray) -> float:
+        """The largest of primal residual, dual residual and duality gap, absolute; infinite without a point."""
+        slack = self.C @ x - self.d, np.abs(self.E @ x - self.f), self.lb - x, x - self.ub
+        dual = np.abs(self.A @ x + self.b + self.C.T @ rows + self.E.T @ equal + box).max()
+        side = np.where(box > 0, self.ub, np.where(box < 0, self.lb, 0.0))
+        gap = x @ (self.A @ x) + self.b @ x + np.where(rows != 0, self.d, 0.0) @ rows + self.f @ equal + side @ box
+        worst = max(float(dual), abs(float(gap)), *(float(part.max(initial=0.0)) for part in slack))
+        return worst if np.isfinite(worst) else np.inf
 
     def objective(self, x: np.ndarray) -> float:
         """½ xᵀAx + bᵀx."""
@@ -261,11 +272,13 @@ def solve_sparse(p: SparseQP, tol: float) -> SparseAnswer:
         if infeasible and proves_infeasible(terms.form, np.concatenate([found[3], found[1], found[2]])):
             proved = True
             break
-        for point in _candidates(terms, found):
+        least = np.inf  # absolute residual of the best, among answers that are sharp
+        for turn, point in enumerate(_candidates(terms, found)):
             level = terms.level(point, tol)
-            if level < best.level or not np.isfinite(best.point[0]).all():
-                best = SparseAnswer(point, level)
-            if best.level <= _SHARP:
+            residual = terms.p.residual(*point) if level <= _SHARP else np.inf
+            if residual < least or (least == np.inf and (level < best.level or not np.isfinite(best.point[0]).all())):
+                best, least = SparseAnswer(point, level), residual
+            if best.level <= _SHARP and (least <= _SMALL or turn >= _ENOUGH):
                 break
         if best.level <= min(tol, 1e-10):
             break
@@ -380,7 +393,10 @@ def _refined(K: Any, right: np.ndarray, by: np.ndarray, k: int, answer: np.ndarr
     scale = sparse.diags(by)
     shift = sparse.diags(np.append(np.full(k, _SHIFT), np.full(len(right) - k, -_SHIFT)), format="csc")
     unit = (scale @ K @ scale + shift).tocsc()
-    factor = splu(unit, diag_pivot_thresh=0.0, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    try:
+        factor = splu(unit, diag_pivot_thresh=0.0, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    except RuntimeError:  # singular in spite of the shift
+        return answer
     best, least = answer, np.inf
     for _ in range(30):
         left = by * (right - K @ answer)
