@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from time2decide.qp.projections import project_portfolio as project_portfolio
     from time2decide.qp.solution import Solution as Solution
     from time2decide.qp.solution import kkt as kkt
+    from time2decide.qp.sparse import SparseQP as SparseQP
     from time2decide.qpsolvers_api import solve_qp as solve_qp
     from time2decide.solving import METHODS as METHODS
     from time2decide.solving import solve as solve
@@ -41,6 +42,7 @@ __getattr__, __all__ = lazy_names(
         "qp.problem": "QP",
         "qp.projections": "project_portfolio",
         "qp.solution": "Solution kkt",
+        "qp.sparse": "SparseQP",
         "qpsolvers_api": "Problem ProblemError ProblemSolution register_in_qpsolvers solve_problem solve_qp",
         "solving": "METHODS solve",
     },

@@ -22,7 +22,7 @@ def bench(
     store: Annotated[bool, typer.Option("--store", help="Keep the rows in the results, for `report`.")] = False,
     problems: Annotated[
         Path | None,
-        typer.Option(help="With qp: a folder of .mat files (P, q, r, l, A, u). With faults: one of tables."),
+        typer.Option("--problems", help="With qp or sparse: a folder of .mat files. With faults: one of tables."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,7 +31,8 @@ def bench(
     Example: time2decide bench constructions --store
     """
     validate_choice("name", name, (*BENCHMARKS, "all"))
-    expect(problems is None or name in ("qp", "faults"), "--problems", "the benchmark qp or faults", name)
+    allowed = ("qp", "sparse", "faults")
+    expect(problems is None or name in allowed, "--problems", "the benchmark qp, sparse or faults", name)
     if store:
         from time2decide.experiments.store import Store, check_store_writable
 
