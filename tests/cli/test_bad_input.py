@@ -139,7 +139,7 @@ def test_bad_weights(run, tmp_path, kind):
         (["decide", "data.csv", "--previous", "h.csv", "--out", "h.csv"], "out: expected another file than those"),
         (["decide", "data.csv", "--seed", "-1"], "seed"),
         (["decide", "data.csv", "--risk-aversion", "1e39"], "risk_aversion"),
-        (["decide", "small.csv"], "never_falls"),
+        (["decide", "small.csv"], "prices_given_as_returns"),
         (["decide"], "Missing argument"),
         (["train", "decide", "--preset", "smoke", "--return-weight", "nan"], "return_weight"),
         (["train", "decide", "--preset", "smoke", "--seed", "-1"], "seed"),
