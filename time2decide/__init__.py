@@ -7,6 +7,8 @@ from time2decide.core import lazy_names
 if TYPE_CHECKING:
     from time2decide.backtesting.walk_forward import backtest as backtest
     from time2decide.core.validation import InputError as InputError
+    from time2decide.data.check import check_returns as check_returns
+    from time2decide.data.findings import Finding as Finding
     from time2decide.markets.decision_file import verify_decision as verify_decision
     from time2decide.markets.oracle import oracle_path as oracle_path
     from time2decide.markets.tables import load_returns as load_returns
@@ -29,6 +31,8 @@ __getattr__, __all__ = lazy_names(
     {
         "backtesting.walk_forward": "backtest",
         "core.validation": "InputError",
+        "data.check": "check_returns",
+        "data.findings": "Finding",
         "markets.decision_file": "verify_decision",
         "markets.oracle": "oracle_path",
         "markets.tables": "load_returns",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from time2decide.core.validation import ArrayLike, InputError, as_tensor, labels_of, validate_choice, validate_labels
-from time2decide.qp.exact import solve_plain_arrays
+from time2decide.qp.plain_arrays import solve_plain_arrays
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
 from time2decide.qp.sparse import SparseQP

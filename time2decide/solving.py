@@ -23,7 +23,7 @@ from time2decide.core.validation import (
     validate_flag,
     validate_positive,
 )
-from time2decide.qp.exact import solve_exact
+from time2decide.qp.exact import solve_exact, solve_warm
 from time2decide.qp.gradients import outside_graphs, qp_needs_gradient, solution_with_gradient
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import STATUS_TEXT, Solution, Status
@@ -112,6 +112,10 @@ def solve(
         extra = [*options, *(name for name, is_set in chosen.items() if is_set)]
         extra = [name for name in extra if method == "exact" or name not in ("steps", "checkpoint")]
         refuse(f"{name}: expected no such option for method {method!r}" for name in extra)
+    if method == "exact" and initial is not None:
+        quick = solve_warm(qp, initial, tol)
+        if quick is not None:
+            return quick
     start = None if initial is None else _starting_point(qp, initial)
     if iterative:
         limits = {"steps": steps, "tol": tol, "max_steps": max_steps, "check_every": check_every, "history": history}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from time2decide import QP, solve
+from time2decide import QP, InputError, solve
 from time2decide.qp import bulk
 from time2decide.qp.certificate import Arrays, OptimalityRule, Point, is_optimal
-from time2decide.qp.exact import solve_plain_arrays
+from time2decide.qp.plain_arrays import solve_plain_arrays
 
 
 def problems(seed, batch=24, n=6, m=5, p=2, boxed=True):
@@ -68,13 +68,15 @@ def test_a_point_that_is_off_is_not_accepted(part):
     assert point.rows.any()
     parts = {name: value[0].copy() for name, value in zip(Point._fields, point, strict=True)}
     arrays = [array[0] for array in given[:8]]
-    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10), True)
-    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 0.0), False)  # some rounding is left in the gap
+    space = np.empty(6), np.empty(6)
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10, *space), True)
+    left = bulk._accept(*arrays, *parts.values(), 0.0, *space)  # some rounding is left in the gap
+    np.testing.assert_equal(left, False)
     if part == "negative":
         parts["rows"] -= 1e-12 * (parts["rows"] == 0)
     else:
         parts[part] *= 1 + 1e-7
-    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10), False)
+    np.testing.assert_equal(bulk._accept(*arrays, *parts.values(), 1e-10, *space), False)
 
 
 def test_every_part_of_a_batch_is_run_once():
@@ -116,7 +118,9 @@ def test_a_multiplier_on_a_row_with_slack_is_a_gap():
     none = np.zeros((0, 2)), np.zeros(0), np.full(2, -np.inf), np.full(2, np.inf)
     for slack in (0.0, 1e-3):
         b, d = -x - row[0], row @ x + slack
-        accepted = bulk._accept(np.eye(2), b, row, d, *none, x, np.ones(1), np.zeros(0), np.zeros(2), 1e-8)
+        accepted = bulk._accept(
+            np.eye(2), b, row, d, *none, x, np.ones(1), np.zeros(0), np.zeros(2), 1e-8, *np.empty((2, 2))
+        )
         assert accepted == (slack == 0)
 
 
@@ -136,7 +140,7 @@ def test_an_equation_that_does_not_hold_is_not_accepted():
     x, row = np.array([1.0, -2.0]), np.array([[1.0, 1.0]])
     for off in (0.0, 1e-6, -1e-6):
         given = np.eye(2), -x, np.zeros((0, 2)), np.zeros(0), row, row @ x + off, np.full(2, -9.0), np.full(2, 9.0)
-        assert bulk._accept(*given, x, np.zeros(0), np.zeros(1), np.zeros(2), 1e-8) == (off == 0)
+        assert bulk._accept(*given, x, np.zeros(0), np.zeros(1), np.zeros(2), 1e-8, *np.empty((2, 2))) == (off == 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -241,7 +245,8 @@ def test_rotations_keep_what_the_method_knows_of_its_active_set(seed):
         for i in range(count):
             normals.append(rng.normal(size=n) * (rng.random(n) < 0.7))
             active[len(normals) - 1], y[len(normals) - 1] = name + i, name + i + 0.5
-            bulk._add(J, R, J @ normals[-1], len(normals) - 1, n)
+            q, dv = len(normals) - 1, J @ normals[-1]
+            bulk._add(J, R, dv, J[q:].T @ dv[q:], dv[q:] @ dv[q:], q, n)
             holds()
         for place in (1, 0, len(normals) - 3):
             left = [int(one) for one in np.delete(active[: len(normals)], place)]
@@ -284,7 +289,7 @@ def test_what_is_missed_is_compared_with_the_terms_of_its_sum(kind, share, good)
         b = b + miss / 2 * np.array([1.0, 0.0])
     far = np.full(2, np.inf)
     given = np.eye(2), b, C, d, E, f, -far, far, x, rows, np.zeros(len(f)), np.zeros(2)
-    np.testing.assert_equal(bulk._accept(*given, 1e-8), good)
+    np.testing.assert_equal(bulk._accept(*given, 1e-8, *np.empty((2, 2))), good)
 
 
 def test_one_problem_at_a_time_has_the_answer_of_the_careful_path():
@@ -338,3 +343,28 @@ def test_what_takes_care_is_left_to_the_careful_path(change):
     given |= {"E": None, "f": None, "lb": None, "ub": None}
     assert solve_plain_arrays(**given) is not None
     assert solve_plain_arrays(**given | change) is None
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+def test_an_answer_from_the_active_set_of_another_is_that_from_nothing(boxed):
+    """A sequence that moves a little, then a start that has nothing to do with the problem."""
+    rng = np.random.default_rng(4)
+    n, kept = 12, 0
+    G, rows = rng.normal(size=(n, n)), np.vstack([-np.eye(n), np.ones((1, n)), rng.normal(size=(3, n))])
+    A, d, E = G @ G.T / n + 0.1 * np.eye(n), np.append(np.zeros(n), [1.0, 0.5, 0.5, 0.5]), rng.normal(size=(1, n))
+    b = rng.normal(size=n)
+    more = {"E": E, "f": np.zeros(1), "lb": np.zeros(n), "ub": np.full(n, 0.3)} if boxed else {}
+    before = solve(QP(A, b, rows, d, **more))
+    for _ in range(20):
+        b = b + 0.1 * rng.normal(size=n)
+        warm, cold = (solve(QP(A, b, rows, d, **more), initial=start) for start in ((before.x, before.dual), None))
+        np.testing.assert_allclose(warm.x, cold.x, atol=1e-11)
+        assert warm.status == "optimal"
+        assert warm.kkt_residual < 1e-11
+        kept += np.array_equal(before.dual > 0, warm.dual > 0)
+        before = warm
+    assert 0 < kept < 20
+    wrong = solve(QP(A, b, rows, d, **more), initial=(rng.normal(size=n), rng.exponential(size=len(d))))
+    np.testing.assert_allclose(wrong.x, before.x, atol=1e-11)
+    with pytest.raises(InputError, match="initial dual"):
+        solve(QP(A, b, rows, d, **more), initial=(before.x, np.full(len(d), np.nan)))

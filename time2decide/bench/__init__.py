@@ -15,6 +15,7 @@ BENCHMARKS = {
     "exactness": ("portfolio_solver", "exactness_rows"),
     "qp": ("qp_core", "qp_rows"),
     "layers": ("qp_core", "layer_rows"),
+    "head": ("decision_head", "head_rows"),
     "sparse": ("sparse", "sparse_rows"),
     "hard": ("hard", "hard_rows"),
     "warm": ("warm", "warm_rows"),
@@ -23,6 +24,7 @@ BENCHMARKS = {
     "oracle": ("markets", "oracle_rows"),
     "lmc": ("markets", "lmc_rows"),
     "decide": ("markets", "decide_rows"),
+    "faults": ("faults", "fault_rows"),
     "serve": ("serving", "serve_rows"),
 }
 

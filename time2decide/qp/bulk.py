@@ -31,8 +31,8 @@ _WORK = 1e6  # operations from which on a second thread pays
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
-def _factorise(A, J, L, n):  # type: ignore[no-untyped-def]
-    """L of A = LLᵀ and J = L⁻¹; False where A is not safely definite."""
+def _cholesky(A, L, n):  # type: ignore[no-untyped-def]
+    """L of A = LLᵀ; False where A is not safely definite."""
     for j in range(n):
         for i in range(j, n):
             total = A[i, j]
@@ -44,6 +44,14 @@ def _factorise(A, J, L, n):  # type: ignore[no-untyped-def]
                 L[j, j] = np.sqrt(total)
             else:
                 L[i, j] = total / L[j, j]
+    return True
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+def _factorise(A, J, L, n):  # type: ignore[no-untyped-def]
+    """L of A = LLᵀ and J = L⁻¹; False where A is not safely definite."""
+    if not _cholesky(A, L, n):
+        return False
     for j in range(n):  # row j of L⁻¹
         for i in range(n):
             J[j, i] = 0.0
@@ -110,21 +118,20 @@ def _most_violated(C, d, lb, ub, x, size, used, m, p, n, boxed):  # type: ignore
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
-def _add(J, R, dv, q, n):  # type: ignore[no-untyped-def]
-    """Rotate J so that the new column of R is upper triangular; False where it depends on the others."""
-    for j in range(n - 1, q, -1):
-        a, b = dv[j - 1], dv[j]
-        if b != 0.0:
-            h = np.sqrt(a * a + b * b)
-            c, s = a / h, b / h
-            dv[j - 1] = h
-            dv[j] = 0.0
-            for k in range(n):
-                u, v = J[j - 1, k], J[j, k]
-                J[j - 1, k] = c * u + s * v
-                J[j, k] = c * v - s * u
-    for i in range(q + 1):
+def _add(J, R, dv, z, steep, q, n):  # type: ignore[no-untyped-def]
+    """Reflect J so that the new column of R is upper triangular; `z` is Jᵀdv and `steep` |dv|² from row q on."""
+    length = np.sqrt(steep) if dv[q] <= 0.0 else -np.sqrt(steep)
+    scale = 1.0 / (steep - length * dv[q])
+    for i in range(q):
         R[i, q] = dv[i]
+    R[q, q] = length
+    dv[q] -= length
+    for k in range(n):
+        z[k] = scale * (z[k] - length * J[q, k])
+    for j in range(q, n):
+        weight = dv[j]
+        for k in range(n):
+            J[j, k] -= weight * z[k]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
@@ -210,15 +217,19 @@ def _solve(A, b, C, d, E, f, lb, ub, boxed, J, L, R, x, size, y, r, z, dv, norma
             full = np.inf if dependent else abs(over) / steep
             step = min(full, longest)
             if not dependent:
+                for k in range(n):
+                    z[k] = 0.0
                 for j in range(q, n):
-                    weight = sign * step * dv[j]
+                    weight = dv[j]
                     for k in range(n):
-                        x[k] -= weight * J[j, k]
+                        z[k] += weight * J[j, k]
+                for k in range(n):
+                    x[k] -= sign * step * z[k]
             for i in range(q):
                 y[i] -= sign * step * r[i]
             multiplier += sign * step
             if step == full:
-                _add(J, R, dv, q, n)
+                _add(J, R, dv, z, steep, q, n)
                 active[q], y[q], used[which] = which, multiplier, True
                 q += 1
                 break
@@ -285,50 +296,52 @@ def _put_on_row(row, bound, x, n):  # type: ignore[no-untyped-def]
         x[place] = bound / row[place]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _accept(A, b, C, d, E, f, lb, ub, x, rows, equal, box, tol):  # type: ignore[no-untyped-def]
-    """A sufficient condition for `certificate.is_optimal`; bounds are met exactly by then."""
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+def _accept(A, b, C, d, E, f, lb, ub, x, rows, equal, box, tol, net, size):  # type: ignore[no-untyped-def]
+    """A sufficient condition for `certificate.is_optimal`; bounds are met exactly by then. `net`, `size`: (n,)."""
     n, m, p = len(b), len(d), len(f)
     gap, worth = 0.0, 0.0
+    for j in range(n):
+        net[j], size[j] = b[j] + box[j], abs(x[j])
     for i in range(m):
         if rows[i] < 0.0:
             return False
         total, reach = -d[i], abs(d[i])
         for j in range(n):
             total += C[i, j] * x[j]
-            reach += abs(C[i, j] * x[j])
+            reach += abs(C[i, j]) * size[j]
         if not total <= _SHARP * reach:
             return False
-        gap += rows[i] * abs(total)
+        if rows[i] != 0.0:
+            gap += rows[i] * abs(total)
+            for j in range(n):
+                net[j] += C[i, j] * rows[i]
     for i in range(p):
         total, reach = -f[i], abs(f[i])
         for j in range(n):
             total += E[i, j] * x[j]
-            reach += abs(E[i, j] * x[j])
+            reach += abs(E[i, j]) * size[j]
+            net[j] += E[i, j] * equal[i]
         if not abs(total) <= _SHARP * reach:
             return False
         gap += abs(equal[i] * total)
     for j in range(n):
-        product, terms, net = 0.0, abs(b[j]) + abs(box[j]), box[j]
+        product, terms = 0.0, abs(b[j]) + abs(box[j])
         for k in range(n):
             product += A[j, k] * x[k]
-            terms += abs(A[j, k] * x[k])
-        for i in range(m):
-            net += C[i, j] * rows[i]
-        for i in range(p):
-            net += E[i, j] * equal[i]
-        left = abs(product + b[j] + net)
+            terms += abs(A[j, k]) * size[k]
+        left = abs(product + net[j])
         if not left <= _SHARP * terms:
             return False
-        gap += left * abs(x[j])
-        worth += abs(x[j]) * (abs(product) + abs(b[j]))
+        gap += left * size[j]
+        worth += size[j] * (abs(product) + abs(b[j]))
     return gap <= tol * worth
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _run_one(
+@numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _run_one(  # type: ignore[no-untyped-def]
     A, b, C, d, E, f, lb, ub, boxed, tol, point, rows, equal, box, J, L, R, size, y, r, z, dv, normal, active, used
-):  # type: ignore[no-untyped-def]
+):
     """One problem into `point` and its multipliers; whether the answer is accepted."""
     n, m, p = len(b), len(d), len(f)
     q = _solve(A, b, C, d, E, f, lb, ub, boxed, J, L, R, point, size, y, r, z, dv, normal, active, used)
@@ -352,7 +365,7 @@ def _run_one(
     if boxed:
         for j in range(n):
             point[j] = min(max(point[j], lb[j]), ub[j])
-    return _accept(A, b, C, d, E, f, lb, ub, point, rows, equal, box, tol)
+    return _accept(A, b, C, d, E, f, lb, ub, point, rows, equal, box, tol, z, size)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -370,6 +383,32 @@ def _run(A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, solved, begi
         )  # fmt: skip
 
 
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+def _is_plain(A, b, C, d, E, f, lb, ub):  # type: ignore[no-untyped-def]
+    """Whether all numbers are finite and of sizes that mean themselves, and A is symmetric."""
+    n = len(b)
+    total, apart = 0.0, 0.0  # small only if every entry is
+    for i in range(n):
+        total += b[i] * b[i]
+        for j in range(i):
+            apart += abs(A[i, j] - A[j, i])
+        for j in range(n):
+            total += A[i, j] * A[i, j]
+    for i in range(len(d)):
+        if not abs(d[i]) < NO_BOUND:
+            return False
+        for j in range(n):
+            total += C[i, j] * C[i, j]
+    for i in range(len(f)):
+        total += f[i] * f[i]
+        for j in range(n):
+            total += E[i, j] * E[i, j]
+    for j in range(len(lb)):
+        if not (lb[j] <= ub[j] and lb[j] < NO_BOUND and ub[j] > -NO_BOUND):
+            return False
+    return apart == 0.0 and total <= LARGEST * LARGEST
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def solve_one(A, b, C, d, E, f, lb, ub, tol, x, duals):  # type: ignore[no-untyped-def]
     """One problem, unbatched and unchecked, into x (n,) and `duals` (m + p + n,); whether the answer is accepted.
@@ -378,28 +417,9 @@ def solve_one(A, b, C, d, E, f, lb, ub, tol, x, duals):  # type: ignore[no-untyp
     for none are left to others, who say what is wrong or mean something else.
     """
     n, m, p = len(b), len(d), len(f)
-    total = 0.0
-    for i in range(n):
-        total += b[i] * b[i]
-        for j in range(i + 1):
-            if A[i, j] != A[j, i]:
-                return False
-            total += A[i, j] * A[i, j]
-    for i in range(m):
-        if not abs(d[i]) < NO_BOUND:
-            return False
-        for j in range(n):
-            total += C[i, j] * C[i, j]
-    for i in range(p):
-        total += f[i] * f[i]
-        for j in range(n):
-            total += E[i, j] * E[i, j]
-    if not total <= LARGEST * LARGEST:
+    if not _is_plain(A, b, C, d, E, f, lb, ub):
         return False
     boxed = len(lb) > 0
-    for j in range(len(lb)):
-        if not (lb[j] <= ub[j] and lb[j] < NO_BOUND and ub[j] > -NO_BOUND):
-            return False
     J, L, R = np.empty((n, n)), np.empty((n, n)), np.empty((n, n + 1))
     size, y, r, z, dv, normal = np.empty(n), np.empty(n + 1), np.empty(n + 1), np.empty(n), np.empty(n), np.empty(n)
     active, used = np.empty(n + 1, np.int64), np.empty(p + m + 2 * n, np.bool_)
@@ -407,6 +427,21 @@ def solve_one(A, b, C, d, E, f, lb, ub, tol, x, duals):  # type: ignore[no-untyp
     return _run_one(
         A, b, C, d, E, f, lb, ub, boxed, tol, x, rows, equal, box, J, L, R, size, y, r, z, dv, normal, active, used
     )
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _are_plain(A, b, C, d, E, f, lb, ub):  # type: ignore[no-untyped-def]
+    n = b.shape[1]
+    L = np.empty((n, n))
+    for t in range(len(b)):
+        if not _is_plain(A[t], b[t], C[t], d[t], E[t], f[t], lb[t], ub[t]) or not _cholesky(A[t], L, n):
+            return False
+    return True
+
+
+def are_plain(*arrays: np.ndarray) -> bool:
+    """Whether batches A, b, C, d, E, f, lb, ub in order hold numbers that need no other check, and A is definite."""
+    return bool(_are_plain(*arrays))
 
 
 def solve_bulk(p: Arrays, tol: float, threads: int | None = None) -> tuple[Point, np.ndarray]:

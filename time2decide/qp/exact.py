@@ -9,7 +9,6 @@ unit in the last place) and the problem as given has no certified answer, the on
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
@@ -29,13 +28,12 @@ from time2decide.qp.certificate import (
     proves_infeasible,
     proves_unbounded,
 )
-from time2decide.qp.problem import QP, CholeskyFactor
+from time2decide.qp.plain_arrays import is_plain_array, solve_plain_arrays
+from time2decide.qp.problem import BATCH, QP, CholeskyFactor
 from time2decide.qp.solution import STATUS_TEXT, Solution, Status
 
-_NOTHING, _NO_ROWS, _FLOAT = np.zeros(0), np.zeros((0, 0)), np.dtype(float)
+_NOTHING = np.zeros(0)
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
-_BULK_FROM = 32  # problems, at once or one by one, from which on the compiled kernel is used
-_KERNEL_SIZE = 128  # variables up to which it is faster than what calls BLAS
 _SMALL = 40  # variables up to which every attempt costs next to nothing
 _WORK = 2e7  # operations of the set-up of DAQP from which on PIQP goes first
 _CROWDED = 160  # variables from which PIQP goes first where many bounds will be active
@@ -84,76 +82,37 @@ def solve_exact(
     return Solution.build(qp, x, dual, dual_eq, dual_box, status, "exact")
 
 
-class _Kernel:
-    """The compiled kernel for one problem at a time: loaded when `_BULK_FROM` problems show that it pays."""
-
-    solve: Callable[..., bool] | None = None
-    asked = 0
-
-    @classmethod
-    def load(cls) -> bool:
-        """Whether it is there."""
-        cls.asked += 1
-        if cls.asked < _BULK_FROM and "time2decide.qp.bulk" not in sys.modules:
-            return False
-        try:
-            from time2decide.qp.bulk import solve_one
-        except ImportError:
-            return False
-        cls.solve = staticmethod(solve_one)
-        return True
-
-
-def solve_plain_arrays(
-    A: Any, b: Any, C: Any, d: Any, E: Any, f: Any, lb: Any, ub: Any, tol: float = _SHARP
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """x (n,) and the multipliers of C, E and the bounds in one array, certified; None where that takes more care.
-
-    For whoever has plain arrays of float64 of one problem and cannot wait; anything else may be given.
-    """
-    if _Kernel.solve is None and not _Kernel.load():
+def solve_warm(qp: QP, initial: Any, tol: float) -> Solution | None:
+    """One definite problem given as arrays, from (x, multipliers) of a similar one; None where that takes more care."""
+    simple = qp.in_numpy and len(qp) == 1 and qp.factor is not None and not qp.factor.singular
+    if not simple or not isinstance(initial, (tuple, list)) or len(initial) != 2:
         return None
-    if type(b) is not np.ndarray or b.ndim != 1 or not 0 < b.shape[0] <= _KERNEL_SIZE:
+    near, dual = initial
+    n, m, p = qp.n, qp.m, 0 if qp.E is None else qp.E.shape[1]
+    if not is_plain_array(near, (n,)) or not is_plain_array(dual, (m,)) or not near @ near + dual @ dual < np.inf:
         return None
-    n = b.shape[0]
-    square, line = (n, n), (n,)
-    if not (_is_plain(A, square) and _is_plain(b, line)):
-        return None
-    m = p = 0
-    if C is None and d is None:
-        C, d = _NO_ROWS, _NOTHING
-    else:
-        m = d.shape[0] if type(d) is np.ndarray and d.ndim == 1 else -1
-        if not (_is_plain(d, (m,)) and _is_plain(C, (m, n))):
-            return None
-    if E is None and f is None:
-        E, f = _NO_ROWS, _NOTHING
-    else:
-        p = f.shape[0] if type(f) is np.ndarray and f.ndim == 1 else -1
-        if not (_is_plain(f, (p,)) and _is_plain(E, (p, n))):
-            return None
-    if lb is None and ub is None:
-        lb = ub = _NOTHING
-    else:
-        lb, ub = np.full(n, -np.inf) if lb is None else lb, np.full(n, np.inf) if ub is None else ub
-        if not (_is_plain(lb, line) and _is_plain(ub, line)):
-            return None
-    x, duals = np.empty(n), np.empty(m + p + n)
-    assert _Kernel.solve is not None
-    return (x, duals) if _Kernel.solve(A, b, C, d, E, f, lb, ub, tol, x, duals) else None
+    A, b, C, d, E, f, lb, ub = _plain_fields(qp)
+    start = np.zeros(m + p + n)
+    start[:m] = dual
+    for side, bound in ((-1.0, lb), (1.0, ub)):
+        if bound is not None:
+            start[m + p :][near == bound] = side
+    found = solve_plain_arrays(A, b, C, d, E, f, lb, ub, min(tol, _SHARP), start)
+    if found is None:  # the answer is the same from anywhere
+        return _solve_single(qp, tol)
+    x, duals = found
+    return _present(qp, Point(x, duals[:m], duals[m : m + p], duals[m + p :]), Status.OPTIMAL)
 
 
-def _is_plain(array: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a value is an array as the kernel takes it: of float64 and this shape, in order, and writable."""
-    return type(array) is np.ndarray and array.dtype is _FLOAT and array.shape == shape and array.flags.carray
+def _plain_fields(qp: QP) -> Iterator[np.ndarray | None]:
+    """A, b, C, d, E, f, lb, ub of one problem given as arrays."""
+    return (None if v is None else v.numpy()[0] for v in (qp.A, qp.b, qp.C, qp.d, qp.E, qp.f, qp.lb, qp.ub))
 
 
 def _solve_single(qp: QP, tol: float) -> Solution:
     """One problem given as arrays: the kernel, or DAQP and a quick test, then the careful way."""
     n, m = qp.n, qp.m
-    A, b, C, d, E, f, lb, ub = (
-        None if v is None else v.numpy()[0] for v in (qp.A, qp.b, qp.C, qp.d, qp.E, qp.f, qp.lb, qp.ub)
-    )
+    A, b, C, d, E, f, lb, ub = _plain_fields(qp)
     quick = solve_plain_arrays(A, b, C, d, E, f, lb, ub, min(tol, _SHARP))
     if quick is not None:
         x, duals = quick
@@ -226,7 +185,7 @@ def _quickly(
     bare = not p.d.shape[1] + p.f.shape[1] and not any(
         np.isfinite(distinct_entries(side)).any() for side in (p.lb, p.ub)
     )
-    if batch >= _BULK_FROM and initial is None and (bare or not p.sparse):
+    if batch >= BATCH and initial is None and (bare or not p.sparse):
         try:
             from time2decide.qp.bulk import solve_bulk  # compiled: not loaded for a few problems
             from time2decide.qp.l1_path import solve_l1

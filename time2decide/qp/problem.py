@@ -91,6 +91,8 @@ class QP:
         check: bool = True,
     ) -> None:
         values = (A, b, C, d, E, f, lb, ub, l1_penalty, l1_radius)
+        if check and l1_penalty is None and l1_radius is None and self._take_batch(A, b, C, d, E, f, lb, ub):
+            return
         if l1_penalty is None and l1_radius is None and _is_clean(A, b, C, d, E, f, lb, ub):
             factor = cholesky_factor(A)
             if _is_semidefinite(A, factor):
@@ -149,6 +151,39 @@ class QP:
             setattr(self, name, batched(name) if name in tensors else None)
         if not traced:
             self._drop_free_rows()
+
+    def _take_batch(self, *values: ArrayLike) -> bool:
+        """Many problems from plain arrays, all with the batch dimension, that one compiled pass finds good."""
+        A, b = values[:2]
+        if type(b) is not np.ndarray or b.ndim != 2 or len(b) < BATCH or (values[2] is None) != (values[3] is None):
+            return False
+        (batch, n), rows = b.shape, [len(v[0]) if type(v) is np.ndarray and v.ndim == 3 else 0 for v in values]
+        shapes = [(n, n), (n,), (rows[2], n), (rows[2],), (rows[4], n), (rows[4],), (n,), (n,)]
+        for value, shape in zip(values, shapes, strict=True):
+            plain = type(value) is np.ndarray and value.dtype == np.float64 and value.shape == (batch, *shape)
+            if value is not None and not plain:
+                return False
+        if A is None or (values[4] is None) != (values[5] is None) or (values[6] is None) != (values[7] is None):
+            return False
+        try:
+            from time2decide.qp.bulk import are_plain
+        except ImportError:
+            return False
+        empty = [(0, n), (0,), (0, n), (0,), (0,), (0,)]
+        arrays = [np.array(v, order="C") for v in values[:2]]
+        arrays += [
+            np.zeros((batch, *e)) if v is None else np.array(v, order="C")
+            for v, e in zip(values[2:], empty, strict=True)
+        ]
+        if not are_plain(*arrays):
+            return False
+        tensors = [torch.from_numpy(array) for array in arrays]
+        self.A, self.b, self.C, self.d = tensors[:4]
+        for name, tensor, value in zip(_OPTIONAL, tensors[4:], values[4:], strict=False):
+            setattr(self, name, None if value is None else tensor)
+        self.l1_penalty = self.l1_radius = None
+        self.single, self.numpy = False, True
+        return True
 
     def _take_arrays(self, A, b, C, d, E, f, lb, ub) -> None:  # type: ignore[no-untyped-def]
         """One problem from arrays that need no further check: the short way."""
@@ -309,6 +344,8 @@ class QP:
         return rows, plus - minus, upper - lower
 
 
+#: Problems from which on a batch is worth the compiled kernels.
+BATCH = 32
 #: A bound of this size or more means that there is none.
 NO_BOUND = 1e20
 #: Larger numbers are refused: products of two would overflow, and with them every check of an answer.
