@@ -41,9 +41,9 @@ def table_of_rows(name: str, start: str) -> str:
     if start == "claims":
         cells = [[claim.verdict, claim.text, claim.evidence] for claim in experiment.claims(rows)]
         return str(Table("", ["verdict", "claim", "evidence"], cells).markdown())
-    tables = experiment.tables(rows)
-    (found,) = [table for table in tables if start == "*" or table.caption.startswith(start)]
-    return str(found.markdown())
+    tables = experiment.tables(rows) if rows else []
+    found = [table for table in tables if start == "*" or table.caption.startswith(start)]
+    return str(found[0].markdown()) if len(found) == 1 else f"*No rows yet: `time2decide reproduce {name}`.*"
 
 
 def figure_of_rows(source: str) -> float:

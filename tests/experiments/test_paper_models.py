@@ -95,7 +95,7 @@ def test_what_a_covariance_is_worth_is_measured_on_predict_then_optimise():
     assert [(row["mse"], row["regret"]) for row in best] == [(0, 0)] * 3
     returns = synthetic_returns("clean", count=2, seed=0, config=LMCConfig(length=128))[:, :100]
     oracle = oracle_path(returns, [1.0], risk_aversion=100.0)
-    result = rollout(returns, backbone_pto(TimePFN.from_pretrained(), 100.0), [1.0], risk_aversion=100.0)
+    result = rollout(returns, backbone_pto(TimePFN.from_pretrained(), 100.0), [1.0], delay=0, risk_aversion=100.0)
     (pto,) = score(result, returns, oracle).rows()
     ours = rows["TimePFN's forecasts", "Σ", 1.0]
     assert (ours["mse"], ours["regret"]) == pytest.approx((pto["mse"], pto["regret"]), rel=1e-4)

@@ -150,10 +150,12 @@ class RowByRow:
             others = np.sort(size[old & (np.arange(m) != np.argmax(np.where(old, size, -1.0)))])
             typical = others[(len(others) - 1) // 2] if len(others) else 0.0
             unit, last, far = self._unit[i], before[i], bool(old[i] and size[i] > 6)
-            bad = self._waiting[i] and far and abs((1 + last) * (1 + r[i]) - 1) <= 3 * unit
-            alone = far and not bad and last == 0 and size[i] > 6 * max(1.0, typical)
+            bad = self._waiting[i] and abs((1 + last) * (1 + r[i]) - 1) <= np.clip(
+                abs(np.log1p(max(last, -0.99))) / 4, 3 * unit, 6 * unit
+            )
+            alone = far and not bad and abs(r[i]) > 6 * abs(last) and size[i] > 6 * max(1.0, typical)
             if self._waiting[i] and not bad:
-                late[i] = min(abs(last), 6 * max(unit, abs(r[i]) if far else 0.0))
+                late[i] = min(abs(last), 6 * max(unit, abs(r[i]) if far and not alone else 0.0))
             self._last_far[i], self._waiting[i] = (r[i] if far and not bad else 0.0), alone
             most = 6 * max(unit, abs(last)) if old[i] else np.inf
             counts[i] = not bad and not alone

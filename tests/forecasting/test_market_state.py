@@ -314,6 +314,21 @@ def test_assets_that_do_not_move_and_bills_have_a_covariance():
     np.linalg.cholesky(sigma)
 
 
+def test_the_kernel_bank_forecasts_beside_assets_that_do_not_move():
+    returns = np.hstack([sinusoids(220), np.zeros((220, 1)), np.full((220, 1), 1e-4)])
+    forecast = MarketState(8).extend(returns).tokens().forecast
+    assert forecast[READS.index("kernel bank")].any()
+    assert np.isfinite(forecast).all()
+
+
+def test_the_mixture_of_volatilities_is_faster_where_rows_are_rarer():
+    returns = market(400)
+    returns[-10:] *= 3
+    volatility = [MarketState(12, year).extend(returns).covariance_parts().volatility for year in (252, 52, 12)]
+    assert (volatility[0] < volatility[1]).all()
+    assert (volatility[1] < volatility[2]).all()
+
+
 def test_the_covariance_is_stated_from_its_parts_and_is_definite():
     state = MarketState(12).extend(market())
     parts, sigma = state.covariance_parts(), state.covariance()

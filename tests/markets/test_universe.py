@@ -274,11 +274,11 @@ def test_gaps_are_counted_in_one_line():
     array[:50, 0], array[:170, 1], array[-1, 2], array[-25:, 3], array[90:95, 4] = (np.nan,) * 5
     assert gap_summary(array) == (
         "Gaps: 5 of 7 assets miss returns: 2 listed late (1 too young to be bought), 1 halted, "
-        "1 delisted and dropped, 1 with returns missing in between."
+        "1 delisted, 1 with returns missing in between."
     )
     array[:, 5] = np.nan  # never a return
     assert "6 of 7 assets" in gap_summary(array)
-    assert "2 delisted and dropped, 1 with" in gap_summary(array)
+    assert "2 delisted, 1 with" in gap_summary(array)
 
 
 def test_an_asset_without_any_return_is_never_held_and_changes_nothing(whole):

@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
+from time2decide import backtest
 from time2decide.backtesting.journal_replay import replay_journal
 from time2decide.core.journal import Journal
 from time2decide.core.provenance import json_digest
 from time2decide.core.validation import InputError
+from time2decide.markets.constraint_files import read_constraints
 from time2decide.markets.decision_file import verify_decision
 from time2decide.markets.tables import load_returns
 from time2decide.policy import portfolio_run
@@ -161,9 +163,9 @@ def test_files_verify_and_the_journal_replays_bit_by_bit(live, days):
 
 
 def test_the_current_weights_are_the_last_target_after_drift_or_those_of_a_file(live, days):
-    first = live(ROWS).entry["weights"]
-    second = live(ROWS + 2).entry["previous"]
-    grown = np.array(list(first.values())) * (1 + days.iloc[ROWS + 1])  # traded at the close of the row before
+    first = live(ROWS, "delay = 0\n").entry["weights"]
+    second = live(ROWS + 2, "delay = 0\n").entry["previous"]
+    grown = np.array(list(first.values())) * (1 + days.iloc[ROWS : ROWS + 2]).prod().to_numpy()
     np.testing.assert_allclose(list(second.values()), grown / grown.sum(), atol=1e-12)
     (live.folder / "held.csv").write_text("asset,weight\nE,0.2\nA,0.2\nB,0.2\nC,0.1\nD,0.3\n")
     third = live(ROWS + 3, holdings=live.folder / "held.csv").entry
@@ -171,6 +173,23 @@ def test_the_current_weights_are_the_last_target_after_drift_or_those_of_a_file(
     found = replay_journal(live.folder / "journal.jsonl", load_returns(live.folder / "returns.csv"))
     assert found.equal
     assert "from a file on 1 dates" in "\n".join(found.text)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_the_portfolio_is_that_of_the_backtest(live, days, delay):
+    settings = f'delay = {delay}\nconstraints = "limits.toml"\n'
+    entries = [live(rows, settings).entry for rows in range(ROWS, ROWS + 6)]
+    rules = read_constraints(live.folder / "limits.toml", NAMES)
+    result = backtest(days.iloc[: ROWS + 6], ["market"], 0.3, window=ROWS, delay=delay, constraints=rules)
+    held = result.weights("market", 0.3).to_numpy()
+    live_weights = np.array([list(entry["previous" if delay else "weights"].values()) for entry in entries])
+    np.testing.assert_allclose(live_weights, held, atol=1e-9)
+    assert {entry["terms"]["delay"] for entry in entries} == {delay}
+    found = replay_journal(live.folder / "journal.jsonl", days)
+    assert found.differences.max() == 0
+    other = live(ROWS + 6, f'delay = {1 - delay}\nconstraints = "limits.toml"\n')
+    assert "is for another delay" in other.messages[0]
+    assert replay_journal(live.folder / "journal.jsonl", days).equal
 
 
 def test_a_file_of_current_weights_that_is_not_updated_is_said_loudly(live, days, run):

@@ -129,14 +129,14 @@ def test_the_page_of_a_table_with_gaps_has_the_decision_under_constraints(tmp_pa
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "page.html").read_text()
     decision = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])["decision"]
-    told = "Delisted assets are sold at their last price 21 rows later; a loss on delisting is not modelled."
+    told = "Delisted before the end: D. Holdings are paid out 21 rows after the last return, at -30% on the last price"
     assert done.stdout.index("└") < done.stdout.index(told)
     assert told in text
     held = decision["weights"]["A"] + decision["weights"]["B"]
     assert decision["limit_words"][0].startswith(f"group x: {held:.2%} (at most 45.00%")
     assert decision["gaps"] == {"delisted": ["D"], "halted": ["E"], "young": ["F"], "outside": ["D", "F"]}
-    assert [note.split(",")[0] for note in decision["gap_notes"][:3]] == [
-        "Delisted (no return in the last 21 rows)",
+    assert [note.split(", so")[0] for note in decision["gap_notes"][:3]] == [
+        "Delisted, or halted for long (no return in the last 21 rows)",
         "Halted (no return on the last row)",
         "Listed too late (fewer than 63 returns)",
     ]

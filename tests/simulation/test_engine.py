@@ -35,7 +35,7 @@ class Probe:
             Observation(past.returns.copy(), past.allocations.copy(), past.hindsight.copy(), *self.rest(past))
         )
         answer = np.random.default_rng(len(self.seen)).normal(size=past.previous.shape)
-        for array in (past.returns, past.allocations, past.hindsight, past.turnover_l1):
+        for array in (past.returns, past.allocations, past.hindsight, past.turnover_l1, past.current):
             array[...] = np.nan
         return answer
 

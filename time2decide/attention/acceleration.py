@@ -15,6 +15,8 @@ support, which is better than κ. Rate: with γ = 1/L the error shrinks by about
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -24,22 +26,22 @@ from time2decide.attention.projected_gradient import projection_threshold_loop
 from time2decide.qp.problem import QP
 from time2decide.qp.projections import soft_threshold
 
+Prox = Callable[[Tensor], Tensor]  # what follows the gradient, on rows (batch, 1, n)
 
-def accelerated_form(qp: QP, step: Tensor, beta: Tensor, form: str) -> Algorithm:
+
+def accelerated_form(qp: QP, step: Tensor, beta: Tensor, form: str, prox: Prox | None = None) -> Algorithm:
     """Both attention blocks, then the network or the loop; `beta` is the largest momentum.
 
     The scores of the first block are β(1, −1) and (1, −1), whatever the iterates.
     """
     gradient, cap = gradient_layer(qp, step, form), beta.view(-1, 1, 1)
+    prox = prox or _threshold(qp, step)
 
     def layer(state: State) -> State:
         x, previous, t = state
         weight, grown = _next_momentum(t, cap)
         y = torch.addcmul(x, weight, x - previous)
-        new = gradient(y)
-        theta = _threshold(qp, step, new)
-        if theta is not None:
-            new = soft_threshold(new, theta)
+        new = prox(gradient(y))
         return new, x, _restarted(grown, y, new, x)
 
     return Algorithm(
@@ -61,11 +63,12 @@ def _restarted(t: Tensor, y: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(uphill, torch.ones_like(t), t)
 
 
-def _threshold(qp: QP, step: Tensor, y: Tensor) -> Tensor | None:
-    """θ of the network after the gradient: γλ for (R), the loop's answer for (C), none for (U)."""
+def _threshold(qp: QP, step: Tensor) -> Prox:
+    """S_θ with the θ of the class: γλ for (R), the loop's answer for (C), none for (U)."""
     if qp.l1_penalty is not None:
-        return (step * qp.l1_penalty).view(-1, 1, 1)
+        level = (step * qp.l1_penalty).view(-1, 1, 1)
+        return lambda y: soft_threshold(y, level)
     if qp.l1_radius is not None:
         radius = qp.l1_radius.view(-1, 1, 1)
-        return projection_threshold_loop(y.abs(), radius, torch.zeros_like(radius))
-    return None
+        return lambda y: soft_threshold(y, projection_threshold_loop(y.abs(), radius, torch.zeros_like(radius)))
+    return lambda y: y

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from time2decide.attention.acceleration import Prox
 from time2decide.attention.admm import AdmmSplitting
 from time2decide.attention.loop import Algorithm, State, primal_algorithm, primal_dual_algorithm
 from time2decide.qp.problem import QP
@@ -65,18 +66,19 @@ def classical_arrow_hurwicz(qp: QP, step: Tensor, dual_step: Tensor) -> Algorith
     return primal_dual_algorithm(one)
 
 
-def classical_accelerated(qp: QP, step: Tensor, beta: Tensor) -> Algorithm:
+def classical_accelerated(qp: QP, step: Tensor, beta: Tensor, prox: Prox | None = None) -> Algorithm:
     """Nesterov's method with adaptive restart, with the proximal map of the ℓ1 term when there is one (FISTA).
 
     y = x + β(x − x₋), then x ← prox(y − γ(Ay + b)); `beta` is the largest momentum.
     """
     gamma, cap = step.view(-1, 1), beta.view(-1, 1)
+    prox = prox or (lambda y: proximal_map(qp, y, step))
 
     def one(state: State) -> State:
         x, previous, t = state
         grown = (1 + torch.sqrt(1 + 4 * t**2)) / 2
         y = x + torch.minimum((t - 1) / grown, cap) * (x - previous)
-        new = proximal_map(qp, y - gamma * (torch.einsum("bij,bj->bi", qp.A, y) + qp.b), step)
+        new = prox(y - gamma * (torch.einsum("bij,bj->bi", qp.A, y) + qp.b))
         restart = ((y - new) * (new - x)).sum(-1, keepdim=True) > 0
         return new, x, torch.where(restart, torch.ones_like(t), grown)
 

@@ -6,7 +6,7 @@ Iterates are rows of shape (batch, 1, n), as tokens are: a layer is then one bat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,6 +52,15 @@ def primal_dual_algorithm(step: Callable[[State], State]) -> Algorithm:
         step=step,
         read=lambda state: (state[0].squeeze(1), state[1].squeeze(1)),
     )
+
+
+def iterates(algorithm: Algorithm, x: Tensor, dual: Tensor, layers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(x, dual) before the first layer and after each: the layers alone, which autograd may follow."""
+    state = algorithm.start(x, dual)
+    yield algorithm.read(state)
+    for _ in range(layers):
+        state = algorithm.step(state)
+        yield algorithm.read(state)
 
 
 class Run(NamedTuple):

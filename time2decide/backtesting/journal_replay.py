@@ -20,7 +20,7 @@ from time2decide.markets.decision_file import data_fingerprint, label_texts
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.policy.portfolio_run import decide_run, read_run_entries, run_terms_from_entry
-from time2decide.policy.run_holdings import EQUAL, FILE, drift_run_weights, entry_delay
+from time2decide.policy.run_holdings import EQUAL, FILE, entry_delay, weights_since_entry
 from time2decide.simulation.execution import drifted_weights, portfolio_returns
 
 _EQUAL = 1e-9  # largest difference of a weight that is called equal
@@ -115,9 +115,11 @@ def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
             state, read = MarketState(len(names), *when), 0
         state.extend(returns[read:rows])
         rules.append(terms["constraints"])
-        traded = 0 if k == 0 else int(entries[k - 1]["data"]["rows"]) + entry_delay(entries[k - 1])
         from_journal = k == 0 or entry["holdings"].startswith(FILE)
-        current = before[k] if from_journal else drift_run_weights(simulated[k - 1], returns[traded:rows], rules[k])
+        current = before[k]
+        if not from_journal:
+            since = returns[int(entries[k - 1]["data"]["rows"]) : rows]
+            current = weights_since_entry(entries[k - 1], starts[k - 1], simulated[k - 1], since, rules[k])
         equal = k == 0 and entry["holdings"] == EQUAL
         policy, fingerprint = load(entry["model"]["name"])
         made = decide_run(policy, state, returns[:rows], None if equal else current, terms)

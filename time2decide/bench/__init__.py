@@ -14,6 +14,7 @@ BENCHMARKS = {
     "exactness": ("portfolio_solver", "exactness_rows"),
     "qp": ("qp_core", "qp_rows"),
     "layers": ("qp_core", "layer_rows"),
+    "head": ("decision_head", "head_rows"),
     "hard": ("hard", "hard_rows"),
     "warm": ("warm", "warm_rows"),
     "projection": ("markets", "projection_rows"),

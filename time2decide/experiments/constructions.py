@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from time2decide.attention.loop import iterates
 from time2decide.attention.methods import build
 from time2decide.bench.solvers import RUNTIME_SIZES, time_construction
 from time2decide.bench.timing import one_thread
@@ -78,18 +79,14 @@ def _convergence_run(config: Config) -> list[Row]:
 @torch.no_grad()
 def _side_by_side(qp: QP, method: str, layers: int) -> tuple[dict[str, list[float]], float]:
     """KKT residual per layer of both forms and the largest difference of their iterates."""
-    forms = {form: build(qp, method, form) for form in ("state", "classical")}
     zero = qp.b.new_zeros(len(qp), qp.n), qp.b.new_zeros(len(qp), qp.m)
-    states = {form: algorithm.start(*zero) for form, algorithm in forms.items()}
-    residuals: dict[str, list[float]] = {form: [] for form in forms}
+    state, classical = (iterates(build(qp, method, form), *zero, layers) for form in ("state", "classical"))
+    residuals: dict[str, list[float]] = {"state": [], "classical": []}
     difference = 0.0
-    for layer in range(layers + 1):
-        points = {form: algorithm.read(states[form]) for form, algorithm in forms.items()}
-        for form, point in points.items():
-            residuals[form].append(kkt(qp, *point).worst.item())
-        difference = max(difference, (points["state"][0] - points["classical"][0]).abs().max().item())
-        if layer < layers:
-            states = {form: algorithm.step(states[form]) for form, algorithm in forms.items()}
+    for ours, theirs in zip(state, classical, strict=True):
+        residuals["state"].append(kkt(qp, *ours).worst.item())
+        residuals["classical"].append(kkt(qp, *theirs).worst.item())
+        difference = max(difference, (ours[0] - theirs[0]).abs().max().item())
     return residuals, difference
 
 

@@ -38,6 +38,7 @@ _MODULES = {
     "theory": "toy-pto parity",
     "sp500": "sp500",
     "real_markets": "real-markets left-out",
+    "covariances": "covariances",
     "stylised_markets": "stylised-markets",
     "scale": "scale",
 }

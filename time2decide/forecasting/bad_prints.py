@@ -3,9 +3,10 @@
 A return of more than six standard deviations (of the volatility before it) is *far*. A far return
 
 - that other assets share is cut off at six standard deviations;
-- of one asset alone waits for the asset's next return. If that comes back, so that both together are less than three
-  standard deviations, the price between them was bad and neither counts. Else the far one counts, cut off, a row late;
-- after another far one is a jump in the level of volatility, which both show: it is cut off at six times the other.
+- of one asset alone waits for the asset's next return. If that takes it back, so that of both together a quarter and
+  not more than six standard deviations are left, or three, the price between them was bad and neither counts. Else the
+  far one counts, cut off, a row late;
+- after another far one of like size is a jump in the level of volatility: it is cut off at six times the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 FAR = 6.0  # standard deviations
 UNUSUAL = ("cut off", "bad price")
-_BACK = 3.0  # standard deviations of two returns together, for them to be one bad price
+_BACK, _LEAST_BACK = 0.25, 3.0  # part of a far (log) return that may be left of a bad price, and standard deviations
 
 
 class UnusualReturns(NamedTuple):
@@ -60,11 +61,12 @@ def screen_row(
     if not (beyond.any() or far.any()):
         return None
     before = np.abs(far)
-    bad = waits & beyond & (np.abs((1 + far) * (1 + returns) - 1) <= _BACK * unit)
-    alone = beyond & ~bad & (far == 0) & (size > FAR * max(1.0, _typical(size[old])))
-    released = seen & waits & ~bad
+    left = np.clip(_BACK * np.abs(np.log1p(np.maximum(far, -0.99))), _LEAST_BACK * unit, FAR * unit)
+    bad = seen & waits & (np.abs((1 + far) * (1 + returns) - 1) <= left)
     most = np.where(old, FAR * np.maximum(unit, before), np.inf)
-    confirmed = np.where(beyond, np.abs(returns), 0.0)
+    alone = (np.abs(returns) > most) & ~bad & (size > FAR * max(1.0, _typical(size[old])))
+    released = seen & waits & ~bad
+    confirmed = np.where(beyond & ~alone, np.abs(returns), 0.0)
     counts = seen & ~bad & ~alone
     return Screened(
         returns=np.where(counts, np.clip(returns, -most, most), 0.0),

@@ -271,7 +271,7 @@ class MarketState:
         self._score_volatilities(np.where(present, returns, 0.0), log_variance, _equal_weights(present))
         if known.any():
             self._market = share[np.flatnonzero(known.any(1))[-1], :, 0].copy()
-        return _Rows(r, z, known, share, present, units, pooled_volatility(log_variance))
+        return _Rows(r, z, known, share, present, units, pooled_volatility(log_variance, self.periods_per_year))
 
     def _read_row(self, r: np.ndarray, seen: np.ndarray, counts: np.ndarray, old: np.ndarray) -> np.ndarray:
         """Variances go forward by a row (m,); what does not count is taken out of `r` and `counts`. Returns z."""
@@ -505,7 +505,7 @@ class MarketState:
         """The covariance of the next row and what it is made of."""
         correlation = mixed_correlation(*self._folded())
         read = max(float(self.age.mean()) - YOUNG, 2.0)
-        volatility = pooled_volatility(np.log(self._variance))
+        volatility = pooled_volatility(np.log(self._variance), self.periods_per_year)
         return reactive_covariance(
             correlation, mixed_observations(read, _KEEP_CORRELATION[:, 0]), volatility, self._market, self._level
         )

@@ -20,8 +20,10 @@ import numpy as np
 
 from time2decide.forecasting.correlations import unit_diagonal
 from time2decide.markets.estimators import qis_spectrum
+from time2decide.markets.periods import YEAR
 
-_VOLATILITY_MIX = np.array([0.01, 0.04, 0.75, 0.10, 0.05, 0.05])
+# Shares of the half-lives: of days, and of months, between which the rarer rows are the faster.
+_OF_DAYS, _OF_MONTHS = np.array([0.01, 0.04, 0.75, 0.10, 0.05, 0.05]), np.array([0.4, 0.2, 0.1, 0.0, 0.2, 0.1])
 _CORRELATION_MIX = np.array([0.02, 0.35, 0.10, 0.35]) / 0.82
 _MOST = 25.0  # a squared return in units of its variance counts no more
 _KEEP_REST, _KEEP_MARKET, _ANCHOR, _NEWS, _FALL = 0.9, 0.9, 0.05, 0.015, 0.07
@@ -54,9 +56,13 @@ class CovarianceParts:
     observations: float
 
 
-def pooled_volatility(log_variance: np.ndarray) -> np.ndarray:
-    """σ (..., m) from log variances (..., K, m)."""
-    mixed = sum(w * log_variance[..., k, :] for k, w in enumerate(_VOLATILITY_MIX))
+def pooled_volatility(log_variance: np.ndarray, periods_per_year: float) -> np.ndarray:
+    """σ (..., m) from log variances (..., K, m).
+
+    Half-lives are of rows. A volatility lasts for so many days, so the rarer the rows the faster the mixture.
+    """
+    rare = min(max(np.log(YEAR / periods_per_year) / np.log(YEAR / 12), 0.0), 1.0)
+    mixed = sum(w * log_variance[..., k, :] for k, w in enumerate((1 - rare) * _OF_DAYS + rare * _OF_MONTHS))
     return np.asarray(np.exp(mixed / 2))
 
 

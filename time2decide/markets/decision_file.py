@@ -322,7 +322,7 @@ def _check_gaps(
     kept = float(np.abs(weights - problem.start)[can.fixed].max(initial=0.0))
     bought = np.maximum(np.abs(weights) - np.abs(problem.start), -weights * problem.start)[can.young]
     kept, far = max(kept, float(bought.max(initial=0.0))), float(np.abs(problem.start - previous).max())
-    kinds = {"halted, kept": can.halted, "young, not bought": can.young, "delisted, not bought": can.delisted}
+    kinds = {"halted, kept": can.halted, "young, not bought": can.young, "delisted, kept": can.delisted}
     counts = "; ".join(f"{int(mask.sum())} {kind}" for kind, mask in kinds.items() if mask.any())
     text = f"{counts or 'every asset can be traded'} (to {max(kept, far):.0e})"
     return Check("gaps", kept <= FEASIBLE and far <= _ROUNDED, text)

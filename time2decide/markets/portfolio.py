@@ -352,6 +352,21 @@ def solve_portfolio_rows(
     return weights, report, eta
 
 
+def attend_portfolio_rows(problem: PortfolioProblem, layers: int | None = None) -> np.ndarray:
+    """Weights (rows, m) of validated problems by attention layers: near optimal, and not certified."""
+    from time2decide.attention.decision_head import LAYERS, attention_decision
+
+    core = not problem.limits and not problem.cash[:, :2].any()
+    expect(core, "solver", "'exact' under linear limits, groups or cash", "'attention', which takes bounds and costs")
+    dense = problem.dense if problem.dense.size else FactorCovariance(problem.loadings, problem.specific).dense()
+    weights = attention_decision(
+        problem.mean, dense if len(dense) == 1 else dense[problem.which], problem.previous, cost=problem.cost,
+        risk_aversion=problem.risk_aversion, turnover_l1=problem.turnover_l1, benchmark=problem.benchmark,
+        lower=problem.lower, upper=problem.upper, exposure=problem.exposure, layers=layers or LAYERS,
+    )  # fmt: skip
+    return np.asarray(weights)
+
+
 _COMPILED_SOURCES = ("turnover_path", "turnover_decision", "turnover_kernels")
 _ENTRIES = ("solve_turnover_rows", "solve_turnover_single", "validate_turnover_matrices")  # each compiled by itself
 _done = 0  # decisions · assets that this process has solved in numpy

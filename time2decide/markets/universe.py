@@ -52,8 +52,8 @@ _TOLERANCE = 1e-9  # of a benchmark
 class Availability:
     """Which assets of a table with gaps can be traded, (m,) bool each.
 
-    delisted : no return in the last 21 rows, and not held; it is not bought
-    halted : no return on the last row, however long it is held without one; its weight stays
+    delisted : no return in the last 21 rows, as one that is halted for long; its weight stays, too
+    halted : no return on the last row; its weight stays
     young : fewer than 63 returns, and none on a fifth of the rows; it is not bought, and may be sold
     held : with a current weight
     """
@@ -68,14 +68,14 @@ class Availability:
         """From returns (time, m) with NaN where there are none, and current weights (m,), if any."""
         seen = np.isfinite(returns)
         held = np.zeros(seen.shape[1], dtype=bool) if previous is None else previous != 0
-        delisted = ~seen[-DELISTED:].any(axis=0) & ~held
-        enough = min(_BOUGHT, _WHOLE * len(seen))
-        return cls(delisted, ~seen[-1] & ~delisted, (seen.sum(axis=0) < enough) & ~delisted, held)
+        delisted = ~seen[-DELISTED:].any(axis=0)
+        few = seen.sum(axis=0) < min(_BOUGHT, _WHOLE * len(seen))
+        return cls(delisted, ~seen[-1] & ~delisted, few & (held | ~delisted), held)
 
     @property
     def mature(self) -> np.ndarray:
         """Assets whose own returns say their risk."""
-        return ~(self.delisted | self.young)
+        return ~((self.delisted & ~self.held) | self.young)
 
     @property
     def known(self) -> np.ndarray:
@@ -99,7 +99,7 @@ class Availability:
     @property
     def fixed(self) -> np.ndarray:
         """Assets whose weight the decision does not change."""
-        return ~self.known | self.halted
+        return ~self.known | self.halted | self.delisted
 
     def constraints(self, stated: Constraints | None, start: np.ndarray) -> Constraints:
         """The constraints of all assets with those fixed that cannot be traded; young ones are not bought."""
@@ -162,7 +162,7 @@ def gap_summary(returns: np.ndarray) -> str:
     kinds = {
         "listed late" + (f" ({young} too young to be bought)" if young else ""): (first > 0) | can.young,
         "halted": can.halted,
-        "delisted and dropped": can.delisted,
+        "delisted": can.delisted,
         "with returns missing in between": broken,
     }
     counts = ", ".join(f"{int(mask.sum())} {kind}" for kind, mask in kinds.items() if mask.any())
@@ -171,7 +171,7 @@ def gap_summary(returns: np.ndarray) -> str:
 
 def enough_universe_assets(can: Availability) -> None:
     """Raise unless a decision has a choice."""
-    expect((can.mature & ~can.halted).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
+    expect((can.mature & ~can.fixed).sum() >= 2, "returns", f"2 assets with {_BOUGHT} returns and one today", "fewer")
 
 
 @dataclass(frozen=True)

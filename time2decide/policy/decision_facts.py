@@ -31,8 +31,9 @@ _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are sho
 _MOST_TURNOVER = 2.0  # everything sold and bought anew
 _SHOWN = 5  # names in a list before it is cut short
 _GAPS = {
-    "delisted": "Not held, and no return in the last 21 rows, so not bought",
-    "halted": "Halted (no return on the last row), so not traded (if delisted, state the weights without it)",
+    "delisted": "Delisted, or halted for long (no return in the last 21 rows), so not traded; what was paid out for "
+    "them belongs in --previous",
+    "halted": "Halted (no return on the last row), so not traded",
     "young": "Listed too late (fewer than 63 returns), so not bought; what is held can be sold, and its risk is that "
     "of a mean asset of the others (mean volatility and beta)",
     "outside": "Bounds that wait, because what they are for cannot be traded",

@@ -14,7 +14,7 @@ from time2decide.markets.orders import Orders, quoted_orders, read_quotes, weigh
 from time2decide.markets.tables import read_by_asset, with_absent_assets
 from time2decide.markets.validation import validate_current_weights, validate_delay, validate_weights, was_scaled
 from time2decide.policy.market_decision import MarketDecision
-from time2decide.simulation.execution import drifted_weights
+from time2decide.simulation.execution import SAME, drifted_weights, traded_towards
 
 if TYPE_CHECKING:
     from time2decide.policy.portfolio_config import PortfolioConfig
@@ -77,6 +77,26 @@ def drift_run_weights(weights: np.ndarray, returns: np.ndarray, constraints: Con
     return weights
 
 
+def weights_since_entry(
+    entry: dict[str, Any],
+    before: np.ndarray,
+    target: np.ndarray,
+    returns: np.ndarray,
+    constraints: Constraints | None,
+) -> np.ndarray:
+    """What the rows (time, m) since a decision made of its weights, traded after its delay as in a backtest.
+
+    Those that are still to be traded count as if prices stood still.
+    """
+    delay = entry_delay(entry)
+    if delay == 0 or len(returns) < delay:
+        return drift_run_weights(target, returns if delay == 0 else returns[:0], constraints)
+    now = drift_run_weights(before, returns[:delay], constraints)
+    same = np.abs(target - before) <= SAME
+    now = traded_towards(target, now, entry["terms"]["turnover_l1"], same)
+    return drift_run_weights(now, returns[delay:], constraints)
+
+
 def current_holdings(
     config: PortfolioConfig,
     holdings: str | Path | None,
@@ -93,9 +113,8 @@ def current_holdings(
     quotes = None if value is None else _quotes(config, table, values)
     if not entries:
         return Holdings(None, EQUAL, value=value, quotes=quotes)
-    target = np.array([entries[-1]["weights"][name] for name in names], dtype=float)
-    traded = entry_rows(entries) + entry_delay(entries[-1])
-    drifted = drift_run_weights(target, table.to_numpy()[traded:], constraints)
+    before, target = (np.array([entries[-1][key][name] for name in names]) for key in ("previous", "weights"))
+    drifted = weights_since_entry(entries[-1], before, target, table.to_numpy()[entry_rows(entries) :], constraints)
     return Holdings(drifted, DRIFTED, value=value, quotes=quotes)
 
 

@@ -125,7 +125,7 @@ def portfolio_prox(
     else:
         sides = torch.cat([torch.zeros_like(p) - cost - upper, cost - p], -1)
         filled, price = _fill(torch.cat([y, y], -1), sides, torch.cat([up, down], -1), spare)
-        left, sold = filled.split(p.shape[-1], -1)
+        left, sold = filled.tensor_split(2, -1)
         trade = up - left - sold
     # Trades below rounding are no trades: where γ is (almost) zero the answer is p itself.
     binds = trade.abs().sum(-1, keepdim=True) > gamma

@@ -1,14 +1,17 @@
-"""Pictures for users: the paths of a backtest, and the turnover frontier of a decision."""
+"""Pictures for users: paths of a backtest, turnover frontier of a decision, and attention layers that decide."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from time2decide.attention.decision_head import LAYERS, attention_decision
 from time2decide.backtesting.walk_forward import Backtest
 from time2decide.core.files import atomic_path
+from time2decide.markets.portfolio import solve_portfolio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,3 +111,56 @@ def write_frontier_figure(facts: dict[str, Any], path: Path) -> None:
     """The picture as a PNG or SVG file, replaced whole."""
     with atomic_path(path) as temporary:
         _frontier_figure(facts).savefig(temporary, format=path.suffix.lower()[1:], dpi=130)
+
+
+def _layers_figure(
+    mean: np.ndarray, covariance: np.ndarray, previous: np.ndarray, assets: Sequence[str], layers: int, **terms: Any
+) -> Figure:
+    """One decision by attention layers: weights, utility lost, and what each token pulls, layer by layer."""
+    from matplotlib.figure import Figure
+
+    path = np.asarray(attention_decision(mean, covariance, previous, layers=layers, trace=True, **terms))
+    exact = solve_portfolio(mean, covariance, previous, **terms)
+    lost = 1e4 * np.maximum(float(exact.utility) - exact.problem.utility(path), 1e-16)
+    done = np.flatnonzero(lost > 1e-9).max(initial=0) + 6  # what follows is flat
+    path, lost = path[:done], lost[:done]
+    pull = -2 * terms["risk_aversion"] * (path - terms.get("benchmark", 0.0)) @ covariance  # (layers + 1, m)
+    pull, forecast = (1e4 * (part - part.mean(-1, keepdims=True)) for part in (pull, mean))
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    (weights, loss), (tokens, last) = figure.subplots(2, 2, width_ratios=(3, 2))
+    shown = np.argsort(-np.abs(path[-1] - previous))[:6]  # those traded most
+    for i in range(len(mean)):
+        named = (
+            {"label": assets[i], "color": f"C{list(shown).index(i)}", "lw": 1.8}
+            if i in shown
+            else {"color": _GREY, "lw": 0.6}
+        )
+        weights.plot(100 * path[:, i], **named)
+    weights.legend(fontsize="small", ncols=3, framealpha=0.9)
+    weights.set(ylabel="weight (%)", xlabel="layer", title="The iterate: the six assets traded most, others grey")
+    loss.semilogy(lost, color=_BLUE)
+    loss.set(ylabel="utility lost (bp)", xlabel="layer", title="Behind the exact decision")
+    size = float(np.abs(pull).max())
+    image = tokens.imshow(pull.T, aspect="auto", cmap="RdBu", vmin=-size, vmax=size, interpolation="nearest")
+    figure.colorbar(image, ax=tokens, label="pull on its asset (bp)", shrink=0.9)
+    tokens.set(xlabel="layer", title="Covariance tokens: −2λσᵢᵀ(s − b), less their mean")
+    place, wide = np.arange(len(mean)), 0.4
+    last.barh(place - wide / 2, forecast, wide, color=_BLUE, label="forecast token")
+    last.barh(place + wide / 2, pull[-1], wide, color=_RED, label="covariance token")
+    last.invert_yaxis()
+    last.legend(fontsize="small")
+    last.set(xlabel="pull (bp), less the mean of all assets", title="After the last layer")
+    for axes in (tokens, last):
+        axes.set_yticks(place, assets, fontsize=max(3, min(8, 160 // len(mean))))
+    return figure
+
+
+def write_layers_figure(
+    mean: np.ndarray, covariance: np.ndarray, previous: np.ndarray, path: Path, *, assets: Sequence[str] = (),
+    layers: int = LAYERS, **terms: Any,
+) -> None:  # fmt: skip
+    """The attention layers at one decision as a PNG or SVG file; `terms` are those of `solve_portfolio`."""
+    names = list(assets) or [str(i) for i in range(len(mean))]
+    with atomic_path(path) as temporary:
+        figure = _layers_figure(mean, covariance, previous, names, layers, **terms)
+        figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=130)

@@ -46,13 +46,12 @@ from time2decide.markets.smallest_trade import solve_without_small_trades
 from time2decide.markets.universe import Universe
 from time2decide.markets.validation import validate_delay, validate_real_returns, validate_risk_aversion
 from time2decide.qp.projections import project_portfolio
-from time2decide.simulation.execution import drifted_weights, traded_towards
+from time2decide.simulation.execution import SAME, drifted_weights, traded_towards
 
 #: What the turnover budget is measured from: the last weights chosen, as in the paper, or those after drift.
 BUDGET_FROM = ("previous", "drifted")
 _MOST_COST_BPS = 4999.0
 _ROUNDING = 1e-12  # of a sum of weights and of a turnover
-_SAME = 1e-10  # difference of weights that is no order
 _LARGEST = 1e9  # of an answer, in weights: beyond it nothing is left of a projection but rounding
 
 
@@ -274,12 +273,14 @@ def rollout(
         previous, place = book.before_decision(t), slice(None) if assets is None else assets
         share = book.unlocked(previous, t)
         given = {**terms, "constraints": rules, "benchmark": reference}
-        seen = _observe(book, t, assets, hindsight, previous[..., place] / share, given)
+        start = previous[..., place] / share
+        seen = _observe(book, t, assets, hindsight, start.copy(), given)
         if assets is not None:
             raw[:, :, t] = 0.0
         raw[:, :, t, place] = answer = _answer(strategy, seen)
-        target = _project(answer, seen.previous, budgets, rules, seen.frozen)
-        same = np.abs(target - seen.previous) <= (_SAME if getattr(strategy, "orders", False) else -1.0)
+        frozen = None if universe is None else ~universe.tradable[t, place]
+        target = _project(answer, start, budgets, rules, frozen)
+        same = np.abs(target - start) <= (SAME if getattr(strategy, "orders", False) else -1.0)
         book.order(t, place, previous, share * target, same)
     return Rollout(strategy.name, raw, weights, budgets, window, risk, budget_from, delay, constraints, book.pending)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from time2decide.markets.constraints import Constraints
 
+SAME = 1e-10  # difference of weights that is no order
 _ROUNDING = 1e-12  # of a sum of weights and of a turnover
 
 
