@@ -35,7 +35,7 @@ def test_overheads():
     largest = " / ".join(f"{max(row['overhead'] for row in kind):.2f}" for kind in found)
     assert f"≤ {largest}" in line("in its state form**")
     literal = [[row["literal_overhead"] for row in kind] for kind in found]
-    assert " / ".join(f"{median(kind):.0f}" for kind in literal) in line("in its literal form**")
+    assert " / ".join(f"{median(kind):.1f}" for kind in literal) in line("in its literal form**")
 
 
 def test_layers():
