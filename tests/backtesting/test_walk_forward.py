@@ -25,7 +25,7 @@ class Silent:
 @pytest.fixture(scope="module")
 def table():
     days = pd.date_range("2024-01-01", periods=130, freq="B")
-    values = np.random.default_rng(0).normal(0, 0.01, (130, 4)).cumsum(axis=0) * 0.1
+    values = np.random.default_rng(0).normal(0, 0.01, (130, 4))
     return pd.DataFrame(values, index=days, columns=list("ABCD"))
 
 
@@ -194,6 +194,25 @@ def test_command_prints_and_writes(app, table, tmp_path):
     rows = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
     assert [row["strategy"] for row in rows] == ["uniform", "uniform", "pto-ar1", "pto-ar1"]
     assert "NaN" not in json.dumps(rows)
+
+
+def test_command_trades_at_the_next_close_unless_told(app, table, tmp_path):
+    file = tmp_path / "weeks.csv"
+    table.set_axis(pd.date_range("2020-01-03", periods=130, freq="W-FRI")).to_csv(file, index_label="date")
+    arguments = ["--data", str(file), "--returns", "--strategies", "uniform,pto-ar1", "--out", str(tmp_path / "out")]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    words = " ".join(shown.output.split())
+    assert "52 a year" in words
+    assert "traded at the next close" in words
+    assert "per week, as a share of wealth" in words
+    rows = {}
+    for delay in ("0", "1"):
+        told = CliRunner().invoke(app, [*arguments, "--delay", delay, "--json"], catch_exceptions=False)
+        rows[delay] = json.loads(told.stdout)[1]["sharpe"]
+    assert rows["0"] != rows["1"]
+    assert "nobody can trade" in CliRunner().invoke(app, [*arguments, "--delay", "0"], catch_exceptions=False).output
+    per_row = CliRunner().invoke(app, [*arguments, "--periods-per-year", "1", "--json"], catch_exceptions=False)
+    assert json.loads(per_row.stdout)[1]["sharpe"] == pytest.approx(rows["1"] / 52**0.5)
 
 
 def test_command_reads_parquet(app, table, tmp_path):
