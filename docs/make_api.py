@@ -13,6 +13,8 @@ PAGES = {
         "Time2Decide",
         "backtest",
         "load_returns",
+        "check_returns",
+        "Finding",
         "oracle_path",
         "project_portfolio",
         "QP",

@@ -19,6 +19,7 @@ ROOMS = [
     "qpsolvers_api",
     "cvxpy_solver",
     "markets",
+    "data",
     "forecasting",
     "simulation",
     "policy",

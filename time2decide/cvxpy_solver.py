@@ -4,7 +4,7 @@ CVXPY brings a problem with a quadratic objective and linear constraints into th
 
     min ½xᵀPx + qᵀx  subject to  Ax = b,  Fx ≤ g,  lb ≤ x ≤ ub,
 
-which is solved by `solve_problem`. Its matrices are sparse and are made dense. Keep one object for problems that are
+which is solved by `solve_problem`; large matrices stay sparse. Keep one object for problems that are
 solved again with other parameters: it starts from the answer before where CVXPY asks for warm starts.
 """
 

@@ -19,10 +19,12 @@ from time2decide.core.validation import ArrayLike, InputError, as_tensor, labels
 from time2decide.qp.plain_arrays import solve_plain_arrays
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import Solution, Status
+from time2decide.qp.sparse import SparseQP
 from time2decide.solving import METHODS, solve
 
-#: Sparse matrices are made dense; beyond this many entries they are refused.
+#: Sparse matrices are made dense for methods other than ``exact``; beyond this many entries they are refused.
 MOST_ENTRIES = 10**8
+_MANY, _THIN = 250_000, 0.1  # entries, and the share in use, from which sparse matrices stay sparse
 _NAMES = ("P", "q", "G", "h", "A", "b", "lb", "ub")
 
 
@@ -52,8 +54,23 @@ class Problem:
         """Whether there is no constraint at all."""
         return all(getattr(self, name) is None for name in _NAMES[2:])
 
-    def as_qp(self) -> QP:
-        """The same problem as a `QP`, validated."""
+    @property
+    def stays_sparse(self) -> bool:
+        """Whether matrices are scipy-sparse and large enough for a sparse factorisation to pay."""
+        given = [value for value in (self.P, self.G, self.A) if value is not None]
+        if not any(hasattr(value, "toarray") for value in given):
+            return False
+        entries = sum(float(np.prod(np.shape(value))) for value in given)
+        used = sum(value.nnz if hasattr(value, "nnz") else np.count_nonzero(value) for value in given)
+        return bool(entries > _MANY and used < _THIN * entries)
+
+    def as_qp(self, sparse: bool = False) -> QP | SparseQP:
+        """The same problem as a `QP`, or as a `SparseQP` if asked for, validated."""
+        if sparse:
+            try:
+                return SparseQP(self.P, self.q, self.G, self.h, self.A, self.b, self.lb, self.ub)
+            except InputError as error:
+                raise _in_their_names(error) from None
         self._check_labels()
         P, q = _dense("P", self.P), _vector("q", self.q)
         n = len(q)
@@ -70,9 +87,7 @@ class Problem:
         try:
             return QP(P, q, rows, bounds, E=equal, f=values, lb=lb, ub=ub)
         except InputError as error:
-            theirs = {"A": "P", "b": "q", "C": "G", "d": "h", "E": "A", "f": "b"}
-            name, colon, rest = str(error).partition(":")
-            raise ProblemError(f"{theirs.get(name, name)}{colon}{rest}") from None
+            raise _in_their_names(error) from None
 
     def _check_labels(self) -> None:
         """Raise where objects of pandas name variables or rows otherwise than others do."""
@@ -125,13 +140,14 @@ class ProblemSolution:
     def _residuals(self) -> tuple[float, float, float]:
         if self.x is None or not self.found:
             return np.inf, np.inf, np.inf
-        P, q = (_dense("", v) for v in _unpacked(self.problem)[:2])
-        G, h, A, b, lb, ub = (None if v is None else _dense("", v) for v in _unpacked(self.problem)[2:])
+        values = (v if v is None or hasattr(v, "toarray") else _dense("", v) for v in _unpacked(self.problem))
+        P, q, G, h, A, b, lb, ub = values
         x = self.x
         gradient, misses, gap = P @ x + q.ravel(), [0.0], float(x @ P @ x + q.ravel() @ x)
         for matrix, right, dual, equation in ((G, h, self.z, False), (A, b, self.y, True)):
             if matrix is not None and right is not None and dual is not None and dual.size:
-                matrix, right = np.atleast_2d(matrix), right.ravel()
+                matrix = matrix if hasattr(matrix, "toarray") else np.atleast_2d(matrix)
+                right = right.ravel()
                 miss = matrix @ x - right
                 misses.append(float((np.abs(miss) if equation else miss).max()))
                 gradient = gradient + matrix.T @ dual
@@ -147,6 +163,13 @@ class ProblemSolution:
         return max(misses), float(np.abs(gradient).max()), abs(gap)
 
 
+def _in_their_names(error: InputError) -> ProblemError:
+    """The error with the names of qpsolvers."""
+    theirs = {"A": "P", "b": "q", "C": "G", "d": "h", "E": "A", "f": "b"}
+    name, colon, rest = str(error).partition(":")
+    return ProblemError(f"{theirs.get(name, name)}{colon}{rest}")
+
+
 def solve_problem(
     problem: Any, solver: str = "exact", initvals: ArrayLike = None, verbose: bool = False, **options: Any
 ) -> Any:
@@ -158,13 +181,13 @@ def solve_problem(
     validate_choice("solver", solver, METHODS)
     begun = time.perf_counter()
     mine = problem if isinstance(problem, Problem) else Problem(*_unpacked(problem))
-    qp = mine.as_qp()
+    qp = mine.as_qp(sparse=solver == "exact" and mine.stays_sparse)
     initial = None
     if initvals is not None:
         start = _vector("initvals", initvals)
         if start.shape != (qp.n,) or not np.isfinite(start).all():
             raise ProblemError(f"initvals: expected {qp.n} finite numbers, found {start.tolist()[:8]}")
-        initial = None if solver == "neural" else (start, np.zeros(qp.m))
+        initial = None if solver == "neural" or isinstance(qp, SparseQP) else (start, np.zeros(qp.m))
     built = time.perf_counter()
     answer = solve(qp, solver, initial=initial, **options)
     solved = time.perf_counter()
@@ -186,8 +209,7 @@ def _fill(result: Any, problem: Problem, answer: Solution) -> None:
     result.found = answer.status == Status.OPTIMAL
     if not result.found:
         return
-    P, q, x = answer.qp.A[0].numpy(), answer.qp.b[0].numpy(), answer.x
-    result.x, result.obj = x, float(x @ (P @ x) / 2 + q @ x)
+    result.x, result.obj = answer.x, float(answer.objective)
     result.z = answer.dual if problem.G is not None else np.empty(0)
     result.y = answer.dual_eq if problem.A is not None else np.empty(0)
     result.z_box = answer.dual_box if answer.dual_box is not None else np.empty(0)
@@ -209,7 +231,8 @@ def solve_qp(
 ) -> np.ndarray | None:
     """Minimise ½xᵀPx + qᵀx subject to Gx ≤ h, Ax = b, lb ≤ x ≤ ub, with the signature of qpsolvers.
 
-    `solver` is a method of `solve`. Matrices may be scipy-sparse and are made dense; entries of h, lb and ub that are
+    `solver` is a method of `solve`. Matrices may be scipy-sparse; large ones stay so with
+    the method ``exact``, and `initvals` is not used for them. Entries of h, lb and ub that are
     infinite or beyond ±1e20 mean no constraint. Returns x, or None when no point satisfies the constraints or the
     method did not converge. An objective without a lower bound raises `ProblemError`.
     """
@@ -232,7 +255,7 @@ def register_in_qpsolvers(name: str = "time2decide") -> None:
             raise qpsolvers.ProblemError(str(error)) from error
 
     qpsolvers.solvers.solve_function[name] = solve_theirs
-    for names in (qpsolvers.available_solvers, qpsolvers.dense_solvers):
+    for names in (qpsolvers.available_solvers, qpsolvers.dense_solvers, qpsolvers.sparse_solvers):
         if name not in names:
             names.append(name)
 

@@ -27,6 +27,7 @@ from time2decide.qp.exact import solve_exact, solve_warm
 from time2decide.qp.gradients import outside_graphs, qp_needs_gradient, solution_with_gradient
 from time2decide.qp.problem import QP
 from time2decide.qp.solution import STATUS_TEXT, Solution, Status
+from time2decide.qp.sparse import SparseQP, solve_sparse_qp
 
 #: Every method of `solve`.
 METHODS = ("exact", *CONSTRUCTIONS, "neural", "neural+polish")
@@ -35,7 +36,7 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 @outside_graphs
 def solve(
-    qp: QP,
+    qp: QP | SparseQP,
     method: str = "exact",
     *,
     steps: int | None = None,
@@ -51,8 +52,8 @@ def solve(
 
     Parameters
     ----------
-    qp : QP
-        Methods other than ``exact`` take equations and bounds as rows of Cx ≤ d.
+    qp : QP or SparseQP
+        Methods other than ``exact`` take equations and bounds as rows of Cx ≤ d, and no `SparseQP`.
     method : str
         ``exact`` (DAQP, and PIQP where that gives up), or a construction: ``gradient`` and ``nesterov`` for class U,
         ``arrow_hurwicz`` for LC, ``ista`` for R, ``projected_gradient`` for C, ``fista`` for R and C, ``admm`` and
@@ -85,8 +86,14 @@ def solve(
         With ``status`` per instance; nothing is raised for instances without an answer. Where the data requires
         gradients, x and the multipliers of ``exact`` and ``neural+polish`` carry them; the other methods refuse.
     """
-    expect(isinstance(qp, QP), "qp", "a QP", type(qp).__name__)
     validate_choice("method", method, METHODS)
+    if isinstance(qp, SparseQP):
+        expect(method == "exact", "method", "'exact' for a sparse problem", repr(method))
+        chosen = {"steps": steps is not None, "history": history, "initial": initial is not None}
+        extra = [*options, *(name for name, is_set in chosen.items() if is_set)]
+        refuse(f"{name}: expected no such option for a sparse problem" for name in extra)
+        return solve_sparse_qp(qp, _TOLERANCE[torch.float64] if tol is None else validate_positive("tol", tol))
+    expect(isinstance(qp, QP), "qp", "a QP or a SparseQP", type(qp).__name__)
     expect(not qp.traced, "qp", "data outside the transforms of torch.func (QPLayer works within)", "traced data")
     differentiable = method in ("exact", "neural+polish")
     where = "data that requires no gradient (methods 'exact' and 'neural+polish' are differentiable)"

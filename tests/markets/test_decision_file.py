@@ -286,7 +286,7 @@ def test_damaged_content_never_ends_in_a_raw_error(document, table, tmp_path):
         place, keys = again, []
         while isinstance(place, (dict, list)) and len(place):
             keys.append(rng.choice(list(place)) if isinstance(place, dict) else int(rng.integers(len(place))))
-            if rng.random() < 0.3 or not isinstance(place[keys[-1]], (dict, list)):
+            if rng.random() < 0.3 or not isinstance(place[keys[-1]], (dict, list)) or not place[keys[-1]]:
                 break
             place = place[keys[-1]]
         place[keys[-1]] = [None, "x", -1, 1e308, [], {}, [1], {"a": None}][rng.integers(8)]

@@ -20,6 +20,7 @@ UNPROVED = {
     "made",  # a time of day
     "data.source",  # the name of a file
     "data.values",  # of a DataFrame: what its cells are is seen
+    *("findings", "findings.name", "findings.severity", "findings.where", "findings.evidence", "findings.remedy"),
     "model.name",  # another name than a bundled one: the line of the model says that it is not proved
     "orders",  # a file may have none
     "orders.value",  # a little more or less gives the same orders

@@ -459,7 +459,9 @@ def test_a_limit_that_nothing_can_reach_changes_nothing(seed):
 
 def test_fixed_assets_under_limits_are_solved_to_rounding():
     """Bounds that meet leave interior points no interior: of this projection seven digits were lost."""
-    from time2decide.markets.portfolio_general import _Row, solve_general_row
+    from time2decide.markets.portfolio_general import solve_decision
+    from time2decide.markets.portfolio_interior import ScaledDecision
+    from time2decide.markets.turnover_path import Curvature
 
     p = np.array([
         1.0936198669635666e-05, 0.06688657604345434, 0.0501676660822582, 0.06670049597813724, 0.06739107288629642,
@@ -473,9 +475,10 @@ def test_fixed_assets_under_limits_are_solved_to_rounding():
     ])  # fmt: skip
     lower, upper, fixed = np.zeros(15), np.full(15, 0.4), [0, 1, 2, 7, 9, 10]
     lower[fixed] = upper[fixed] = p[fixed]
-    limit, cash = np.repeat([1.0, 0.0], [7, 8])[None], np.array([0.0, 0.0, q.min()])
-    terms = np.zeros(15), 0.29999999999999993, 1.0, cash, limit, np.array([-np.inf]), np.array([0.6])
-    found = solve_general_row(_Row(np.eye(15), q, p, lower, upper, *terms))
+    rows = np.stack([np.repeat([1.0, 0.0], [7, 8]), np.ones(15)])
+    Q = Curvature(np.eye(15), np.zeros((0, 0)), np.zeros(0), 1.0)
+    terms = np.zeros(15), rows, np.array([-np.inf, 1.0]), np.array([0.6, 1.0]), 0.29999999999999993
+    found = solve_decision(ScaledDecision(Q, q, p, lower, upper, *terms))
     assert found.gap <= 1e-14
     np.testing.assert_allclose(found.s[fixed], p[fixed], rtol=0, atol=1e-15)
 

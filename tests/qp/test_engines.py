@@ -395,3 +395,18 @@ def test_a_variable_off_its_bounds_has_no_multiplier(seed):
     assert not found.box[inside].any()
     assert (found.box[found.x == p.lb] <= 0).all()
     assert (found.box[found.x == p.ub] >= 0).all()
+
+
+def test_without_daqp_answers_come_from_the_kernel_and_piqp(monkeypatch):
+    from time2decide import random_qp, solve, solve_qp
+
+    made = random_qp(5, 6, 5, seed=3)
+    singular = np.diag([1.0, 1.0, 0.0])
+    expected = [solve(made[i]).x[0].numpy() for i in range(5)]
+    monkeypatch.setattr(engines, "HAS_DAQP", False)
+    for i in range(5):
+        A, b, C, d = (tensor[i].numpy() for tensor in (made.A, made.b, made.C, made.d))
+        np.testing.assert_allclose(solve_qp(A, b, C, d), expected[i], atol=1e-9)
+        np.testing.assert_allclose(solve(made[i]).x[0], expected[i], atol=1e-9)
+    assert solve(QP(singular, -np.ones(3), lb=0.0, ub=2.0)).status == "optimal"
+    assert solve(QP(np.eye(1), [0.0], [[1.0], [-1.0]], [-1.0, -1.0])).status == "infeasible"

@@ -52,7 +52,7 @@ def test_the_page_is_self_contained(report):
 def test_claims_about_decisions_stand_under_the_network_that_they_are_judged_on(report):
     page, text = (path.read_text() for path in report)
     heading = (
-        "Decisions, judged on the paper's architecture (TimePFN with covariance tokens, as literally described, 100"
+        "Decisions, judged on the paper's architecture (TimePFN with covariance tokens, as literally described, 50"
     )
     for found in (html.unescape(page), text):
         general, literal, ours = (

@@ -21,11 +21,13 @@ from threadpoolctl import threadpool_limits
 from time2decide.backtesting.baselines import oracle_rollout
 from time2decide.backtesting.registry import ORACLE, make_strategies
 from time2decide.core.validation import ArrayLike, InputError, expect, validate_interval, validate_positive
+from time2decide.data.check import load_history
+from time2decide.data.findings import Finding
+from time2decide.data.terms import check_terms
 from time2decide.markets.constraint_files import constraints_for
 from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.oracle import RISK_AVERSION, WINDOW, validate_oracle_budgets
 from time2decide.markets.periods import Frequency, frequency_of
-from time2decide.markets.tables import load_returns
 from time2decide.markets.universe import DELISTING_RETURN, Universe, universe_of
 from time2decide.markets.validation import validate_any_weights, validate_delay
 from time2decide.policy.market_decision import RISK_AVERSION as MARKET_RISK_AVERSION
@@ -76,6 +78,8 @@ class Backtest:
         How often the table has rows, and whether figures are stated for a year or a row.
     returns : array (series, time, assets)
         What the assets earned, 0 where there was no return.
+    findings : tuple of Finding
+        What was found in the data, and accepted.
     """
 
     frame: pd.DataFrame
@@ -85,6 +89,7 @@ class Backtest:
     cost_bps: float
     frequency: Frequency
     returns: np.ndarray = field(repr=False)
+    findings: tuple[Finding, ...] = ()
 
     @property
     def periods_per_year(self) -> float:
@@ -151,6 +156,8 @@ def backtest(
     benchmark: ArrayLike | pd.Series | None = None,
     min_trade: float = 0.0,
     gaps: str = "refuse",
+    accept: Sequence[str] | str = (),
+    findings: Sequence[Finding] | None = None,
     delisting_return: float = DELISTING_RETURN,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Backtest:
@@ -197,13 +204,18 @@ def backtest(
         `markets/universe.py` for who can be bought, held and sold when, and how constraints count. The oracle then
         starts anew from equal weights whenever the universe changes, and sales of assets that are delisted, or come
         back from a long halt, are outside the budget.
+    accept : names of findings
+        A DataFrame, which is a real market, is checked first (`check_returns`), and so are its constraints and
+        benchmark. A finding that stops is an `InputError` unless its name is among these.
+    findings : list of Finding, optional
+        Those of a DataFrame that is checked already.
     delisting_return : float in [−1, 1]
         What a holding loses on its last price when its column ends, paid out 21 rows later. By default −30 %, the mean
         of stocks delisted for poor performance (Shumway 1997); 0 suits mergers, and stocks that left an index.
     progress : function of (strategy, step, steps), optional
         Called before every decision.
     """
-    table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
+    table, found = load_history(returns, gaps, accept, findings if isinstance(returns, pd.DataFrame) else ())
     expect(table is not None or gaps == "refuse", "returns", "a DataFrame if gaps are kept", type(returns).__name__)
     values = returns if table is None else table.to_numpy()
     changing = gaps == "keep" and np.isnan(values).any()
@@ -227,6 +239,7 @@ def backtest(
     if rules is not None:
         _refuse_contradictions(rules, market, assets, steps)
     reference = None if benchmark is None else validate_any_weights("benchmark", benchmark, len(assets), assets)
+    found += () if table is None else check_terms(table.index, rules, reference, accept)
     _wealth(array[:, window:].mean(-1), array, frequency.scale)  # fail early if wealth would overflow
     terms: dict[str, Any] = {"risk_aversion": risk_aversion, "window": window, "budget_from": convention}
     terms |= {"cost_bps": cost, "constraints": rules, "benchmark": reference, "min_trade": min_trade}
@@ -243,7 +256,7 @@ def backtest(
         frames.append(frame)
         rows.extend(_summary_rows(result, array, oracle, frame, frequency.scale))
     whole, summary = pd.concat(frames, ignore_index=True), pd.DataFrame(rows)
-    return Backtest(whole, summary, assets, rollouts, cost, frequency, array)
+    return Backtest(whole, summary, assets, rollouts, cost, frequency, array, found)
 
 
 def _run_strategy(

@@ -11,10 +11,12 @@ BENCHMARKS = {
     "constructions": ("solvers", "construction_rows"),
     "labels": ("solvers", "label_rows"),
     "portfolio": ("portfolio_solver", "portfolio_rows"),
+    "limits": ("portfolio_solver", "limit_rows"),
     "exactness": ("portfolio_solver", "exactness_rows"),
     "qp": ("qp_core", "qp_rows"),
     "layers": ("qp_core", "layer_rows"),
     "head": ("decision_head", "head_rows"),
+    "sparse": ("sparse", "sparse_rows"),
     "hard": ("hard", "hard_rows"),
     "warm": ("warm", "warm_rows"),
     "projection": ("markets", "projection_rows"),
@@ -22,6 +24,7 @@ BENCHMARKS = {
     "oracle": ("markets", "oracle_rows"),
     "lmc": ("markets", "lmc_rows"),
     "decide": ("markets", "decide_rows"),
+    "faults": ("faults", "fault_rows"),
     "serve": ("serving", "serve_rows"),
 }
 

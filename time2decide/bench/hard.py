@@ -187,7 +187,7 @@ def judge_hard_answer(hard: HardProblem, status: str, x: np.ndarray, off: float 
     """``right``, ``wrong`` or ``open`` (not converged)."""
     if status == "not_converged":
         return "open"
-    if hard.family in _FLOOR and status.endswith("within rounding"):
+    if hard.family in _FLOOR and status.startswith("infeasible"):
         return "right"  # noise may contradict itself
     within = hard.family == "near"  # infeasible by less than the tolerance, at times
     if status != "optimal" or (hard.truth != "optimal" and not within):

@@ -5,12 +5,16 @@ lifted problem in the form that suits them, ready made: (s, t) with t ≥ |s −
 amounts for the dense ones. Their time is setup and solve; ours is the whole public call.
 
 *exactness*: random and degenerate problems. Every answer is checked for its constraints and for its certificate, and
-compared with Clarabel on the lifted problem, polished; the frontier is compared with separate solves.
+compared with PIQP on the lifted problem, polished; the frontier is compared with separate solves.
+
+*limits*: decisions with group caps and a range of beta, beside PIQP on the factors and Clarabel on the matrix, ready
+made. Times are of the processor.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -24,11 +28,12 @@ from time2decide.backtesting.baselines import PredictThenOptimise
 from time2decide.bench import installed
 from time2decide.bench.timing import interleaved_times, one_thread, time_ratio, timed_call
 from time2decide.forecasting.simple import ridge
-from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.constraints import LONG_ONLY, Constraints, Limit
 from time2decide.markets.frontier import turnover_frontier
-from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.markets.portfolio_general import scaled_general_row, solve_general_row
+from time2decide.markets.portfolio import FactorCovariance, PortfolioSolution, solve_portfolio
+from time2decide.markets.portfolio_general import scaled_decision, solve_decision
 from time2decide.markets.portfolio_gradient import portfolio_layer
+from time2decide.markets.portfolio_interior import SETTINGS, lift_decision
 from time2decide.simulation.engine import rollout
 
 SIZES, RISKS, BUDGETS = (20, 100, 250, 500, 1000), (0.1, 5.0, 50.0), (0.1, 0.5, 2.0)
@@ -247,6 +252,93 @@ _MAKE: dict[str, Callable[[PortfolioCell], Callable[[], np.ndarray]]] = {
 }  # fmt: skip
 
 
+def sample_limited_cell(m: int, factors: int = 5, groups: int = 10) -> tuple[Any, ...]:
+    """Means, a factor covariance, current weights, and terms with a cap a weight, one a group, and a range of beta."""
+    rng = np.random.default_rng([factors, m])
+    covariance = FactorCovariance(0.01 * rng.standard_normal((m, factors)), rng.uniform(0.005, 0.02, m) ** 2)
+    p, group, beta = rng.dirichlet(np.ones(m)), rng.integers(0, groups, m), rng.uniform(0.5, 1.5, m)
+    limits = [
+        Limit(f"group {k}", 1.0 * (group == k), -np.inf, float(p[group == k].sum()) + 0.02) for k in range(groups)
+    ]
+    limits.append(Limit("beta", beta, float(beta @ p) - 0.05, float(beta @ p) + 0.05))
+    rules = Constraints(0.0, np.maximum(4 / m, 1.001 * p), limits=tuple(limits))
+    terms = {"risk_aversion": 5.0, "turnover_l1": 0.5, "cost": 1e-4, "constraints": rules}
+    return rng.standard_normal(m) * 1e-3, covariance, p, terms
+
+
+def limit_rows(quick: bool = False) -> list[dict[str, Any]]:
+    """Decisions with limits: factors, their matrix, and tomorrow's from today's, beside PIQP and Clarabel."""
+    import time2decide.markets.turnover_kernels  # noqa: F401  (compiled before the clock starts)
+
+    with one_thread():
+        return [_limit_row(m, 3 if quick else 5 if m >= 1000 else 25) for m in ((100,) if quick else (100, 300, 1000))]
+
+
+def _limit_row(m: int, rounds: int) -> dict[str, Any]:
+    mean, factors, p, terms = sample_limited_cell(m)
+    today = solve_portfolio(mean, factors, p, **terms)
+    tomorrow = mean * (1 + 0.01 * np.random.default_rng(0).standard_normal(m))
+    calls: dict[str, Callable[[], Any]] = {
+        "ours": partial(solve_portfolio, mean, factors, p, **terms),
+        "dense": partial(solve_portfolio, mean, factors.dense(), p, **terms),
+        "cold": partial(solve_portfolio, tomorrow, factors, p, **terms),
+        "warm": partial(solve_portfolio, tomorrow, factors, p, start=today, **terms),
+        "piqp": _piqp_factors(today),
+        "clarabel": _clarabel_limits(today),
+    }
+    times = interleaved_times(calls, rounds=rounds, clock=time.process_time)
+    row: dict[str, Any] = {"kind": "limits", "assets": m, "factors": 5, "limits": 11, "gap": float(today.gap)}
+    row |= {f"{name}_ms": 1e3 * median(seconds) for name, seconds in times.items()}
+    pairs = (("ours", "piqp"), ("ours", "clarabel"), ("dense", "clarabel"), ("warm", "cold"))
+    return row | {f"{name}_of_{other}": time_ratio(times, name, other) for name, other in pairs}
+
+
+def _piqp_factors(solved: PortfolioSolution) -> Callable[[], Any]:
+    """A call that sets PIQP up with the factors of Σ and solves."""
+    import piqp
+
+    arguments = lift_decision(scaled_decision(solved.problem, 0)[0]).arguments
+
+    def call() -> Any:
+        solver = piqp.SparseSolver()
+        for name, value in SETTINGS[0].items():
+            setattr(solver.settings, name, value)
+        solver.setup(*arguments)
+        return solver.solve()
+
+    return call
+
+
+def _clarabel_limits(solved: PortfolioSolution) -> Callable[[], Any]:
+    """A call that sets Clarabel up with the matrix Σ and solves, in (s, t) with t ≥ |s − p|."""
+    import clarabel
+
+    one, problem = scaled_decision(solved.problem, 0)[0], solved.problem
+    m, eye, none = len(one.p), sparse.identity(len(one.p)), sparse.csc_matrix((len(one.p), len(one.p)))
+    B, D = problem.loadings[0], problem.specific[0]
+    P = sparse.block_diag([sparse.csc_matrix(one.Q.factor * (B @ B.T + np.diag(D))), none])
+    ones, over, under = np.ones((1, m)), one.high[:-1] < np.inf, one.low[:-1] > -np.inf
+    rows = [[one.A[-1:], None], [eye, -eye], [-eye, -eye], [eye, None], [-eye, None], [None, ones]]
+    A = sparse.bmat([*rows, [one.A[:-1][over], None], [-one.A[:-1][under], None]], format="csc")
+    ends = [
+        one.high[-1:],
+        one.p,
+        -one.p,
+        one.upper,
+        -one.lower,
+        [one.budget],
+        one.high[:-1][over],
+        -one.low[:-1][under],
+    ]
+    b: np.ndarray = np.concatenate([np.asarray(end, float) for end in ends])
+    settings = clarabel.DefaultSettings()
+    settings.verbose, settings.max_threads = False, 1
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
+    cones = [clarabel.ZeroConeT(1), clarabel.NonnegativeConeT(len(b) - 1)]
+    q, P = np.append(-one.q, one.cost), sparse.triu(P, format="csc")
+    return lambda: clarabel.DefaultSolver(P, q, A, b, cones, settings).solve()
+
+
 def _batch(count: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     cells = [sample_portfolio_cell(m, 5.0, 0.5, seed) for seed in range(count)]
     return tuple(np.stack([cell[i] for cell in cells]) for i in range(3))  # type: ignore[return-value]
@@ -364,7 +456,7 @@ def check_portfolio(problem: dict[str, Any]) -> dict[str, float]:
     ours = solve_portfolio(**problem)
     constraints = problem.get("constraints", LONG_ONLY)
     violation = constraints.excess(ours.weights, ours.problem.previous[0], problem["turnover_l1"])
-    theirs = solve_general_row(scaled_general_row(ours.problem, 0)[0]).s
+    theirs = solve_decision(scaled_decision(ours.problem, 0)[0]).s
     cash = constraints.exposure - theirs.sum()
     excess = np.clip(cash, *constraints.cash) - cash  # what it gains by breaking constraints is charged at their prices
     beyond = max(np.abs(theirs - ours.problem.previous[0]).sum() - problem["turnover_l1"], 0.0)

@@ -1,12 +1,13 @@
 """The QP core beside other solvers, in one run: one problem, many problems, problem files, layers.
 
-*qp*: one problem at a time (`QP` and `solve`, against DAQP called directly and solvers through qpsolvers) and batches
-of the paper's sizes against Moreau's compiled solver, one thread each; set-up and conversions count. With a folder of
-problems (``.mat`` files with P, q, r, l, A, u, as those of Maros and Mészáros) all solvers run on every file. A problem
-counts as solved if primal residual, dual residual and duality gap are at most 1e-6, absolute; failures are charged the
-time limit, and times are summed up by the shifted geometric mean, as qpbenchmark does, and by the median: charged alike
-(`median_ratio` is beside the best of the others), as measured, and over the problems that a solver solves. Times are of
-the processor, one thread, the median of three runs: other work on the machine does not count.
+*qp*: one problem at a time (`solve_qp`, against DAQP called directly and solvers through qpsolvers) and batches of the
+paper's sizes and of (50, 40) against Moreau's compiled solver; all count from arrays to answer, ours in one thread.
+With a folder of problems (``.mat`` files with P, q, r, l, A, u, as those of Maros and Mészáros) all solvers run on
+each. A problem counts as solved if primal residual, dual residual and duality gap are at most 1e-6, absolute; failures
+are charged the time limit, and times are summed up by the shifted geometric mean, as qpbenchmark does, and by the
+median: charged alike (`median_ratio` is beside the best of the others), as measured, and over the problems that a
+solver solves. Times are of the processor, one thread, the median of three runs: other work on the machine does not
+count.
 
 *layers*: forward and backward pass of batches as layers of a network, against Moreau, qpth and cvxpylayers. Where
 gradients differ most, finite differences of exact answers say who is right.
@@ -30,7 +31,8 @@ from time2decide.bench.timing import interleaved_times, one_thread, time_ratio
 from time2decide.core.validation import expect
 from time2decide.qp import PAPER_SIZES, QP, kkt, random_qp, solve_exact
 from time2decide.qp.gradients import QPLayer
-from time2decide.qpsolvers_api import Problem, solve_problem
+from time2decide.qp.problem import BATCH
+from time2decide.qpsolvers_api import Problem, solve_problem, solve_qp
 from time2decide.solving import solve
 
 _LIMIT, _SHIFT, _EPS = 60.0, 10.0, 1e-6  # seconds, seconds, absolute tolerance
@@ -53,38 +55,51 @@ def qp_rows(quick: bool = False, problems: Path | None = None) -> list[dict[str,
             return _problem_rows(problems, quick)
         sizes = PAPER_SIZES[:1] if quick else PAPER_SIZES
         rounds = 3 if quick else 15
-        single = [_single_row(n, rounds) for n in ((5,) if quick else (5, 50, 200))]
-        return single + [_bulk_row(n, m, 256 if quick else 4096, rounds) for n, m in sizes]
+        singles = [(5, False)] if quick else [(n, more) for n in (5, 20, 50, 200) for more in (False, True)]
+        single = [_single_row(n, more, rounds) for n, more in singles]
+        batches = [(n, m, 256 if quick else 4096) for n, m in sizes] + ([] if quick else [(50, 40, 1024)])
+        return single + [_bulk_row(n, m, batch, rounds) for n, m, batch in batches]
 
 
-def _single_row(n: int, rounds: int) -> dict[str, Any]:
+def _single_row(n: int, more: bool, rounds: int) -> dict[str, Any]:
+    """One problem with n rows; with `more` also equations and bounds."""
     import daqp
 
     made = random_qp(1, n, n, seed=n)
     A, b, C, d = (t[0].numpy() for t in (made.A, made.b, made.C, made.d))
-    none = np.full(n, -1e30)
-    sense = np.zeros(n, dtype=np.int32)
-    calls: dict[str, Callable[[], object]] = {
-        "ours": lambda: solve(QP(A, b, C, d)),
-        "daqp_raw": lambda: daqp.solve(A, b, C, d, none, sense),
+    low, sense = np.full(n, -1e30), np.zeros(n, dtype=np.int32)
+    rows, high, extra = C, d, {}
+    if more:
+        E, bound = np.random.default_rng(n).normal(size=(max(1, n // 5), n)), np.full(n, 0.5)
+        extra = {"A": E, "b": 0.01 * E.sum(1), "lb": -bound, "ub": bound}
+        rows, high, low = (
+            np.vstack([C, E]),
+            np.concatenate([bound, d, extra["b"]]),
+            np.concatenate([-bound, low, extra["b"]]),
+        )
+        sense = np.concatenate([np.zeros(2 * n, np.int32), np.full(len(E), 5, np.int32)])
+    calls: dict[str, Callable[[], Any]] = {
+        "ours": lambda: solve_qp(A, b, C, d, **extra),
+        "daqp_raw": lambda: daqp.solve(A, b, rows, high, low, sense),
     }
     for name in _available(("piqp", "clarabel", "proxqp", "quadprog", "osqp")):
         import qpsolvers
 
-        problem = qpsolvers.Problem(A, b, C, d)
+        problem = qpsolvers.Problem(A, b, C, d, **extra)
         calls[name] = partial(qpsolvers.solve_problem, problem, solver=name, **_SETTINGS[name])
-    calls["ours"]()
+    for _ in range(BATCH):
+        calls["ours"]()
     times = interleaved_times(calls, rounds=rounds, repeat=dict.fromkeys(calls, 20 if n <= 50 else 3))
     ours, raw = median(times["ours"]), median(times["daqp_raw"])
     return {
-        "compared": f"one problem of size ({n}, {n})",
+        "compared": f"one problem of size ({n}, {n})" + (", equations and bounds" if more else ""),
         "ours_us": 1e6 * ours,
         "best": "DAQP called directly",
         "best_us": 1e6 * raw,
         "ratio": time_ratio(times, "ours", "daqp_raw"),
         "over_daqp_ms": 1e3 * median(a - b for a, b in zip(times["ours"], times["daqp_raw"], strict=True)),
         "others_us": {name: 1e6 * median(t) for name, t in times.items() if name not in ("ours", "daqp_raw")},
-        "error": float(solve(QP(A, b, C, d)).kkt_residual),
+        "error": float(np.abs(calls["ours"]() - calls["daqp_raw"]()[0]).max()),
     }
 
 
@@ -98,9 +113,10 @@ def _available(names: tuple[str, ...]) -> list[str]:
 
 def _bulk_row(n: int, m: int, batch: int, rounds: int) -> dict[str, Any]:
     qp = random_qp(batch, n, m, seed=1)
+    arrays = [tensor.numpy() for tensor in (qp.A, qp.b, qp.C, qp.d)]
     calls: dict[str, Callable[[], Any]] = {
-        "ours": lambda: solve_exact(qp, workers=1),
-        "two_threads": lambda: solve_exact(qp, workers=2),
+        "ours": lambda: solve_exact(QP(*arrays), workers=1),
+        "two_threads": lambda: solve_exact(QP(*arrays), workers=2),
     }
     moreau = _moreau(qp) if installed("moreau") else None
     if moreau is not None:

@@ -15,11 +15,16 @@ _Answer = TypeVar("_Answer")
 
 
 def interleaved_times(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, repeat: Mapping[str, int] | None = None
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    repeat: Mapping[str, int] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds per call of each name, measured in turn `rounds` times after one call to warm up.
 
-    `repeat` is the number of calls inside one measurement, for calls too short to time alone.
+    `repeat` is the number of calls inside one measurement, for calls too short to time alone; `clock` may be that of
+    the processor, for one thread on a busy machine.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -27,10 +32,10 @@ def interleaved_times(
     for turn in range(rounds):
         for name in list(calls)[:: 1 if turn % 2 == 0 else -1]:  # neither side always goes first
             call, count = calls[name], repeat[name] if repeat else 1
-            start = time.perf_counter()
+            start = clock()
             for _ in range(count):
                 call()
-            times[name].append((time.perf_counter() - start) / count)
+            times[name].append((clock() - start) / count)
     return times
 
 

@@ -9,6 +9,7 @@ import typer
 
 from time2decide.cli.backtest import backtest
 from time2decide.cli.bench import bench
+from time2decide.cli.check import check
 from time2decide.cli.console import echo
 from time2decide.cli.decide import decide
 from time2decide.cli.entry import complain
@@ -41,7 +42,7 @@ def program(
         raise typer.Exit
 
 
-for command in (decide, verify, run, backtest, solve, reproduce, bench, report, serve):
+for command in (decide, check, verify, run, backtest, solve, reproduce, bench, report, serve):
     app.command()(command)
 app.add_typer(train_app, name="train")
 

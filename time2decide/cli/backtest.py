@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import (
+    Accept,
     AsJson,
+    DateOrder,
+    Decimal,
     Prices,
     Returns,
+    Separator,
     console,
     constraint_sources,
     echo,
+    finding_lines,
+    reading_flags,
     step_progress,
     use_one_thread,
     validate_source,
@@ -104,6 +110,10 @@ def backtest(
         Path | None,
         typer.Option(help="Decide again on every date of this journal of `run`, and compare; nothing else."),
     ] = None,
+    accept: Accept = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    dates: DateOrder = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare strategies walk-forward, with costs; each sees only the past.
@@ -121,14 +131,18 @@ def backtest(
         return
     from time2decide.backtesting.walk_forward import backtest as run
     from time2decide.backtesting.walk_forward import with_intervals
+    from time2decide.data.check import load_checked
     from time2decide.markets.constraint_files import read_constraints
-    from time2decide.markets.tables import load_market, read_weights
+    from time2decide.markets.table_files import read_source
+    from time2decide.markets.tables import read_weights
 
     use_one_thread()
     budgets = _budgets(turnover)
     _check_outputs((source, *constraint_sources(constraints), benchmark), budgets, out, report)
     reference = None if benchmark is None else read_weights(benchmark)
-    table, values = load_market(source, values_flag(prices, returns), gaps=gaps)
+    table_source = read_source(source, reading_flags(separator, decimal, dates))
+    checked = load_checked(table_source, values_flag(prices, returns), gaps=gaps, accept=accept or ())
+    table, values = checked.returns, checked.values
     expect(table.shape[1] >= 2, source, "at least 2 assets", table.shape[1])
     if last is not None:
         expect(last >= 1, "last", "a positive number of rows", last)
@@ -138,6 +152,7 @@ def backtest(
     terms: dict[str, Any] = {"cost_bps": cost_bps, "risk_aversion": risk_aversion, "constraints": limits}
     terms |= {"benchmark": reference, "window": window, "periods_per_year": periods_per_year, "gaps": gaps}
     terms |= {"min_trade": min_trade, "delay": delay, "delisting_return": delisting_return}
+    terms |= {"accept": accept or (), "findings": checked.findings}
     with step_progress([name for name in names if name != "oracle"]) as progress:
         result = run(table, names, budgets, **terms, progress=progress)
     summary = with_intervals(result)
@@ -157,6 +172,9 @@ def backtest(
         echo(json.dumps(backtest_page_records(summary), allow_nan=False))
         return
     print_backtest_summary(result, summary, f"{source} ({data_kind})", applied, _sales_line(table, delisting_return))
+    notes = [f"The table is read as: {', '.join(checked.read_as)}."] if checked.read_as else []
+    for line in [*notes, *finding_lines(one.to_json() for one in result.findings)]:
+        echo(line)
     for written in files:
         echo(f"written: {written}")
 

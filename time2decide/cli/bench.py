@@ -21,7 +21,8 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds, for a first look.")] = False,
     store: Annotated[bool, typer.Option("--store", help="Keep the rows in the results, for `report`.")] = False,
     problems: Annotated[
-        Path | None, typer.Option("--problems", help="With qp: a folder of .mat files (P, q, r, l, A, u) to solve.")
+        Path | None,
+        typer.Option("--problems", help="With qp or sparse: a folder of .mat files. With faults: one of tables."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +31,8 @@ def bench(
     Example: time2decide bench constructions --store
     """
     validate_choice("name", name, (*BENCHMARKS, "all"))
-    expect(problems is None or name == "qp", "--problems", "the benchmark qp", name)
+    allowed = ("qp", "sparse", "faults")
+    expect(problems is None or name in allowed, "--problems", "the benchmark qp, sparse or faults", name)
     if store:
         from time2decide.experiments.store import Store, check_store_writable
 

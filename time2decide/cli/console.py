@@ -15,10 +15,21 @@ import typer
 from time2decide.core.files import validate_input_file
 from time2decide.core.table import Table
 from time2decide.core.validation import expect, printable_lines
+from time2decide.data.findings import Finding
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Prices = Annotated[bool, typer.Option("--prices", help="The file holds prices; inferred by default.")]
 Returns = Annotated[bool, typer.Option("--returns", help="The file holds returns; inferred by default.")]
+Accept = Annotated[
+    list[str] | None, typer.Option("--accept", help="A finding of `check` that is not to stop this; repeatable.")
+]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="Between cells: comma, semicolon, tab, bar, space; else found out.")
+]
+Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal sign: . or , (else found out).")]
+DateOrder = Annotated[
+    str | None, typer.Option("--dates", help="day-first or month-first, of dates like 02/01/2024; else found out.")
+]
 _FIRST_LINE, _LINES_EVERY = 5.0, 30.0  # seconds to the first line of progress, and between two, without a terminal
 #: Processor time of a step beside that of 1/N, measured on 64 stocks; for the time left.
 _STEP_COSTS = {
@@ -68,6 +79,18 @@ def values_flag(prices: bool, returns: bool) -> str | None:
     """Prices or returns, by the two flags; None without a flag."""
     expect(not prices or not returns, "prices, returns", "at most one of --prices and --returns", "both")
     return "prices" if prices else "returns" if returns else None
+
+
+def reading_flags(separator: str | None, decimal: str | None, dates: str | None) -> Any:
+    """How a text file is to be read."""
+    from time2decide.markets.table_files import Reading
+
+    return Reading(separator, decimal, dates)
+
+
+def finding_lines(findings: Iterable[Any]) -> list[str]:
+    """A line for each finding, as it stands in JSON."""
+    return [f"Data: {Finding.from_json(one)}" for one in findings]
 
 
 def validate_source(source: str) -> None:

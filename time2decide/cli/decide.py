@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from time2decide.cli.console import (
+    Accept,
     AsJson,
+    DateOrder,
+    Decimal,
     Prices,
     Returns,
+    Separator,
     console,
     constraint_sources,
     echo,
+    finding_lines,
+    reading_flags,
     use_one_thread,
     validate_source,
     values_flag,
@@ -100,6 +106,10 @@ def decide(
         Path | None, typer.Option(help="Write the target weights (.csv), or the decision file for `verify` (.json).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the perturbed histories.")] = 0,
+    accept: Accept = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    dates: DateOrder = None,
     as_json: AsJson = False,
 ) -> None:
     """The next rebalancing of a portfolio: the trades, a verdict on the forecasts, cost, risk and proof of optimality.
@@ -123,15 +133,23 @@ def decide(
     expect(
         price_file is None or _wants_orders(previous, value), "price_file", "--value or held shares with it", "neither"
     )
-    from time2decide.markets.tables import load_market, read_by_asset, read_weights, with_absent_assets
+    from time2decide.data.check import load_checked
+    from time2decide.data.terms import check_quotes
+    from time2decide.markets.table_files import read_source
+    from time2decide.markets.tables import read_by_asset, read_weights, with_absent_assets
     from time2decide.markets.validation import was_scaled
 
     current = None if previous is None else read_by_asset(previous, "weight", "shares")
     reference = None if benchmark is None else read_weights(benchmark)
     use_one_thread()
-    table, found = load_market(file, values, gaps=gaps)
+    table_source = read_source(file, reading_flags(separator, decimal, dates))
+    checked = load_checked(table_source, values, gaps=gaps, accept=accept or (), live=True)
+    table, found = checked.returns, checked.values
     names = [str(column) for column in table.columns]
-    quotes = read_quotes(file, found, price_file, table) if _wants_orders(current, value) else None
+    quotes = read_quotes(table_source, found, price_file, table) if _wants_orders(current, value) else None
+    noted = checked.findings
+    if quotes is not None and price_file is not None and found == "prices":
+        noted += check_quotes(quotes, table_source, accept or ())
     limits = None
     if constraints is not None:
         from time2decide.markets.constraint_files import read_constraints
@@ -151,6 +169,7 @@ def decide(
     network = Time2Decide.from_pretrained(model)
     terms: dict[str, Any] = {"constraints": limits, "cost_bps": cost, "benchmark": reference, "gaps": gaps}
     terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year}
+    terms |= {"accept": accept or (), "findings": noted}
     decision = network.decision(table, current, turnover, risk_aversion=risk_aversion, **terms)
     facts = describe_decision(
         network,
@@ -164,6 +183,7 @@ def decide(
     )
     guessed = values is None and file != "sp500"
     facts["input"] |= {"source": file, "values": found, "values_guessed": guessed, "explained": explain}
+    facts["input"] |= {"read_as": checked.read_as} if checked.read_as else {}
     facts["input"] |= {"absent": absent} if absent else {}
     facts["input"] |= {"scaled_from": total} if was_scaled(total, decision.previous) else {}
     orders = None
@@ -229,9 +249,13 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     trades = (_verdict_line, _gain_line, _cost_line, limit_lines, _least_trade_line, _order_line)
     parts = (*trades, _forecast_lines, _frontier_lines, _reason_lines, _input_lines, _assumption_line)
     lines = [line for part in parts for line in part(facts)]
+    if facts["input"].get("read_as"):
+        lines.append(f"The table is read as: {', '.join(facts['input']['read_as'])}.")
     gaps = [facts["gap_summary"]] if "gap_summary" in facts else []
     for line in [*gaps, *facts.get("gap_notes", []), *lines]:
         screen.print(printable(line), markup=False, soft_wrap=True)
+    for line in finding_lines(facts.get("findings", ())):
+        screen.print(printable(line), style="yellow", markup=False, soft_wrap=True)
 
 
 def _title(facts: dict[str, Any], traded: int, every: bool) -> str:

@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from time2decide.cli.console import AsJson, Prices, Returns, echo, validate_source, values_flag
+from time2decide.cli.console import (
+    AsJson,
+    DateOrder,
+    Decimal,
+    Prices,
+    Returns,
+    Separator,
+    echo,
+    reading_flags,
+    validate_source,
+    values_flag,
+)
 from time2decide.core.files import validate_input_file
 
 _NOT_CHECKED = (
@@ -25,6 +36,9 @@ def verify(
     ],
     prices: Prices = False,
     returns: Returns = False,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    dates: DateOrder = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a decision file: intact, made from this table, feasible, optimal for the problem it states.
@@ -37,8 +51,10 @@ def verify(
     validate_input_file(decision)
     validate_source(file)
     from time2decide.markets.decision_file import verify_decision
+    from time2decide.markets.table_files import read_source
 
-    found = verify_decision(decision, file, values_flag(prices, returns))
+    source = read_source(file, reading_flags(separator, decimal, dates))
+    found = verify_decision(decision, source, values_flag(prices, returns))
     if as_json:
         echo(json.dumps({"passed": found.passed, "checks": [asdict(check) for check in found.checks]}))
     else:

@@ -1,4 +1,4 @@
-"""The recipe with which the paper's transformers learn every size, beside the plain one: tasks, tables, claims.
+"""A recipe in which the read-out of the paper's transformers stays alive, beside the plain one: tasks, tables, claims.
 
 Its departures from the plain recipe, each a switch by name: the start of the weights (`TransformerConfig`), scaled
 tokens, fresh problems seen once, Muon for the layers' matrices.

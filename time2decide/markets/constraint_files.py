@@ -219,7 +219,7 @@ class _Reader:
 
     def _table(self, path: Path) -> dict[str, tuple[float | None, float | None, str]]:
         """Bounds and group by asset; None for an empty cell."""
-        from time2decide.markets.tables import read_table_cells
+        from time2decide.markets.table_files import read_table_cells
 
         validate_input_file(path)
         header, *rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]

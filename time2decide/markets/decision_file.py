@@ -30,7 +30,8 @@ from time2decide.markets.stated_problem import (
     centred_reasons,
     number_from_json,
 )
-from time2decide.markets.tables import begins_with_days, last_prices, load_market
+from time2decide.markets.table_files import SourceTable
+from time2decide.markets.tables import Source, begins_with_days, last_prices, load_market
 from time2decide.markets.universe import Availability
 from time2decide.markets.verdict import Verdict
 
@@ -160,9 +161,7 @@ def read_decision(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def verify_decision(
-    path: str | Path, returns: str | Path | pd.DataFrame | np.ndarray, values: str | None = None
-) -> Verification:
+def verify_decision(path: str | Path, returns: Source | np.ndarray, values: str | None = None) -> Verification:
     """Check a decision file against the table that it was made from.
 
     Parameters
@@ -244,13 +243,11 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
         yield _check_reasons(document, problem, weights, assets, known)
 
 
-def _table(
-    document: dict[str, Any], returns: str | Path | pd.DataFrame | np.ndarray, values: str | None
-) -> tuple[pd.DataFrame, str]:
+def _table(document: dict[str, Any], returns: Source | np.ndarray, values: str | None) -> tuple[pd.DataFrame, str]:
     """The table as the decision read it, and what its cells are: prices or returns."""
     if isinstance(returns, np.ndarray):
         return load_market(pd.DataFrame(returns), "returns", gaps="keep")
-    told = document["data"].get("values") if isinstance(returns, (str, Path)) else None
+    told = document["data"].get("values") if isinstance(returns, (str, Path, SourceTable)) else None
     told = values or (told if told in ("prices", "returns") else None)
     return load_market(returns, told, most_gap=math.inf, gaps="keep")
 

@@ -31,6 +31,7 @@ from time2decide.markets.turnover_decision import turnover_duality_gaps
 from time2decide.markets.turnover_path import Cash, Curvature, TradeLimits
 
 _ROUNDS = 10  # of bisection, for singular covariances
+_BLOCK = 128  # points that are measured together
 _GRID = 201  # budgets that are solved one by one where there is no path: with linear limits
 
 
@@ -128,7 +129,7 @@ def turnover_frontier(
         solved = _refined(solve, np.unique(_measure(problem, path).turnover))
     else:
         fewest = fewest_trades(previous, constraints, most)
-        solved = solve(turnover_l1=np.linspace(fewest * (1 + 1e-12) + 1e-13, most, _GRID))
+        solved = solve(turnover_l1=np.linspace(fewest * (1 + 1e-13) + 3e-13, most, _GRID))
     free = solved.turnover_price <= 1e-15
     kept = slice(0, int(np.argmax(free)) + 1 if free.any() else len(free))
     risk = _risk(problem, solved.weights[kept])
@@ -210,7 +211,8 @@ def _path(problem: PortfolioProblem) -> _Path | None:
                 Q, (slope - shift) / scale, box, cash, ridge, 30 * m + 200, 8 * m + 50
             )
         if 0 < count <= len(points):
-            weights = np.clip(p + trades[:count], problem.lower[0], problem.upper[0])
+            weights = trades[:count] + p
+            np.clip(weights, problem.lower[0], problem.upper[0], out=weights)
             theta, nu = points[:count, 1] * scale, points[:count, 2] * scale + shift
             return _Path(theta, nu, weights, scale, ridge == 0)
     return None
@@ -222,23 +224,41 @@ def _diagonal(problem: PortfolioProblem) -> np.ndarray:
 
 
 def _measure(problem: PortfolioProblem, path: _Path) -> TurnoverFrontier:
-    """Utilities and certificates of the points of a path."""
-    theta, weights, risk_aversion = path.theta, path.weights, problem.risk_aversion[0]
-    gradient = problem.linear[0] - 2 * risk_aversion * problem.covariance_times(weights)
-    p, spent = problem.start[0][0], np.abs(problem.previous[0] - problem.start[0][0]).sum()
-    used = np.abs(weights - p).sum(-1)
+    """Utilities and certificates of the points of a path, some points at a time: whole arrays would leave the cache."""
+    blocks = [slice(i, i + _BLOCK) for i in range(0, len(path.weights), _BLOCK)]
+    parts = zip(*(_measure_block(problem, path, block) for block in blocks), strict=True)
+    gap, risk, income, earned, turnover = (np.concatenate(part) for part in parts)
+    turnover = np.maximum.accumulate(turnover)  # rounding may step back
+    utility = income - problem.risk_aversion[0] * risk + earned
+    return TurnoverFrontier(turnover, path.theta, utility, income, risk, path.weights, gap / path.scale)
+
+
+def _measure_block(problem: PortfolioProblem, path: _Path, block: slice) -> tuple[np.ndarray, ...]:
+    """Gaps in the units of the data, risks, expected returns, cash earned less costs, and turnovers of some points."""
+    weights, p = path.weights[block], problem.start[0][0]
+    product, active = _covariance_along(problem, weights), weights
+    gradient = problem.linear[0] - 2 * problem.risk_aversion[0] * product
+    if problem.benchmark is not None:
+        active, product = weights - problem.benchmark[0], product - problem.covariance_times(problem.benchmark[:1])
     box = p, problem.lower[0], problem.upper[0], problem.cost[0]
     money = problem.relative_cash[0], float(problem.exposure[0])
+    used, spent = np.abs(weights - p).sum(-1), np.abs(problem.previous[0] - p).sum()
     with np.errstate(
         invalid="ignore"
     ):  # where no trade pays ν is infinite: no gap then, and the point is solved afresh
-        gap = turnover_duality_gaps(gradient, *box, used, *money, weights, theta, path.nu)  # type: ignore[no-untyped-call]
-    risk, income = _risk(problem, weights), weights @ problem.mean[0]
-    traded = np.abs(weights - problem.previous[0]) @ problem.cost[0]
-    earned = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))
-    utility = income - risk_aversion * risk - traded + earned
-    turnover = np.maximum.accumulate(used + spent)  # rounding may step back
-    return TurnoverFrontier(turnover, theta, utility, income, risk, weights, gap / path.scale)
+        gap = turnover_duality_gaps(gradient, *box, used, *money, weights, path.theta[block], path.nu[block])  # type: ignore[no-untyped-call]
+    cash = problem.cash[0, 2] * (problem.exposure[0] - weights.sum(-1))
+    earned = cash - np.abs(weights - problem.previous[0]) @ problem.cost[0]
+    return gap, np.einsum("em,em->e", active, product), weights @ problem.mean[0], earned, used + spent
+
+
+def _covariance_along(problem: PortfolioProblem, s: np.ndarray) -> np.ndarray:
+    """Σs for neighbouring points (points, m) of a path, which differ in few assets."""
+    if not problem.dense.size:
+        return problem.covariance_times(s)
+    S, first = problem.dense[problem.which[0]], s[0]
+    moved = (s != first).any(axis=0).nonzero()[0]
+    return np.asarray(S @ first + (s[:, moved] - first[moved]) @ S[moved])
 
 
 def _risk(problem: PortfolioProblem, weights: np.ndarray) -> np.ndarray:

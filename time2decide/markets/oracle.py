@@ -142,7 +142,7 @@ def _solve_open(
         exposure=p.sum(-1),
         cash=np.zeros((rows, 3)),
     )
-    return solve_portfolio_rows(problem, np.zeros((rows, m), np.int64), False)[0]
+    return solve_portfolio_rows(problem, np.zeros((rows, m), np.int64))[0]
 
 
 def greedy_allocations(gradient: np.ndarray, p: np.ndarray, half: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from time2decide.markets.constraints import Constraints
+    from time2decide.markets.tables import Source
 
 _LEFT_OVER = 0.01  # of a portfolio's value, that whole shares may leave uninvested
 _WHOLE = 1e-6  # of a share, that counts as rounding
@@ -197,7 +198,7 @@ def _matched(previous: ArrayLike, weights: ArrayLike, prices: ArrayLike) -> tupl
     return before, weights, prices
 
 
-def read_quotes(source: str | Path, values: str, price_file: Path | None, table: pd.DataFrame) -> pd.DataFrame:
+def read_quotes(source: Source, values: str, price_file: Path | None, table: pd.DataFrame) -> pd.DataFrame:
     """The assets of a table in their order with `price`, the last known one, and `current`, whether it can be traded.
 
     Prices are those of a CSV asset,price if there is one, else the last of `source`, a table of prices.
@@ -238,7 +239,9 @@ def weights_of_shares(
     unpriced = [str(name) for name in money.index[money.isna()] if shares[name] != 0]
     expect(not unpriced, "previous", "shares of assets with a price", f"none of {', '.join(unpriced[:5])}")
     money = money.reindex(quotes.index).fillna(0.0)
-    found = float(money.sum())
+    found, cash = float(money.sum()), shares.attrs.get("cash", 0.0)
+    if value is None and cash:
+        value = found + cash
     if value is not None:
         if allows_cash(limits) if found <= value else allows_borrowing(limits):
             return money / value, value

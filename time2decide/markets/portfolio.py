@@ -127,6 +127,14 @@ class PortfolioProblem:
         return middle, np.maximum(self.turnover_l1 - spent, 0.0)
 
     @cached_property
+    def limit_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Coefficients (limits, m), of at most 1, and ends (limits,) of the limits."""
+        limits = [limit.scaled() for limit in self.limits]
+        rows = [limit.coefficients for limit in limits]
+        low, high = np.array([limit.low for limit in limits]), np.array([limit.high for limit in limits])
+        return np.array(rows).reshape(len(limits), self.mean.shape[1]), low, high
+
+    @cached_property
     def relative_cash(self) -> np.ndarray:
         """`cash` with its return relative to max μ, (rows, 3)."""
         return np.column_stack([self.cash[:, :2], self.cash[:, 2] - self.level])
@@ -246,7 +254,7 @@ def solve_portfolio(
         expect(isinstance(start, PortfolioSolution), "start", "a PortfolioSolution", type(start).__name__)
         expect(start.classes.shape == (*lead, m), "start", f"a solution of shape {(*lead, m)}", start.classes.shape)
     classes = np.zeros((rows, m), np.int64) if start is None else start.classes.reshape(rows, m).copy()
-    weights, report, eta = solve_portfolio_rows(problem, classes, start is not None, threads)
+    weights, report, eta = solve_portfolio_rows(problem, classes, start, threads)
     theta, nu, gap = (report[:, i].reshape(lead) for i in range(3))
     weights, classes, eta = (array.reshape(*lead, array.shape[-1]) for array in (weights, classes, eta))
     return PortfolioSolution(weights, theta, nu, np.maximum(gap, 0.0), classes, lambda: problem, eta)
@@ -318,15 +326,15 @@ def nearest_portfolio(
 
 
 def solve_portfolio_rows(
-    problem: PortfolioProblem, classes: np.ndarray, warm: bool, threads: int | None = None
+    problem: PortfolioProblem, classes: np.ndarray, start: PortfolioSolution | None = None, threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weights (rows, m), report (rows, 4: θ, ν, gap, breakpoints) and η (rows, limits) of validated problems.
 
     `classes` are filled in.
     """
     rows, m = problem.mean.shape
-    weights, report, eta = np.empty((rows, m)), np.empty((rows, 4)), np.zeros((rows, len(problem.limits)))
-    factor = 2 * problem.risk_aversion
+    weights, report, eta = np.empty((rows, m)), np.full((rows, 4), -1.0), np.zeros((rows, len(problem.limits)))
+    factor, limited = 2 * problem.risk_aversion, bool(problem.limits)
     columns = (problem.which, factor, problem.linear, problem.start[0], problem.lower, problem.upper, problem.cost,
                problem.start[1], problem.relative_cash, problem.exposure, classes)  # fmt: skip
     engine = turnover_engine(rows, m).solve_turnover_rows
@@ -334,17 +342,31 @@ def solve_portfolio_rows(
     def run(part: slice) -> None:
         arrays = [array[part] for array in columns]
         with np.errstate(all="ignore"):
-            engine(problem.dense, problem.loadings, problem.specific, *arrays, warm, weights[part], report[part])
+            engine(
+                problem.dense,
+                problem.loadings,
+                problem.specific,
+                *arrays,
+                start is not None,
+                weights[part],
+                report[part],
+            )
 
-    if problem.limits:
-        report[:, 3] = -1
-    else:
+    guessed = limited and start is not None
+    if limited and start is not None:
+        weights[:], eta[:] = start.weights.reshape(rows, m), start.limit_prices.reshape(rows, -1)
+        report[:, 0] = start.turnover_price.reshape(rows)
+        report[:, 1] = start.budget_price.reshape(rows) - problem.level
+    elif not limited or problem.dense.size:  # with limits, where they are left out: a guess
         _in_threads(run, rows, m, threads)
+        guessed = limited
+    if limited:
+        report[:, 3] = -1
     failed = np.flatnonzero((report[:, 3] < 0) | ~(report[:, 2] <= CERTIFIED))
     if failed.size:
         from time2decide.markets.portfolio_general import repair_general_rows
 
-        repair_general_rows(problem, failed, weights, report, classes, eta)
+        repair_general_rows(problem, failed, weights, report, classes, eta, guessed)
     worst = report[:, 2].max(initial=0.0)
     if not worst <= _REFUSED:
         raise ArithmeticError(f"portfolio: no answer was found (relative gap {worst:.3g})")

@@ -1,10 +1,13 @@
-"""The portfolio problem with general linear limits: Clarabel on the lifted problem, then an active-set polish.
+"""The portfolio problem with linear limits: active sets, from a similar decision or from PIQP, and their certificate.
 
-Clarabel's answer says which bounds, trades and limits are active; the equations of that active set are solved to
-rounding, and the result is certified by the same duality gap as every other answer. Where no active set can be read
-from it, as with weights of the size of its rounding, the feasible point nearest to it is the answer.
+With the prices y of the limits and of the net exposure, θ of the turnover budget and ρ of the gross limit, every asset
+is either at a kink of φ(s) = (c + θ)|s − p| + ρ|s| on [l, u] (at l, p, 0 or u) or free between two. The equations of an
+active set are solved to rounding; what contradicts itself changes, until nothing does. Every answer is certified by
 
-    gap ≤ Σ_i max_v [(g_i − ν − (Aᵀη)_i)(v − s_i) − (c_i + θ)(|v − p_i| − |s_i − p_i|)] + θ(γ − ‖s−p‖₁) + limits + cash.
+    gap ≤ Σ_i max_v [(q − Qs − Aᵀy)_i (v − s_i) − φ_i(v) + φ_i(s_i)] + Σ y·(distance to the end that it prices),
+
+which is computed from the data and the answer alone. Where no active set can be read from PIQP's point, as with weights
+of the size of its rounding, the feasible point nearest to it is the answer.
 """
 
 from __future__ import annotations
@@ -16,11 +19,18 @@ import numpy as np
 from time2decide.core.validation import InputError
 from time2decide.markets.constraints import Constraints, refuse_contradictions
 from time2decide.markets.portfolio import CERTIFIED, PortfolioProblem
-from time2decide.markets.turnover_decision import turnover_duality_gap
-from time2decide.markets.turnover_path import AT_LOWER, AT_UPPER, BOUGHT, SOLD, UNTOUCHED
+from time2decide.markets.portfolio_interior import SETTINGS, ScaledDecision, interior_point
+from time2decide.markets.turnover_path import (
+    AT_LOWER,
+    AT_UPPER,
+    BOUGHT,
+    SOLD,
+    UNTOUCHED,
+    Curvature,
+    curvature_diagonal,
+    curvature_product,
+)
 
-_SETTINGS = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13, "verbose": False}
-_REGULARISED = (1e-12, 1e-8)  # in turn: the first is exact more often, the second is the sturdier one
 _ACTIVE = (1e-6, 1e-8, 1e-4)  # distances at which something counts as active, tried in turn
 _FINE = (1e-10, 1e-12, 1e-7, 1e-9)  # and where that leaves an answer that is not certified: weights may be as small
 _ROUNDING = 1e-13  # a gap that cannot be told from none
@@ -29,31 +39,25 @@ _NEAR = 1e3  # units of infeasibility within which a feasible point is sought
 _UNITS = np.array([1.0, 1e3, 1e6])  # tried in turn, as multiples of the infeasibility
 _EXACT = 1e-12  # infeasibility that counts as none
 _ROUNDS = 20
+_FEW = 40  # assets that come into play at once where Σ has no factors
+_PULLED = 1e-9  # by which the prices must pull at an asset that is not in play
+_MANY = 1_000  # free assets up to which singular equations are solved by least squares
 
 
-class _Row(NamedTuple):
-    """One decision from a start within its bounds, scaled so that slopes and curvature are of size 1."""
+class Answer(NamedTuple):
+    """Weights (m,), the prices of `ScaledDecision.activity` (rows + 2,), and the gap that they prove."""
 
-    Q: np.ndarray
-    q: np.ndarray
-    p: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    cost: np.ndarray
-    budget: float
-    exposure: float
-    cash: np.ndarray
-    A: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-class _Answer(NamedTuple):
     s: np.ndarray
-    theta: float
-    nu: float
-    eta: np.ndarray
-    gap: float
+    y: np.ndarray
+    gap: float = np.inf
+
+
+class ActiveSet(NamedTuple):
+    """For each asset the kink that it is at or, if it is free, the one below; for each row the end that it is at."""
+
+    fixed: np.ndarray  # (m,) bool
+    kink: np.ndarray  # (m,) of int
+    rows: np.ndarray  # (rows + 2,) of int: 1 at the high end, −1 at the low, 0 at none
 
 
 def repair_general_rows(
@@ -63,22 +67,34 @@ def repair_general_rows(
     report: np.ndarray,
     classes: np.ndarray,
     eta: np.ndarray,
+    guessed: bool = False,
 ) -> None:
-    """Solve the given rows by the second family of solvers, in place; an answer is replaced only by a better one."""
-    sizes = np.array([limit.size for limit in problem.limits])
+    """Solve the given rows by active sets and interior points, in place; an answer is replaced only by a better one.
+
+    With `guessed`, weights, prices and classes are those of a similar decision, whose active set is tried first; else
+    that of the row before, if it starts from the same weights.
+    """
+    sizes, before = np.array([limit.size for limit in problem.limits]), None
     for row in rows:
-        one, scale, shift = scaled_general_row(problem, int(row))
+        one, scale, shift = scaled_decision(problem, int(row))
+        guess = None
+        if guessed:
+            prices = np.append(eta[row] * sizes / scale, (report[row, 1] - shift) / scale - one.rate)
+            guess = weights[row], np.append(prices, [report[row, 0] / scale, 0.0]), classes[row]
+        elif before is not None and np.array_equal(before[0], one.p):
+            guess = before[1]
         try:
-            answer = solve_general_row(one)
+            answer = solve_decision(one, guess)
         except InputError:
             _name_the_conflict(problem, int(row))
             raise
         if report[row, 3] >= 0 and not answer.gap < report[row, 2]:
             continue
         weights[row] = answer.s
-        report[row] = answer.theta * scale, answer.nu * scale + shift, answer.gap, 0
+        report[row] = answer.y[-2] * scale, (answer.y[-3] + one.rate) * scale + shift, answer.gap, 0
         classes[row] = _classes(one, answer.s, 1e-13)
-        eta[row] = answer.eta * scale / sizes
+        eta[row] = answer.y[:-3] * scale / sizes
+        before = one.p, (answer.s, answer.y, classes[row].copy())
 
 
 def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:
@@ -91,34 +107,30 @@ def _name_the_conflict(problem: PortfolioProblem, i: int) -> None:
     refuse_contradictions(constraints, names, problem.previous[i], float(problem.turnover_l1[i]))
 
 
-def scaled_general_row(problem: PortfolioProblem, i: int) -> tuple[_Row, float, float]:
-    m = problem.mean.shape[1]
-    which = problem.which[i]
-    if problem.dense.size:
-        Q = 2 * problem.risk_aversion[i] * problem.dense[which]
-    else:
-        B, D = problem.loadings[which], problem.specific[which]
-        Q = 2 * problem.risk_aversion[i] * (B @ B.T + np.diag(D))
+def scaled_decision(problem: PortfolioProblem, i: int) -> tuple[ScaledDecision, float, float]:
+    """Decision i in units of size 1, and what brings its prices back: the unit of slopes, and what is added to ν."""
+    m, which = problem.mean.shape[1], problem.which[i]
+    Q = Curvature(problem.dense[which], problem.loadings[which], problem.specific[which], 2 * problem.risk_aversion[i])
     q, p, budget = problem.linear[i], problem.start[0][i], min(float(problem.start[1][i]), _most_turnover(problem, i))
-    slope = q - Q @ p
-    shift = slope.max()
-    scale = max(float(np.ptp(slope)), float(Q.diagonal().max()), float(problem.cost[i].max()), 1e-300)
-    if problem.cash[i, 1] > problem.cash[i, 0]:
-        scale = max(scale, abs(float(problem.relative_cash[i, 2] - shift)))
-    money = problem.relative_cash[i].copy()
-    money[2] = (money[2] - shift) / scale
-    limits = [limit.scaled() for limit in problem.limits]
-    A = np.stack([limit.coefficients for limit in limits]) if limits else np.zeros((0, m))
-    low, high = np.array([limit.low for limit in limits]), np.array([limit.high for limit in limits])
+    slope = q - curvature_product(Q, p)  # type: ignore[no-untyped-call]
+    shift, top = slope.max(), curvature_diagonal(Q, m).max()  # type: ignore[no-untyped-call]
+    scale = max(float(np.ptp(slope)), float(top), float(problem.cost[i].max()), 1e-300)
+    least, most, rate = map(float, problem.relative_cash[i])
+    if most > least:
+        scale = max(scale, abs(rate - float(shift)))
+    rate = (rate - float(shift)) / scale if most > least else 0.0
     # An end that no trade within the budget comes near is none: numbers of its size would spoil the scaling.
     lower, upper = np.maximum(problem.lower[i], p - budget - 1), np.minimum(problem.upper[i], p + budget + 1)
-    least, most = _reach(A, lower, upper)
-    low, high = np.where(low < least - 1, -np.inf, low), np.where(high > most + 1, np.inf, high)
-    row = _Row(
-        Q / scale, (q - shift) / scale, p, lower, upper, problem.cost[i] / scale, budget, float(problem.exposure[i]),
-        money, A, low, high,
+    A, low, high = problem.limit_rows
+    reach = _reach(A, lower, upper)
+    low, high = np.where(low < reach[0] - 1, -np.inf, low), np.where(high > reach[1] + 1, np.inf, high)
+    exposure = float(problem.exposure[i])
+    one = ScaledDecision(
+        Q._replace(factor=Q.factor / scale), (q - shift) / scale - rate, p, lower, upper, problem.cost[i] / scale,
+        np.vstack([A, np.ones(m)]), np.append(low, exposure - most), np.append(high, exposure - least), budget,
+        rate=rate,
     )  # fmt: skip
-    return row, scale, float(shift)
+    return one, scale, float(shift)
 
 
 def _most_turnover(problem: PortfolioProblem, i: int) -> float:
@@ -130,18 +142,25 @@ def _most_turnover(problem: PortfolioProblem, i: int) -> float:
 
 def _reach(A: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Least and most of A @ s over lower ≤ s ≤ upper, one of each limit."""
-    with np.errstate(invalid="ignore"):  # 0 · ∞
-        ends = np.stack([A * lower, A * upper])  # (2, limits, m)
-    ends[np.isnan(ends)] = 0.0
-    return ends.min(axis=0).sum(axis=1), ends.max(axis=0).sum(axis=1)
+    up, down = np.maximum(A, 0.0), np.minimum(A, 0.0)
+    return up @ lower + down @ upper, up @ upper + down @ lower
+
+
+Guess = tuple[np.ndarray, np.ndarray, np.ndarray]  # weights, prices and classes of a similar decision
 
 
 @np.errstate(all="ignore")  # the gap judges what comes of numbers at the ends of what floats hold
-def solve_general_row(row: _Row) -> _Answer:
-    best: _Answer | None = None
-    for regularised in _REGULARISED:
-        found = _clarabel(row, regularised)
-        answer = None if found is None else _finished(row, found)
+def solve_decision(one: ScaledDecision, guess: Guess | None = None) -> Answer:
+    """The best answer of the active set of `guess` and those near PIQP's points, until one is certified."""
+    if guess is not None:
+        found = _follow(one, _similar_set(one, *guess), Answer(*guess[:2]))
+        if found is not None and found.gap <= CERTIFIED:
+            return found
+    best: Answer | None = None
+    for settings in SETTINGS:
+        some = guess is not None and best is None and one.Q.S.shape[0] > 2 * _FEW
+        point = _by_columns(one, guess, settings) if guess and some else interior_point(one, settings)
+        answer = None if point is None else _finished(one, Answer(*point))
         if answer is not None and (best is None or answer.gap < best.gap):
             best = answer
         if best is not None and best.gap <= CERTIFIED:
@@ -151,26 +170,63 @@ def solve_general_row(row: _Row) -> _Answer:
     return best
 
 
-def _finished(row: _Row, found: _Answer) -> _Answer | None:
+def _by_columns(one: ScaledDecision, guess: Guess, settings: dict[str, float]) -> tuple[np.ndarray, np.ndarray] | None:
+    """PIQP's point from the assets that prices bring into play, the others where a guess has them.
+
+    Without factors of Σ the work of one step grows with the cube of the number of assets.
+    """
+    kinks, active, y = _kinks(one), _similar_set(one, *guess), guess[1]
+    at = np.take_along_axis(kinks, active.kink[None], 0)[0]
+    s, played, most = np.where(active.fixed, at, np.clip(guess[0], one.lower, one.upper)), ~active.fixed, _FEW
+    a, left, right = _slopes(one, s, s, y)
+    while int(played.sum()) + most < len(s):
+        lazy = np.where(played, np.inf, np.minimum(right - a, a - left))  # how far the prices are from moving it
+        played[np.argpartition(lazy, most)[:most]] = True
+        low, high = np.where(played, one.lower, s), np.where(played, one.upper, s)
+        point = interior_point(one._replace(lower=low, upper=high), settings)
+        if point is None:
+            most *= 4
+            continue
+        s, y = point
+        a, left, right = _slopes(one, s, s, y)
+        missing = ~played & ((a > right + _PULLED) | (a < left - _PULLED))
+        if not missing.any():
+            return point
+        most = min(int(missing.sum()), _FEW)
+    return interior_point(one, settings)
+
+
+def _slopes(
+    one: ScaledDecision, s: np.ndarray, at: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What pulls at each asset, and the slopes of φ to the left and the right of `at`, infinite at bounds."""
+    a = one.q - curvature_product(one.Q, s) - y[:-2] @ one.A  # type: ignore[no-untyped-call]
+    price, gross = one.cost + max(y[-2], 0.0), max(y[-1], 0.0)
+    left = np.where(at > one.p, price, -price) + np.where(at > 0, gross, -gross)
+    right = np.where(at >= one.p, price, -price) + np.where(at >= 0, gross, -gross)
+    return a, np.where(at > one.lower, left, -np.inf), np.where(at < one.upper, right, np.inf)
+
+
+def _finished(one: ScaledDecision, found: Answer) -> Answer | None:
     """The best certified answer near one of the interior-point method; None if nothing near it is feasible."""
-    given = _certified(row, *found[:4])
-    met = _feasible(row, given.s)
-    best = _polished(row, given if met else given._replace(gap=np.inf), given, _ACTIVE)
+    given = _certified(one, found.s, found.y)
+    met = _feasible(one, given.s)
+    best = _polished(one, given if met else given._replace(gap=np.inf), given, _ACTIVE)
     if not best.gap <= CERTIFIED:
-        best = _polished(row, best, given, _FINE)
+        best = _polished(one, best, given, _FINE)
     if best.gap <= CERTIFIED or met:
         return best
-    near = _nearest_feasible(row, found.s) if _feasible(row, found.s, _GOOD) else None
+    near = _nearest_feasible(one, found.s) if _feasible(one, found.s, _GOOD) else None
     if near is not None:
-        given = _certified(row, near, *found[1:4])
-        best = _polished(row, min(best, given, key=lambda one: one.gap), given, (*_ACTIVE, *_FINE))
+        given = _certified(one, near, found.y)
+        best = _polished(one, min(best, given, key=lambda one: one.gap), given, (*_ACTIVE, *_FINE))
     return best if best.gap < np.inf else None
 
 
-def _polished(row: _Row, best: _Answer, given: _Answer, tolerances: tuple[float, ...]) -> _Answer:
+def _polished(one: ScaledDecision, best: Answer, given: Answer, tolerances: tuple[float, ...]) -> Answer:
     """The best of an answer and of those that the active sets near another lead to."""
     for tolerance in tolerances:
-        answer = _polish(row, *given[:4], tolerance)
+        answer = _follow(one, _nearby_set(one, given, tolerance), given)
         if answer is not None and answer.gap < max(best.gap, _ROUNDING):  # as good, and to the bit at its bounds
             best = answer
         if best.gap <= _ROUNDING:
@@ -178,7 +234,7 @@ def _polished(row: _Row, best: _Answer, given: _Answer, tolerances: tuple[float,
     return best
 
 
-def _nearest_feasible(row: _Row, s: np.ndarray) -> np.ndarray | None:
+def _nearest_feasible(one: ScaledDecision, s: np.ndarray) -> np.ndarray | None:
     """The feasible point nearest to one that is infeasible by little, or None if a linear program finds none.
 
     The program is over steps δ, |δ| and τ ≥ |s + δ − p| − |s − p| in units of the infeasibility: in units of the
@@ -187,211 +243,193 @@ def _nearest_feasible(row: _Row, s: np.ndarray) -> np.ndarray | None:
     from scipy import sparse
     from scipy.optimize import linprog
 
-    s, m = np.clip(s, row.lower, row.upper), len(s)
-    far, side, eye = np.abs(s - row.p), np.where(s >= row.p, 1.0, -1.0), sparse.identity(m)
-    over, under = np.isfinite(row.high), np.isfinite(row.low)
-    rows = np.vstack([row.A[over], -row.A[under], np.ones(m), -np.ones(m)])
-    most = np.array([*row.high[over], *-row.low[under], row.exposure - row.cash[0], row.cash[1] - row.exposure])
-    room = np.append(most - rows @ s, row.budget - far.sum())
+    s, m = np.clip(s, one.lower, one.upper), len(s)
+    far, side, eye = np.abs(s - one.p), np.where(s >= one.p, 1.0, -1.0), sparse.identity(m)
+    over, under = np.isfinite(one.high), np.isfinite(one.low)
+    rows = np.vstack([one.A[over], -one.A[under]])
+    room = np.append(np.append(one.high[over], -one.low[under]) - rows @ s, one.budget - far.sum())
     sides, size = sparse.diags(side), [[eye, -eye, None], [-eye, -eye, None]]
     parts = [[rows, None, None], [None, None, np.ones((1, m))], [sides, None, -eye], [-sides, None, -eye], *size]
     matrix = sparse.bmat(parts, format="csc")
     cost = np.repeat([0.0, 1.0, 0.0], m)
     for unit in max(-room.min(), _EXACT) * _UNITS:
         right = np.concatenate([(room + _EXACT / 2) / unit, np.zeros(m), 2 * far / unit, np.zeros(2 * m)])
-        ends = np.maximum((row.lower - s) / unit, -_NEAR), np.minimum((row.upper - s) / unit, _NEAR)
+        ends = np.maximum((one.lower - s) / unit, -_NEAR), np.minimum((one.upper - s) / unit, _NEAR)
         bounds = [*zip(*ends, strict=True), *[(-_NEAR, _NEAR)] * (2 * m)]
         found = linprog(cost, matrix, np.minimum(right, 2 * m * _NEAR), bounds=bounds)
-        if found.status == 0 and _feasible(row, near := np.clip(s + unit * found.x[:m], row.lower, row.upper)):
+        if found.status == 0 and _feasible(one, near := np.clip(s + unit * found.x[:m], one.lower, one.upper)):
             return np.asarray(near)
     return None
 
 
-def _clarabel(row: _Row, regularised: float) -> _Answer | None:
-    """s, θ, ν, η of the lifted problem in (s, t), t ≥ |s − p|; None if no point is feasible."""
-    try:
-        import clarabel
-        from scipy import sparse
-    except ImportError:
-        raise InputError(
-            "constraints: expected the package clarabel for linear limits (pip install clarabel)"
-        ) from None
-    m, k = len(row.p), len(row.A)
-    eye, none, one = sparse.identity(m, format="csr"), sparse.csc_matrix((m, m)), np.ones((1, m))
-    fixed = row.lower == row.upper  # equations: two inequalities would leave no interior, and few right digits
-    free = sparse.hstack([eye, none], format="csr")[~fixed]
-    finite_low, finite_high = np.isfinite(row.low), np.isfinite(row.high)
-    equal = row.cash[0] == row.cash[1]
-    parts = [
-        (sparse.hstack([sparse.csc_matrix(one), sparse.csc_matrix((1, m))]), [row.exposure - row.cash[0]]),
-        (sparse.hstack([eye, -eye]), row.p),
-        (sparse.hstack([-eye, -eye]), -row.p),
-        (free, row.upper[~fixed]),
-        (-free, -row.lower[~fixed]),
-        (sparse.hstack([sparse.csc_matrix((1, m)), sparse.csc_matrix(one)]), [row.budget]),
-        (sparse.csc_matrix(np.hstack([row.A[finite_high], np.zeros((finite_high.sum(), m))])), row.high[finite_high]),
-        (sparse.csc_matrix(np.hstack([-row.A[finite_low], np.zeros((finite_low.sum(), m))])), -row.low[finite_low]),
-    ]
-    if not equal:
-        parts.append((-parts[0][0], [-(row.exposure - row.cash[1])]))
-    parts.append((sparse.hstack([eye, none], format="csr")[fixed], row.lower[fixed]))
-    A = sparse.vstack([matrix for matrix, _ in parts], format="csc")
-    b = np.concatenate([np.asarray(right, dtype=float) for _, right in parts])
-    count = int(fixed.sum())
-    cones = [clarabel.ZeroConeT(1) if equal else clarabel.NonnegativeConeT(1)]
-    cones += [clarabel.NonnegativeConeT(len(b) - 1 - count), *([clarabel.ZeroConeT(count)] if count else [])]
-    P = sparse.block_diag([sparse.triu(sparse.csc_matrix(row.Q)), none], format="csc")
-    settings = clarabel.DefaultSettings()
-    for name, value in _SETTINGS.items():
-        setattr(settings, name, value)
-    settings.static_regularization_constant = regularised
-    found = clarabel.DefaultSolver(
-        P, np.concatenate([-row.q if equal else row.cash[2] - row.q, row.cost]), A, b, cones, settings
-    ).solve()
-    if "Infeasible" in str(found.status) and "Dual" not in str(found.status):
-        return None
-    s, z = np.array(found.x[:m]), np.array(found.z)
-    place = np.cumsum([0, *(len(np.atleast_1d(right)) for _, right in parts)])
-    eta = np.zeros(k)
-    eta[finite_high] += z[place[6] : place[7]]
-    eta[finite_low] -= z[place[7] : place[8]]
-    nu = z[0] if equal else row.cash[2] + z[0] - z[place[8]]
-    return _Answer(s, max(float(z[place[5]]), 0.0), float(nu), eta, np.inf)
-
-
-def _classes(row: _Row, s: np.ndarray, tolerance: float) -> np.ndarray:
-    state = np.where(s > row.p, BOUGHT, SOLD)
-    state[s >= row.upper - tolerance] = AT_UPPER
-    state[s <= row.lower + tolerance] = AT_LOWER
-    state[np.abs(s - row.p) <= tolerance] = UNTOUCHED
+def _classes(one: ScaledDecision, s: np.ndarray, tolerance: float) -> np.ndarray:
+    state = np.where(s > one.p, BOUGHT, SOLD)
+    state[s >= one.upper - tolerance] = AT_UPPER
+    state[s <= one.lower + tolerance] = AT_LOWER
+    state[np.abs(s - one.p) <= tolerance] = UNTOUCHED
     return state
 
 
-def _polish(row: _Row, s: np.ndarray, theta: float, nu: float, eta: np.ndarray, tolerance: float) -> _Answer | None:
-    """Solve the equations of the active set, changing it where it contradicts itself; the best answer on the way."""
-    state = _classes(row, s, tolerance)
-    binding = theta > 1e-9 or np.abs(s - row.p).sum() > row.budget - tolerance
-    activity = row.A @ s
-    active = np.where(activity >= row.high - tolerance, 1, np.where(activity <= row.low + tolerance, -1, 0))
-    z = row.exposure - s.sum()
-    cash_at = next((b for b in row.cash[:2] if abs(z - b) <= tolerance), None)
-    best: _Answer | None = None
+def _kinks(one: ScaledDecision) -> np.ndarray:
+    """Where φ of each asset has a kink, in order, (kinks, m)."""
+    inner = [one.p]
+    if one.gross < np.inf:
+        zero = np.clip(0.0, one.lower, one.upper)
+        inner = [np.minimum(one.p, zero), np.maximum(one.p, zero)]
+    return np.stack([one.lower, *inner, one.upper])
+
+
+def _active_rows(one: ScaledDecision, s: np.ndarray, tolerance: float) -> np.ndarray:
+    """At which end each row is; an equation always is."""
+    value, (low, high) = one.activity(s), one.ends
+    return np.where((value >= high - tolerance) | (low == high), 1, np.where(value <= low + tolerance, -1, 0))
+
+
+def _nearby_set(one: ScaledDecision, given: Answer, tolerance: float) -> ActiveSet:
+    """What is active at a point within a tolerance, p before any other kink; what has a price is spent."""
+    kinks, s = _kinks(one), given.s
+    away = np.abs(kinks - s)
+    away[(kinks == one.p) & (away <= tolerance)] = 0.0
+    nearest = away.argmin(axis=0)
+    fixed = np.take_along_axis(away, nearest[None], 0)[0] <= tolerance
+    below = np.clip((kinks <= s).sum(axis=0) - 1, 0, len(kinks) - 2)
+    rows = _active_rows(one, s, tolerance)
+    rows[-2:] = np.where(given.y[-2:] > 1e-9, 1, rows[-2:])
+    return ActiveSet(fixed, np.where(fixed, nearest, below), rows)
+
+
+def _similar_set(one: ScaledDecision, s: np.ndarray, y: np.ndarray, classes: np.ndarray) -> ActiveSet:
+    """The active set that the classes and prices of a similar decision have in this one."""
+    kinks, bought, sold = _kinks(one), classes == BOUGHT, classes == SOLD
+    s = np.where(bought, np.clip(s, one.p, one.upper), np.where(sold, np.clip(s, one.lower, one.p), one.p))
+    s = np.where(classes == AT_UPPER, one.upper, np.where(classes == AT_LOWER, one.lower, s))
+    fixed = ~(bought | sold)
+    kink = np.where(sold, (kinks < s).sum(axis=0), (kinks <= s).sum(axis=0)) - 1
+    kink = np.where(fixed, kink, np.clip(kink, 0, len(kinks) - 2))
+    low, high = one.ends
+    rows = np.where(np.abs(y) > 1e-9, np.sign(y), 0).astype(int)
+    return ActiveSet(fixed, kink, np.where(low == high, 1, rows))
+
+
+def _follow(one: ScaledDecision, active: ActiveSet, guess: Answer) -> Answer | None:
+    """Solve the equations of an active set, changing it where it contradicts itself; the best answer on the way."""
+    best, kinks = None, _kinks(one)
     for _ in range(_ROUNDS):
-        s, theta, nu, eta = _equations(row, state, binding, active, cash_at, _Answer(s, theta, nu, eta, np.inf))
-        if not np.isfinite(s).all():
+        guess = _equations(one, kinks, active, guess)
+        if not np.isfinite(guess.s).all():
             return best
-        answer = _certified(row, s, theta, nu, eta)
-        if _feasible(row, s) and (best is None or answer.gap < best.gap):
+        answer = _certified(one, guess.s, guess.y)
+        if (best is None or answer.gap < best.gap) and _feasible(one, guess.s):
             best = answer
-        changed, binding, cash_at = _revise(row, answer, state, active, binding, cash_at)
-        if not changed:
+        before, active = active, _revised(one, kinks, active, answer, guess.s)
+        if all(map(np.array_equal, before, active)):
             break
     return best
 
 
-def _equations(
-    row: _Row, state: np.ndarray, binding: bool, active: np.ndarray, cash_at: float | None, guess: _Answer
-) -> tuple[np.ndarray, float, float, np.ndarray]:
-    """s, θ, ν, η of an active set, by least squares of least distance from `guess` where it is not unique.
+def _equations(one: ScaledDecision, kinks: np.ndarray, active: ActiveSet, guess: Answer) -> Answer:
+    """s and y of an active set, by least squares of least distance from `guess` where it is not unique.
 
-    Where nothing is traded the equations say nothing of θ, ν and η, and those of the guess are the proof.
+    Where nothing is free the equations say nothing of the prices, and those of the guess are the proof.
     """
-    s = np.where(state == AT_UPPER, row.upper, np.where(state == AT_LOWER, row.lower, row.p))
-    T, chosen = np.flatnonzero(np.abs(state) == 1), np.flatnonzero(active)
-    sides, fixed = np.sign(state[T]).astype(float), np.delete(np.arange(len(s)), T)
-    rows, right = (
-        [row.A[i, T] for i in chosen],
-        [(row.high[i] if active[i] > 0 else row.low[i]) - row.A[i, fixed] @ s[fixed] for i in chosen],
-    )
-    price = 0.0 if cash_at is not None else float(row.cash[2])
-    if cash_at is not None:
-        rows.append(np.ones(len(T)))
-        right.append(row.exposure - cash_at - s[fixed].sum())
-    if binding:
-        rows.append(sides)
-        right.append(row.budget - np.abs(s - row.p)[fixed].sum() + sides @ row.p[T])
-    C = np.array(rows).reshape(len(rows), len(T))
-    k, n = len(T), len(C)
-    matrix = np.block([[row.Q[np.ix_(T, T)], C.T], [C, np.zeros((n, n))]])
-    slope = row.q[T] - row.Q[np.ix_(T, fixed)] @ s[fixed] - sides * row.cost[T] - price
-    prices = [*guess.eta[chosen], *([guess.nu] if cash_at is not None else []), *([guess.theta] if binding else [])]
-    x = _solve_kkt(matrix, np.concatenate([slope, right]), np.concatenate([guess.s[T], prices]))
-    s[T] = x[:k]
-    eta = np.zeros(len(row.A))
-    eta[chosen] = x[k : k + len(chosen)]
-    nu = x[k + len(chosen)] if cash_at is not None else price
-    return s, float(x[-1]) if binding else 0.0, float(nu), eta
+    at = np.take_along_axis(kinks, active.kink[None], 0)[0]
+    T, s = np.flatnonzero(~active.fixed), np.where(active.fixed, at, 0.0)
+    trade, size = np.where(at[T] >= one.p[T], 1.0, -1.0), np.where(at[T] >= 0.0, 1.0, -1.0)
+    chosen, (low, high), rows = np.flatnonzero(active.rows), one.ends, len(one.A)
+    known = np.append(one.A @ s, [np.abs(s - one.p)[active.fixed].sum() - trade @ one.p[T], np.abs(s).sum()])
+    C = np.vstack([one.A[:, T], trade, size])[chosen]
+    right = (np.where(active.rows > 0, high, low) - known)[chosen]
+    slope = (one.q - curvature_product(one.Q, s))[T] - trade * one.cost[T]  # type: ignore[no-untyped-call]
+    x, prices = _solve_kkt(one.Q, T, C, slope, right, np.append(guess.s[T], guess.y[chosen]))
+    s[T], y = x, np.zeros(rows + 2)
+    y[chosen] = prices
+    return Answer(s, y)
 
 
-def _solve_kkt(matrix: np.ndarray, right: np.ndarray, guess: np.ndarray) -> np.ndarray:
-    """Solve the equations of an active set; nearest to `guess` by least squares where they are singular."""
+def _solve_kkt(
+    Q: Curvature, T: np.ndarray, C: np.ndarray, slope: np.ndarray, right: np.ndarray, guess: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of Q_TT x + Cᵀy = slope, Cx = right; nearest to `guess` by least squares where they are singular."""
+    k, n = C.shape[1], len(C)
+    if not Q.S.size and k > 2 * (Q.B.shape[1] + n) and Q.D[T].min() > 0:
+        found = _by_factors(np.sqrt(Q.factor) * Q.B[T], Q.factor * Q.D[T], C, slope, right)
+        if found is not None or k > _MANY:
+            return found or (guess[:k], guess[k:])
+    block = Q.S[np.ix_(T, T)] if Q.S.size else Q.B[T] @ Q.B[T].T + np.diag(Q.D[T])
+    matrix = np.block([[Q.factor * block, C.T], [C, np.zeros((n, n))]])
+    both = np.append(slope, right)
     try:
-        x = np.linalg.solve(matrix, right)
-        x = x + np.linalg.solve(matrix, right - matrix @ x)
-        if np.abs(x).max(initial=0.0) < 1e6 and np.abs(matrix @ x - right).max(initial=0.0) < 1e-14:
-            return np.asarray(x)
+        x = np.linalg.solve(matrix, both)
+        x = x + np.linalg.solve(matrix, both - matrix @ x)
+        if np.abs(x).max(initial=0.0) < 1e6 and np.abs(matrix @ x - both).max(initial=0.0) < 1e-14:
+            return x[:k], x[k:]
     except np.linalg.LinAlgError:
         pass
     x = guess
     for _ in range(2):  # the second removes the rounding of the first
-        x = x + np.linalg.lstsq(matrix, right - matrix @ x, rcond=1e-13)[0]
-    return np.asarray(x)
+        x = x + np.linalg.lstsq(matrix, both - matrix @ x, rcond=1e-13)[0]
+    return x[:k], x[k:]
 
 
-def _revise(
-    row: _Row, answer: _Answer, state: np.ndarray, active: np.ndarray, binding: bool, cash_at: float | None
-) -> tuple[bool, bool, float | None]:
-    """Change in place what contradicts itself; whether anything did, and the new state of budget and cash."""
-    s, theta, nu, eta, _ = answer
-    before = state.copy(), active.copy(), binding, cash_at
-    a = row.q - row.Q @ s - nu - row.A.T @ eta
-    price, slack = row.cost + max(theta, 0.0), 1e-12
-    state[(before[0] == BOUGHT) & (s < row.p - 1e-14) | (before[0] == SOLD) & (s > row.p + 1e-14)] = UNTOUCHED
-    state[(before[0] == BOUGHT) & (s > row.upper + 1e-14)] = AT_UPPER
-    state[(before[0] == SOLD) & (s < row.lower - 1e-14)] = AT_LOWER
-    state[(before[0] == UNTOUCHED) & (a > price + slack) & (row.p < row.upper)] = BOUGHT
-    state[(before[0] == UNTOUCHED) & (a < -price - slack) & (row.p > row.lower)] = SOLD
-    state[(before[0] == AT_UPPER) & (a < price - slack)] = BOUGHT
-    state[(before[0] == AT_LOWER) & (a > -price + slack)] = SOLD
-    activity = row.A @ s
-    active[(before[1] != 0) & (eta * before[1] < -slack)] = 0
-    active[(before[1] == 0) & (activity > row.high + 1e-13)] = 1
-    active[(before[1] == 0) & (activity < row.low - 1e-13)] = -1
-    binding = theta > -slack if binding else bool(np.abs(s - row.p).sum() > row.budget + 1e-13)
-    z = row.exposure - s.sum()
-    if cash_at is None:
-        cash_at = row.cash[0] if z < row.cash[0] - 1e-14 else row.cash[1] if z > row.cash[1] + 1e-14 else None
-    elif row.cash[0] < row.cash[1]:
-        released = (cash_at == row.cash[0] and nu < row.cash[2] - slack) or (
-            cash_at == row.cash[1] and nu > row.cash[2] + slack
-        )
-        cash_at = None if released else cash_at
-    same = (before[0] == state).all() and (before[1] == active).all() and before[2:] == (binding, cash_at)
-    return not same, binding, cash_at
+def _by_factors(
+    B: np.ndarray, D: np.ndarray, C: np.ndarray, slope: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The same for Q_TT = BBᵀ + diag D by equations in the factors and prices alone; None where they are singular."""
+    factors, W = B.shape[1], np.hstack([B, C.T])
+    scaled = W / D[:, None]
+    small = W.T @ scaled
+    small[:factors, :factors] += np.eye(factors)
+    x, y = np.zeros(len(D)), np.zeros(len(C))
+    left, off = slope, right
+    try:
+        for _ in range(3):  # the others remove the rounding of the first
+            z = np.linalg.solve(small, scaled.T @ left - np.append(np.zeros(factors), off))
+            x, y = x + left / D - scaled @ z, y + z[factors:]
+            left, off = slope - B @ (B.T @ x) - D * x - C.T @ y, right - C @ x
+    except np.linalg.LinAlgError:
+        return None
+    missed = max(np.abs(left).max(initial=0.0), np.abs(off).max(initial=0.0))
+    return (x, y) if missed < 1e-13 and np.abs(x).max(initial=0.0) < 1e6 else None
 
 
-def _feasible(row: _Row, s: np.ndarray, tolerance: float = _EXACT) -> bool:
-    z, activity = row.exposure - s.sum(), row.A @ s
-    return bool(
-        (s >= row.lower - tolerance).all()
-        and (s <= row.upper + tolerance).all()
-        and row.cash[0] - tolerance <= z <= row.cash[1] + tolerance
-        and np.abs(s - row.p).sum() <= row.budget + tolerance
-        and (activity <= row.high + tolerance).all()
-        and (activity >= row.low - tolerance).all()
-    )
+def _revised(one: ScaledDecision, kinks: np.ndarray, active: ActiveSet, answer: Answer, s: np.ndarray) -> ActiveSet:
+    """The active set with what contradicts itself at the answer changed; `s` are its weights, not clipped."""
+    fixed, kink, rows = active.fixed.copy(), active.kink.copy(), active.rows.copy()
+    y, slack, last = answer.y, 1e-12, len(kinks) - 1
+    at = np.take_along_axis(kinks, kink[None], 0)[0]
+    a, left, right = _slopes(one, answer.s, at, y)
+    rise, fall = active.fixed & (a > right + slack), active.fixed & (a < left - slack)
+    kink[rise] = ((kinks <= at).sum(axis=0) - 1)[rise]
+    kink[fall] = ((kinks < at).sum(axis=0) - 1)[fall]
+    above = np.take_along_axis(kinks, np.minimum(active.kink + 1, last)[None], 0)[0]
+    over, under = ~active.fixed & (s > above + 1e-14), ~active.fixed & (s < at - 1e-14)
+    kink[over] += 1
+    fixed = (active.fixed & ~rise & ~fall) | over | under
+    value, (low, high) = one.activity(answer.s), one.ends
+    value[:-2] = one.A @ s
+    loose = low < high
+    rows[loose & (rows * y < -slack)] = 0
+    rows[(active.rows == 0) & (value > high + 1e-13)] = 1
+    rows[(active.rows == 0) & (value < low - 1e-13)] = -1
+    return ActiveSet(fixed, kink, rows)
 
 
-def _certified(row: _Row, s: np.ndarray, theta: float, nu: float, eta: np.ndarray) -> _Answer:
+def _feasible(one: ScaledDecision, s: np.ndarray, tolerance: float = _EXACT) -> bool:
+    value, (low, high) = one.activity(s), one.ends
+    inside = (s >= one.lower - tolerance).all() and (s <= one.upper + tolerance).all()
+    return bool(inside and (value <= high + tolerance).all() and (value >= low - tolerance).all())
+
+
+def _certified(one: ScaledDecision, s: np.ndarray, y: np.ndarray) -> Answer:
     """The answer with its gap; s is put inside its bounds first."""
-    s, theta = np.clip(s, row.lower, row.upper), max(theta, 0.0)
-    up, down = (
-        np.where(np.isfinite(row.high), np.maximum(eta, 0.0), 0.0),
-        np.where(np.isfinite(row.low), np.maximum(-eta, 0.0), 0.0),
-    )
-    gradient = row.q - row.Q @ s - row.A.T @ (up - down)
-    data = row.p, row.lower, row.upper, row.cost, row.budget, row.cash, row.exposure
-    gap = turnover_duality_gap(gradient, *data, s, theta, nu)  # type: ignore[no-untyped-call]
-    slack = up @ np.where(up > 0, np.maximum(row.high - row.A @ s, 0.0), 0.0)
-    slack += down @ np.where(down > 0, np.maximum(row.A @ s - row.low, 0.0), 0.0)
-    return _Answer(s, theta, nu, up - down, float(gap + slack))
+    s, (low, high) = np.clip(s, one.lower, one.upper), one.ends
+    up, down = np.where(high < np.inf, np.maximum(y, 0.0), 0.0), np.where(low > -np.inf, np.maximum(-y, 0.0), 0.0)
+    y, value = up - down, one.activity(s)
+    a = one.q - curvature_product(one.Q, s) - y[:-2] @ one.A  # type: ignore[no-untyped-call]
+    far, size, most = np.abs(s - one.p), np.abs(s), np.zeros(len(s))
+    for v in _kinks(one):
+        gain = a * (v - s) - (one.cost + y[-2]) * (np.abs(v - one.p) - far) - y[-1] * (np.abs(v) - size)
+        most = np.maximum(most, np.where(v != s, gain, 0.0))
+    slack = up @ np.where(up > 0, np.maximum(high - value, 0.0), 0.0)
+    slack += down @ np.where(down > 0, np.maximum(value - low, 0.0), 0.0)
+    return Answer(s, y, float(most.sum() + slack))

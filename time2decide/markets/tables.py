@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import re
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from itertools import islice
 from numbers import Number
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,21 +19,27 @@ import pandas as pd
 from time2decide.core.files import validate_input_file, validate_path, write_text
 from time2decide.core.validation import InputError, expect, is_text, refuse, validate_choice, validate_positive
 from time2decide.markets.periods import frequency_of
-from time2decide.markets.validation import MOST_ASSETS, looks_like_prices
+from time2decide.markets.table_files import SourceTable, expect_few, read_source, read_table_cells
+from time2decide.markets.validation import looks_like_prices
 
 _MOST_GAP = 10  # times the usual distance between rows; exchanges have been closed for seven days in a row
 _KINDS = ("returns", "prices")
+Source: TypeAlias = Any  # a path, sp500, a DataFrame, a SourceTable, a table of polars or pyarrow
+#: Other names of the columns of holdings and prices.
+_COLUMNS = {
+    **dict.fromkeys(("asset", "assets", "ticker", "symbol", "security", "instrument", "name"), "asset"),
+    **dict.fromkeys(("weight", "weights", "target"), "weight"),
+    **dict.fromkeys(("shares", "quantity", "qty", "units", "position"), "shares"),
+    **dict.fromkeys(("price", "close", "last", "quote"), "price"),
+}
 #: What becomes of empty cells.
 GAPS = ("refuse", "keep")
-_MOST_BYTES = 256 * 2**20  # of a file when it is unpacked
-_MOST_CELLS = 2**25  # of a file: what Python needs for each is many times its share of the file
 _NOT_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool, np.bool_), "true or false"),
     ((complex, np.complexfloating), "complex numbers"),
     ((date, timedelta, np.datetime64, np.timedelta64), "dates or durations"),
 )
 _CELLS = (str, Number, Decimal, type(None), type(pd.NA), type(pd.NaT))  # that may hold a number, or none
-_LABEL = re.compile(r"[+-]?[0-9]+([-:T ./][0-9:.+-]+)*Z?")  # a date, a time or the number of a step
 #: pandas 2 reads a decimal text to 16 digits only, so that a file had another fingerprint than under pandas 3.
 _ROUNDS_TEXT = int(pd.__version__.split(".")[0]) < 3
 _FEW = 21  # numbers; with fewer, where gaps are kept, an asset has hardly been listed and its column is not judged
@@ -45,8 +48,8 @@ _TELLING = 20  # rows that are all positive are hardly returns
 
 
 def load_returns(
-    source: str | Path | pd.DataFrame,
-    values: str = "returns",
+    source: Source,
+    values: str | None = None,
     *,
     most_gap: float = _MOST_GAP,
     gaps: str = "refuse",
@@ -55,12 +58,14 @@ def load_returns(
 
     Parameters
     ----------
-    source : path of a .csv, .csv.gz or .parquet file, a DataFrame, or "sp500"
-        In a CSV the first line names the columns and the first column holds ISO dates (2024-01-31) or whole step
-        numbers; a DataFrame has them as its index, a Parquet file as its index or as a first column of dates.
+    source : path of a .csv, .csv.gz, .tsv, .txt, .parquet or .xlsx file, a table of pandas or polars, or "sp500"
+        In a file the first line names the columns and the first column holds dates or whole step numbers; a DataFrame
+        has them as its index, or in its first column. Separators, decimal commas, orders of day and month and other
+        spellings are found out where only one reading is possible (`table_files.Reading` settles the rest).
         "sp500" is skfolio's set of 20 stocks of the S&P 500, daily, 1990 to 2022.
-    values : {"returns", "prices"}
-        What the cells are; prices become p_t / p_{t−1} − 1, which drops the first row.
+    values : {"returns", "prices"}, optional
+        What the cells are; prices become p_t / p_{t−1} − 1, which drops the first row. Guessed if not given: numbers
+        that are all positive and typically above 0.5 are prices.
     most_gap : float
         The longest allowed distance between two rows, in multiples of the median distance, or of a day within days.
     gaps : {"refuse", "keep"}
@@ -78,25 +83,28 @@ def load_returns(
 
 
 def load_market(
-    source: str | Path | pd.DataFrame,
+    source: Source,
     values: str | None = None,
     *,
     most_gap: float = _MOST_GAP,
     gaps: str = "refuse",
+    inspect: Callable[[pd.DataFrame, SourceTable], None] | None = None,
 ) -> tuple[pd.DataFrame, str]:
     """`load_returns`, and what the cells were taken for: "returns" or "prices".
 
-    With `values` None it is guessed: numbers that are all positive and typically above 0.5 are prices.
+    With `values` None it is guessed: numbers that are all positive and typically above 0.5 are prices. `inspect` is
+    called with the numbers as they stand in the source, and that, and may raise.
     """
     if values is not None:
         validate_choice("values", values, _KINDS)
     validate_choice("gaps", gaps, GAPS)
     if most_gap != math.inf:  # which allows any gap
         validate_positive("most_gap", most_gap)
-    known = isinstance(source, (str, Path, pd.DataFrame))
-    expect(known, "source", "a file, a DataFrame or sp500", type(source).__name__)
-    frame, name = (source, "returns") if isinstance(source, pd.DataFrame) else _read(source)
-    table = _validate_table(frame, name, most_gap, gaps)
+    read = read_source(source)
+    name = read.name
+    table = _validate_table(read.frame, name, most_gap, gaps)
+    if inspect is not None:
+        inspect(table, read)
     values = "prices" if name == "sp500" else values or _guess(table.to_numpy(), name)
     if values == "prices":
         return _prices_to_returns(table, name), values
@@ -120,105 +128,8 @@ def _guess(array: np.ndarray, name: str) -> str:
     return "returns"
 
 
-def sp500_prices() -> pd.DataFrame:
-    """skfolio's bundled daily prices of 20 stocks of the S&P 500, 1990-01-02 to 2022-12-28."""
-    try:
-        from skfolio.datasets import load_sp500_dataset
-    except ImportError:
-        raise InputError("sp500: expected the package skfolio (pip install 'time2decide[skfolio]')") from None
-    return pd.DataFrame(load_sp500_dataset())
-
-
-def _read(source: str | Path) -> tuple[pd.DataFrame, str]:
-    """The table of a file or of sp500, not validated, and its name for messages."""
-    if source == "sp500":
-        return sp500_prices(), "sp500"
-    path = Path(source)
-    validate_input_file(path)
-    suffix = path.suffix.lower()
-    if suffix == ".csv" or path.name.lower().endswith(".csv.gz"):
-        return _read_csv(path), path.name
-    known = suffix in (".parquet", ".pq")
-    expect(known, path.name, "a .csv or .parquet file (.csv.gz too)", f"{path.suffix or 'no suffix'!r}")
-    try:
-        from pyarrow.parquet import read_metadata
-
-        facts = read_metadata(path)
-        _expect_few(facts.num_columns - 1, path.name)  # one may hold the dates
-        cells = facts.num_rows * facts.num_columns  # a file of a few bytes may hold a number many times
-        expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
-        return _dates_first(pd.read_parquet(path)), path.name
-    except InputError:
-        raise
-    except Exception as error:  # pyarrow has errors of its own, and raises others for damaged files
-        found = "the package pyarrow is missing" if isinstance(error, ImportError) else str(error).split("\n")[0]
-        raise InputError(f"{path.name}: expected a Parquet file that can be read ({found})") from None
-
-
-def _dates_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table that was stored without an index, but with a first column of dates, has them as its index."""
-    if (
-        not isinstance(frame.index, pd.RangeIndex)
-        or frame.shape[1] < 2
-        or pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0])
-    ):
-        return frame
-    return frame.set_index(frame.columns[0])
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    """Cells as text, so that an error can show what stands in the file."""
-    header, *body = read_table_cells(path, assets=True)
-    commas = len(header) > 1 or not any(sign in header[0] for sign in ";\t|")
-    expect(commas, path.name, "cells separated by commas", f"{header[0][:40]!r}")
-    expect(not _is_data(header), path.name, "a first line with names of columns", f"{','.join(header)[:60]!r}")
-    refuse(
-        f"{path.name}: row {number} ({row[0]}): expected {len(header)} cells, found {len(row)}"
-        for number, row in enumerate(body, start=1)
-        if len(row) != len(header)
-    )
-    labels = [row[0].strip() for row in body]
-    return pd.DataFrame([row[1:] for row in body], index=pd.Index(labels), columns=header[1:])
-
-
-def _is_data(cells: list[str]) -> bool:
-    """Whether the first line is a row of the table: a date or a step, then numbers for the most part.
-
-    Under a name such as "date", or none, numbers may be names: stock codes, or years to maturity.
-    """
-    label, *rest = (cell.strip() for cell in cells)
-    return bool(_LABEL.fullmatch(label)) and 2 * sum(map(_is_number, rest)) > len(rest)
-
-
-def _expect_few(assets: int, name: str) -> None:
-    """Raise if a table is wider than a decision can be."""
-    expect(assets <= MOST_ASSETS, name, f"at most {MOST_ASSETS} assets", assets)
-
-
-def read_table_cells(path: Path, *, assets: bool = False) -> list[list[str]]:
-    """The rows of a CSV file with something in them, at least one, as text.
-
-    With a column for each of the `assets` after the first, more than a decision can be about are refused by the first
-    row, before the others are read.
-    """
-    try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        expect(len(text) <= _MOST_BYTES, path.name, f"at most {_MOST_BYTES >> 20} MB", "more when unpacked")
-        cells = text.count(b",") + text.count(b"\n")
-        expect(cells <= _MOST_CELLS, path.name, f"at most {_MOST_CELLS} cells", cells)
-        lines = (row for row in csv.reader(io.StringIO(text.decode("utf-8-sig"), newline=""), strict=True) if row)
-        rows = list(islice(lines, 1))
-        _expect_few(len(rows[0]) - 1 if assets and rows else 0, path.name)
-        rows += lines
-    except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
-        raise InputError(f"{path.name}: expected comma-separated text in UTF-8 ({error})") from None
-    refuse([] if rows else [f"{path.name}: expected a header and rows, found an empty file"])
-    return rows
-
-
 def _validate_table(frame: pd.DataFrame, name: str, most_gap: float, gaps: str) -> pd.DataFrame:
-    _expect_few(frame.shape[1], name)
+    expect_few(frame.shape[1], name)
     columns = [str(column).strip() for column in frame.columns]
     refuse(_frame_problems(frame, columns, name))
     index = frame.index if isinstance(frame.index, pd.DatetimeIndex) else _parse_labels(frame.index, name)
@@ -390,27 +301,33 @@ def read_by_asset(path: str | Path, *columns: str) -> pd.Series:
     """The numbers of a CSV file with the columns asset and one of `columns`, which is the name of the Series."""
     path = validate_path("weights" if "weight" in columns else columns[0], path)
     validate_input_file(path)
-    rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
-    refuse(_weight_problems(rows, path.name, columns))
-    return pd.Series({asset: float(number) for asset, number in rows[1:]}, name=rows[0][1], dtype=float)
+    head, *rows = [[cell.strip() for cell in row] for row in read_table_cells(path)]
+    head = [_COLUMNS.get(cell.lower(), cell) for cell in head]
+    refuse(_weight_problems([head, *rows], path.name, columns))
+    return pd.Series({asset: float(number) for asset, number in rows}, name=head[1], dtype=float)
 
 
 def with_absent_assets(numbers: pd.Series, names: Sequence[str]) -> tuple[pd.Series, list[str]]:
     """Holdings of a file with 0 for the assets of `names` that it leaves out, and which these are.
 
-    What is not in a file of holdings is not held, be it in weights or in shares.
+    What is not in a file of holdings is not held, be it in weights or in shares. A row CASH, unless an asset is called
+    so, is no asset: `attrs["cash"]` has it, as a weight or in money.
     """
+    cash = [name for name in numbers.index if name not in names and name.upper() == "CASH"]
+    money, numbers = float(numbers[cash].sum()), numbers.drop(cash)
     absent = [name for name in names if name not in numbers.index]
-    return numbers.reindex([*numbers.index, *absent], fill_value=0.0), absent
+    numbers = numbers.reindex([*numbers.index, *absent], fill_value=0.0)
+    numbers.attrs = {"cash": money} if cash else {}
+    return numbers, absent
 
 
-def last_prices(source: str | Path | pd.DataFrame, rows: int | None = None) -> pd.DataFrame:
+def last_prices(source: Source, rows: int | None = None) -> pd.DataFrame:
     """The last known price of every asset of a table of prices, and whether it is of the last row (`current`).
 
     Of its first `rows` rows, if given.
     """
-    frame, name = (source, "prices") if isinstance(source, pd.DataFrame) else _read(source)
-    table = _validate_table(frame, name, math.inf, "keep").iloc[:rows]
+    read = read_source(source)
+    table = _validate_table(read.frame, read.name, math.inf, "keep").iloc[:rows]
     return pd.DataFrame({"price": table.ffill().iloc[-1], "current": table.iloc[-1].notna()})
 
 

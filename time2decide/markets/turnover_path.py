@@ -32,6 +32,7 @@ END, BUY, SELL, LEAVE, CASH_BOUND, CASH_FREE = 0, 1, 2, 3, 4, 5  # what ends a s
 _REFACTOR = 48  # events between two fresh inverses: the rounding of rank-one updates stays below 1e-12
 _NO_PRICE = 1e-15  # θ of data of size 1 that counts as 0
 _CORRECT = 8  # events between two corrections of recorded breakpoints
+_PER = 100  # assets that allow one event more: a fresh gradient costs the square of their number
 _LEAST_PIVOT, _ROUNDED_PIVOT = 1e-9, 1e-13  # relative to Q_jj and to κ, below which an asset depends on T
 _GROWS = 1e-9  # turnover per unit of an exchange from which it is one, not a tie
 _STILL = 1e-13  # relative change of θ that counts as none
@@ -332,7 +333,7 @@ def follow_turnover_path(Q, g0, box, cash, ridge, most, keep):
         count += 1
         if (count % _REFACTOR == 0 or ridge > 0) and k:
             _refactor(inverse, rows, members, k, lift)
-        if keep and ridge == 0 and k and count % _CORRECT == 0:
+        if keep and ridge == 0 and k and count % max(_CORRECT, m // _PER) == 0:
             nu = correct_path(Q, g0, g, d, inverse, members, sides, k, box.cost + theta, nu, free, lift, cash.now - z)
             tau = np.abs(d).sum()
         if k == 0 and not free:

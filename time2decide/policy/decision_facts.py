@@ -124,6 +124,7 @@ def describe_decision(
     if with_uncertainty:
         _validate_complete(table, names)
     facts = _trade(decision, names)
+    facts["findings"] = [one.to_json() for one in decision.findings]
     if decision.solution is not None:
         facts |= _exact(decision)
     if with_frontier:

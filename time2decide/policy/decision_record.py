@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ import pandas as pd
 from time2decide import __version__
 from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError, expect
+from time2decide.data.findings import Finding, refuse_faults
+from time2decide.data.terms import find_result_faults
 from time2decide.markets.decision_file import SCHEMA, data_fingerprint, write_decision
 from time2decide.markets.orders import Orders
 from time2decide.markets.periods import Frequency
@@ -30,6 +33,7 @@ class DecisionOrigin:
 
     delay : rows between the decision and its trade
     frequency : how often the table has rows
+    findings : what was found in the data, and accepted
     """
 
     table: pd.DataFrame = field(repr=False)
@@ -38,6 +42,7 @@ class DecisionOrigin:
     gaps: str
     delay: int
     frequency: Frequency
+    findings: tuple[Finding, ...] = ()
 
     @property
     def assets(self) -> list[str]:
@@ -71,6 +76,7 @@ def decision_document(
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "date": data["last"],
         "data": {**about, "gaps": origin.gaps, **data},
+        "findings": [one.to_json() for one in origin.findings],
         "model": {
             "name": origin.model,
             "architecture": type(origin.policy).__name__,
@@ -98,6 +104,17 @@ def decision_document(
     assert decision.solution is not None
     proof = problem.proof(weights, prices_of_solution(decision.solution), names, previous)
     return document | proof | {"problem": problem.to_json()}
+
+
+def checked_result(decision: MarketDecision, accept: Sequence[str] | str = ()) -> MarketDecision:
+    """The decision, unless its risk or its gain is one that no market gives: then an `InputError`."""
+    origin = decision.origin
+    assert origin is not None
+    weights = decision.weights
+    risk = float(np.sqrt(max(weights @ decision.covariance @ weights, 0.0)))
+    found = find_result_faults(origin.table.index, risk, float(decision.mean @ weights))
+    found = refuse_faults(found, accept, "decision")
+    return replace(decision, origin=replace(origin, findings=(*origin.findings, *found))) if found else decision
 
 
 def prices_of_solution(solution: PortfolioSolution) -> Prices:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from time2decide.data.findings import Finding
 from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
 from time2decide.markets.constraints import LONG_ONLY, Constraints
 from time2decide.markets.orders import Orders
@@ -75,6 +76,11 @@ class MarketDecision:
     availability: Availability | None = None
     min_trade: float = 0.0
     origin: DecisionOrigin | None = field(default=None, repr=False)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in the data that the decision was made from, and accepted."""
+        return () if self.origin is None else self.origin.findings
 
     @property
     def turnover(self) -> float:

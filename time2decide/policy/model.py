@@ -6,7 +6,7 @@ synthetic markets, which are strategies of the rollout engine here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from torch import Tensor
 
 from time2decide.core.checkpoints import PretrainedModel, load_checkpoint
 from time2decide.core.validation import ArrayLike, expect, validate_choice, validate_positive
+from time2decide.data.check import check_returns, column_labels, load_history
+from time2decide.data.findings import Finding, refuse_faults
+from time2decide.data.terms import check_terms
 from time2decide.forecasting.features import LEAST_WINDOW, WindowFeatures, window_features
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraint_files import constraints_for
@@ -26,7 +29,8 @@ from time2decide.markets.oracle import RISK_AVERSION, WINDOW, best_allocations, 
 from time2decide.markets.orders import Orders
 from time2decide.markets.periods import frequency_of
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
-from time2decide.markets.tables import GAPS, load_returns
+from time2decide.markets.table_files import is_frame
+from time2decide.markets.tables import GAPS
 from time2decide.markets.universe import with_untradable_weights
 from time2decide.markets.validation import (
     validate_any_weights,
@@ -37,7 +41,7 @@ from time2decide.markets.validation import (
     validate_turnover,
     validate_weights,
 )
-from time2decide.policy.decision_record import DecisionOrigin, save_decision, with_origin
+from time2decide.policy.decision_record import DecisionOrigin, checked_result, save_decision, with_origin
 from time2decide.policy.market_decision import (
     COST_BPS,
     MarketDecision,
@@ -176,6 +180,11 @@ class Decision:
         return save_decision(self, path, orders, **about)
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in the data that the decision was made from, and accepted."""
+        return () if self.origin is None else self.origin.findings
+
+    @property
     def start(self) -> np.ndarray:
         """Weights that the turnover budget is measured from."""
         return self.previous if self.solution is None else self.solution.problem.previous[0]
@@ -252,6 +261,7 @@ class Time2Decide:
         min_trade: float = 0.0,
         delay: int = 1,
         periods_per_year: float | None = None,
+        accept: Sequence[str] | str = (),
     ) -> ArrayLike | pd.Series:
         """The next allocation: non-negative, of sum 1, at most `turnover_l1` away from `previous_weights`.
 
@@ -289,16 +299,20 @@ class Time2Decide:
         periods_per_year : float, optional
             Rows of returns in a year, by which the market policy reckons; as the dates of a DataFrame say by default,
             and business days without dates.
+        accept : names of findings
+            The market policy checks returns, constraints and benchmark first (`check_returns`). A finding that stops
+            is an `InputError` unless its name is among these.
 
         Returns
         -------
         (assets,): a Series for a DataFrame, a tensor for a tensor, else an array.
         """
         terms: dict[str, Any] = {"constraints": constraints, "cost_bps": cost_bps, "benchmark": benchmark, "gaps": gaps}
-        terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year}
+        terms |= {"min_trade": min_trade, "delay": delay, "periods_per_year": periods_per_year, "accept": accept}
         result = self.decision(returns, previous_weights, turnover_l1, risk_aversion=risk_aversion, **terms)
-        if isinstance(returns, pd.DataFrame):
-            return pd.Series(result.weights, index=returns.columns, name="weight")
+        assert result.origin is not None
+        if is_frame(returns):
+            return pd.Series(result.weights, index=column_labels(returns, result.origin.table), name="weight")
         return torch.from_numpy(result.weights) if isinstance(returns, Tensor) else result.weights
 
     def decision(
@@ -315,12 +329,17 @@ class Time2Decide:
         min_trade: float = 0.0,
         delay: int = 1,
         periods_per_year: float | None = None,
+        accept: Sequence[str] | str = (),
+        findings: Sequence[Finding] | None = None,
     ) -> Decision | MarketDecision:
-        """`decide` with everything that led to the answer."""
+        """`decide` with everything that led to the answer; `findings` are those of a table that is checked already."""
         validate_choice("gaps", gaps, GAPS)
-        table = load_returns(returns, gaps=gaps) if isinstance(returns, pd.DataFrame) else None
+        real = isinstance(self.policy, MarketPolicy)
+        table, found = load_history(returns, gaps, accept, findings if real else ())
         array = validate_returns(returns if table is None else table.to_numpy(), LEAST_WINDOW, WINDOW, gaps)
-        names = list(returns.columns) if isinstance(returns, pd.DataFrame) else None
+        if table is None and real and findings is None:
+            found = tuple(refuse_faults(check_returns(array, "returns"), accept))
+        names = None if table is None else column_labels(returns, table)
         previous_weights = with_untradable_weights(previous_weights, names, array)
         rules, m = constraints_for(constraints, names, array.shape[1]), array.shape[1]
         if rules is None:
@@ -335,7 +354,8 @@ class Time2Decide:
         terms: dict[str, Any] = {"constraints": rules, "benchmark": b}
         frequency = frequency_of(None if table is None else table.index, periods_per_year)
         known = pd.DataFrame(array) if table is None else table
-        origin = DecisionOrigin(known, self.policy, self.name, gaps, validate_delay(delay), frequency)
+        found += check_terms(known.index, rules, b, accept) if real else ()
+        origin = DecisionOrigin(known, self.policy, self.name, gaps, validate_delay(delay), frequency, found)
         if not isinstance(self.policy, MarketPolicy):
             expect(not np.isnan(array).any(), "gaps", "the market policy where returns are missing", "another policy")
             expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
@@ -343,7 +363,7 @@ class Time2Decide:
         state, current = MarketState(m, frequency.assumed, delay), None if previous_weights is None else previous
         terms["min_trade"] = least
         made = decide_market(self.policy, state.extend(array), array, current, gamma, risk, cost, **terms)
-        return with_origin(made, origin)
+        return checked_result(with_origin(made, origin), accept)
 
     def _network_decision(
         self, array: np.ndarray, previous: np.ndarray, gamma: float, risk: float, cost: float, terms: dict[str, Any]

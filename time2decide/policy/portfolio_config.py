@@ -9,6 +9,8 @@ from pathlib import Path
 
 from time2decide.core.files import expect_regular, read_toml
 from time2decide.core.validation import describe_value, expect, validate_choice, validate_positive
+from time2decide.data.findings import validate_accept
+from time2decide.markets.table_files import Reading, SourceTable, read_source
 from time2decide.markets.tables import GAPS
 from time2decide.markets.validation import validate_delay, validate_risk_aversion, validate_turnover
 from time2decide.policy.market_decision import COST_BPS, RISK_AVERSION
@@ -39,8 +41,18 @@ class PortfolioConfig:
     min_trade: float = 0.0  # smallest trade, in weights
     delay: int = 1  # rows between a decision and its trade; 1 is the next close
     periods_per_year: float = 0.0  # rows in a year; as the dates of the table say unless given
+    separator: str = ""  # of a text table, where it has to be said; so have the next two
+    decimal: str = ""  # . or ,
+    dates: str = ""  # day-first or month-first
+    accept: tuple[str, ...] = ()  # findings of `check` that do not stop
     tolerance: float = 0.0  # by which a return of the past may differ from what was seen
     folder: Path = Path()
+
+    def source(self) -> SourceTable:
+        """The table, read."""
+        return read_source(
+            self.folder / self.table, Reading(self.separator or None, self.decimal or None, self.dates or None)
+        )
 
     def path(self, name: str) -> Path | None:
         """The file that a field names."""
@@ -55,6 +67,9 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
     known = {field.name: field.type for field in fields(PortfolioConfig) if field.name != "folder"}
     for key, value in content.items():
         expect(key in known, path.name, f"keys among {', '.join(known)}", key)
+        if key == "accept":
+            validate_accept(value)
+            continue
         number = known[key] in ("float", "int")
         right = isinstance(value, (int, float)) and not isinstance(value, bool) if number else isinstance(value, str)
         right = right and (number or "\0" not in value)  # which no file name can hold
@@ -62,6 +77,7 @@ def read_portfolio(path: str | Path) -> PortfolioConfig:
         short = number or all(len(os.fsencode(part)) <= _LONGEST_NAME for part in Path(value).parts)
         expect(short, f"{path.name}: {key}", f"a name of at most {_LONGEST_NAME} bytes", describe_value(value))
     expect("table" in content, path.name, "the key table", "none")
+    content["accept"] = validate_accept(content.get("accept", ()))
     config = PortfolioConfig(**content, folder=path.parent)
     named = {"portfolio file": path} | {
         name: place

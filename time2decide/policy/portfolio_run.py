@@ -24,6 +24,9 @@ from time2decide.core.checkpoints import WEIGHTS, checkpoint_checksum
 from time2decide.core.files import expect_regular, validate_not_read
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_positive
+from time2decide.data.check import load_checked
+from time2decide.data.findings import REMEDIES, Finding
+from time2decide.data.terms import check_quotes, check_terms
 from time2decide.forecasting.features import LEAST_WINDOW
 from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.state_files import load_market_state, save_market_state
@@ -40,14 +43,20 @@ from time2decide.markets.oracle import WINDOW
 from time2decide.markets.orders import Orders, whole_shares
 from time2decide.markets.periods import YEAR, Frequency, frequency_of
 from time2decide.markets.stated_problem import constraints_from_json, constraints_to_json
-from time2decide.markets.tables import load_market, read_weights
+from time2decide.markets.tables import read_weights
 from time2decide.markets.validation import (
     validate_any_weights,
     validate_returns,
     validate_risk_aversion,
     validate_turnover,
 )
-from time2decide.policy.decision_record import DecisionOrigin, decision_document, numbers_by_asset, with_origin
+from time2decide.policy.decision_record import (
+    DecisionOrigin,
+    checked_result,
+    decision_document,
+    numbers_by_asset,
+    with_origin,
+)
 from time2decide.policy.market_decision import MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
@@ -134,9 +143,12 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     network = Time2Decide.from_pretrained(_model(config))
     if not isinstance(network.policy, MarketPolicy):
         raise InputError(f"model: expected a market policy, found {config.model}")
-    table, values = load_market(config.folder / config.table, config.values or None, gaps=config.gaps)
+    source = config.source()
+    checked = load_checked(source, config.values or None, gaps=config.gaps, accept=config.accept, live=True)
+    table, values = checked.returns, checked.values
     validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
     given = _terms_of(config, table)
+    findings = checked.findings + check_terms(table.index, given["constraints"], given["benchmark"], config.accept)
     journal = Journal(journal_path)
     messages: list[str] = []
     with journal.locked():
@@ -152,7 +164,11 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
             held = current_holdings(config, holdings, entries, table, values, given["constraints"])
             stale = stale_holdings(held, entries, table)
             messages += held.notes
-            decision = _decide(network, state, table, held.weights, given, config.gaps)
+            if held.quotes is not None and config.path("price_file") is not None and values == "prices":
+                findings += check_quotes(held.quotes, source, config.accept)
+            when = given["delay"], given["frequency"]
+            origin = DecisionOrigin(table, network.policy, network.name, config.gaps, *when, findings)
+            decision = _decide(state, origin, held.weights, given, config.accept)
             orders = held.orders(decision, config)
             _write_new(decision_document(decision, orders, **_about(config)), config)
             rows = len(table) - entry_rows(entries)
@@ -298,17 +314,15 @@ def decide_run(
 
 
 def _decide(
-    network: Time2Decide,
     state: MarketState,
-    table: pd.DataFrame,
+    origin: DecisionOrigin,
     previous: np.ndarray | None,
     terms: dict[str, Any],
-    gaps: str,
+    accept: tuple[str, ...],
 ) -> MarketDecision:
-    assert isinstance(network.policy, MarketPolicy)
-    made = decide_run(network.policy, state, table.to_numpy(), previous, terms)
-    when = terms["delay"], terms["frequency"]
-    return with_origin(made, DecisionOrigin(table, network.policy, network.name, gaps, *when))
+    assert isinstance(origin.policy, MarketPolicy)
+    made = decide_run(origin.policy, state, origin.table.to_numpy(), previous, terms)
+    return checked_result(with_origin(made, origin), accept)
 
 
 def new_run_state(table: pd.DataFrame, terms: dict[str, Any]) -> MarketState:
@@ -462,6 +476,7 @@ def _entry(
         "gap": float(decision.solution.gap),
         "verdict": decision.verdict.text,
         "terms": _stated(terms, len(names)),
+        "findings": [one.to_json() for one in decision.findings],
         **({} if orders is None else {"orders": orders.to_json(names)}),
     }
 
@@ -530,7 +545,10 @@ def _document_again(
     before = np.array([entry["previous"][name] for name in names], dtype=float)
     terms = run_terms_from_entry(entry, names)
     state = new_run_state(past, terms).extend(past.to_numpy())
-    made = _decide(network, state, past, before, terms, config.gaps)
+    findings = tuple(map(Finding.from_json, entry.get("findings", [])))  # journals of before have none
+    when = terms["delay"], terms["frequency"]
+    origin = DecisionOrigin(past, network.policy, network.name, config.gaps, *when, findings)
+    made = _decide(state, origin, before, terms, tuple(REMEDIES))
     off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
     return decision_document(made, _orders_again(entry, made, names), **_about(config)) if off <= _EQUAL else None
 

@@ -120,7 +120,7 @@ def current_holdings(
 
 def _quotes(config: PortfolioConfig, table: pd.DataFrame, values: str) -> pd.DataFrame:
     """The prices of the assets."""
-    return read_quotes(config.folder / config.table, values, config.path("price_file"), table)
+    return read_quotes(config.source(), values, config.path("price_file"), table)
 
 
 def read_holdings(

@@ -14,5 +14,6 @@ __getattr__, __all__ = lazy_names(
         "problem": "InputError QP",
         "projections": "project_l1_ball project_portfolio project_simplex soft_threshold",
         "solution": "KKT STATUS_TEXT Solution Status kkt",
+        "sparse": "SparseQP",
     },
 )

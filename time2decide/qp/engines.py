@@ -11,15 +11,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import daqp
 import numpy as np
 from scipy import sparse
 from scipy.linalg import lapack
 from scipy.sparse.linalg import splu
 
+try:
+    import daqp
+except ImportError:  # the compiled kernel and PIQP do without it
+    daqp = None
+
 from time2decide.qp.certificate import Arrays, Form, OptimalityRule, Point, RoundingFloor
 from time2decide.qp.problem import CholeskyFactor, cholesky_factor
 
+HAS_DAQP = daqp is not None
 _NO_BOUND = 1e30  # DAQP's infinity
 _DAQP = {"primal_tol": 1e-11, "dual_tol": 1e-12, "iter_limit": 10_000}
 _LOOSE = {"primal_tol": 1e-8, "dual_tol": 1e-10, "iter_limit": 1_000}  # where the rounding of DAQP is larger
@@ -77,6 +82,8 @@ def by_daqp(form: Form, start: EngineAnswer | None = None, factor: CholeskyFacto
 
     `start` is a point near the answer, `factor` what `cholesky_factor` says of H, where that is known.
     """
+    if not HAS_DAQP:
+        return None
     k, low, high = len(form.g), form.low, form.high
     bounded = bool(low[:k].max() > -np.inf or high[:k].min() < np.inf)
     if not bounded:  # leave the bounds out where there are none
@@ -137,6 +144,8 @@ def rows_by_daqp(
     A: np.ndarray, b: np.ndarray, C: np.ndarray, d: np.ndarray, factor: CholeskyFactor
 ) -> EngineAnswer | None:
     """DAQP on Cx ≤ d alone, for definite A, with the multipliers of the rows."""
+    if not HAS_DAQP:
+        return None
     sides = d, np.full(len(d), -_NO_BOUND), np.zeros(len(d), dtype=np.int32)
     white = len(b) >= _WHITE and not factor.diagonal
     matrices = _whitened(factor.L, b, C) if white else (A, b, C)

@@ -36,6 +36,7 @@ _NOTHING = np.zeros(0)
 _SNAP = (1e-14, 1e-12, 1e-10, 1e-8)  # entries below these shares of the largest may be rounding
 _SMALL = 40  # variables up to which every attempt costs next to nothing
 _WORK = 2e7  # operations of the set-up of DAQP from which on PIQP goes first
+_CROWDED = 160  # variables from which PIQP goes first where many bounds will be active
 _ENOUGH = 2  # attempts before an answer that is within the tolerance, but not sharp, is taken
 _HOPELESS = 1e-2  # residual that no rounding excuses
 _NEARLY = 1e-10  # tolerance at which no other engine is asked
@@ -332,9 +333,17 @@ class _One:
 
     @property
     def suits_interior(self) -> bool:
-        """Whether PIQP goes before DAQP, which has to form LLᵀ of A and L⁻¹ times all rows."""
-        rows, n = self.form.G.shape
-        return bool(n**3 / 3 + rows * n**2 > _WORK)
+        """Whether PIQP goes before DAQP, which forms LLᵀ of A and L⁻¹ times all rows, and takes one bound a step.
+
+        How many bounds will be active is seen from −b/diag A.
+        """
+        form, (rows, n) = self.form, self.form.G.shape
+        if n**3 / 3 + rows * n**2 > _WORK:
+            return True
+        if n < _CROWDED:
+            return False
+        away = -form.g / np.maximum(form.H.diagonal(), _TINY)
+        return bool(((away < form.low[:n]) | (away > form.high[:n])).sum() > n / 4)
 
     @cached_property
     def parts(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from time2decide.qp import engines
 from time2decide.qp.problem import BATCH
 
 _NOTHING, _NO_ROWS, _FLOAT = np.zeros(0), np.zeros((0, 0)), np.dtype(float)
@@ -26,7 +27,7 @@ class _Kernel:
     def load(cls) -> bool:
         """Whether it is there."""
         cls.asked += 1
-        if cls.asked < BATCH and "time2decide.qp.bulk" not in sys.modules:
+        if cls.asked < BATCH and engines.HAS_DAQP and "time2decide.qp.bulk" not in sys.modules:
             return False
         try:
             from time2decide.qp.bulk import solve_one

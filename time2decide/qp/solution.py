@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,7 +112,7 @@ def _most(violation: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Solution:
-    """The answers to a `QP`, in the shape and array type of the problem.
+    """The answers to a `QP` or `SparseQP`, in the shape and array type of the problem.
 
     Attributes
     ----------
@@ -133,7 +134,7 @@ class Solution:
         KKT residual after every layer, when asked for.
     """
 
-    qp: QP = field(repr=False)
+    qp: Any = field(repr=False)
     x: ArrayLike
     dual: ArrayLike
     dual_eq: ArrayLike
@@ -167,6 +168,9 @@ class Solution:
     def kkt(self) -> KKT:
         """The four optimality conditions, per instance, always as batched tensors."""
         values = (self.x, self.dual, self.dual_eq, self.dual_box)
+        if not isinstance(self.qp, QP):  # a `SparseQP`
+            found: KKT = self.qp.kkt(*values)
+            return found
         parts = (None if v is None else torch.as_tensor(v).detach().reshape(len(self.qp), -1) for v in values)
         return kkt(self.qp.detached(), *parts)
 
@@ -178,6 +182,8 @@ class Solution:
     @property
     def objective(self) -> ArrayLike:
         """The objective at x, per instance."""
+        if not isinstance(self.qp, QP):
+            return self.qp.objective(self.x)
         x = torch.as_tensor(self.x).reshape(len(self.qp), -1)
         return _present(self.qp, self.qp.objective(x))
 

@@ -32,11 +32,12 @@ from threadpoolctl import threadpool_limits
 from time2decide import __version__
 from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.validation import InputError, distinct_keys, expect, is_text, validate_fields, validate_positive
+from time2decide.data.check import CheckedTable, load_checked
 from time2decide.markets.constraint_files import parse_constraints
 from time2decide.markets.decision_file import seal_decision
 from time2decide.markets.orders import quoted_orders, quotes_of_prices
 from time2decide.markets.portfolio import compiled_before
-from time2decide.markets.tables import GAPS, load_market
+from time2decide.markets.tables import GAPS
 from time2decide.markets.validation import MOST_ASSETS
 from time2decide.policy.decision_record import decision_document
 from time2decide.policy.model import Time2Decide
@@ -104,6 +105,7 @@ class DecisionRequest(BaseModel):
     )
     periods_per_year: Finite | None = Field(None, description="Rows in a year; as the dates say if not given.")
     gaps: str = Field("refuse", description="refuse missing returns, or keep: young, halted and delisted assets.")
+    accept: list[str] = Field([], description="Names of findings in the data that are not to refuse the request.")
     model: str = Field("market", description="One of GET /models.")
 
 
@@ -240,7 +242,8 @@ def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], li
     """The decision file of a request; an `InputError` names the field."""
     expect(request.model in served, "model", f"one of {', '.join(served)}", repr(request.model)[:60])
     expect(request.gaps in GAPS, "gaps", f"one of {', '.join(GAPS)}", repr(request.gaps)[:60])
-    table = _table(request, limits)
+    checked = _table(request, limits)
+    table = checked.returns
     names = list(table.columns)
     quotes = _quotes(request, table)
     constraints = None if request.constraints is None else parse_constraints(request.constraints, names)
@@ -256,6 +259,8 @@ def _decide_request(request: DecisionRequest, served: dict[str, Time2Decide], li
         min_trade=request.min_trade,
         delay=request.delay,
         periods_per_year=request.periods_per_year,
+        accept=request.accept,
+        findings=checked.findings,
     )
     orders = None
     if quotes is not None and request.value is not None:
@@ -275,8 +280,8 @@ def _quotes(request: DecisionRequest, table: pd.DataFrame) -> pd.DataFrame | Non
     return quotes_of_prices("prices", prices, table)
 
 
-def _table(request: DecisionRequest, limits: Limits) -> pd.DataFrame:
-    """The returns as a checked table."""
+def _table(request: DecisionRequest, limits: Limits) -> CheckedTable:
+    """The returns, checked."""
     rows, m = len(request.returns), len(request.assets)
     expect(m <= limits.assets, "assets", f"at most {limits.assets}", m)
     expect(rows <= limits.rows, "returns", f"at most {limits.rows} rows", rows)
@@ -292,7 +297,7 @@ def _table(request: DecisionRequest, limits: Limits) -> pd.DataFrame:
         except (ValueError, OverflowError, TypeError):
             raise InputError("dates: expected ISO dates, found others") from None
     frame = pd.DataFrame(request.returns, index=index, columns=request.assets, dtype=float)
-    return load_market(frame, "returns", gaps=request.gaps)[0]
+    return load_checked(frame, "returns", gaps=request.gaps, accept=request.accept, live=True)
 
 
 def _series(weights: Weights | None) -> pd.Series | None:
