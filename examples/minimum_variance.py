@@ -13,13 +13,13 @@ from skfolio.optimization import MeanRisk
 from skfolio.prior import EmpiricalPrior
 
 from time2decide import load_returns
-from time2decide.backtesting.skfolio_covariance import LearnedCovariance
+from time2decide.backtesting.skfolio_covariance import ReactiveCovariance
 
 returns = load_returns("sp500").iloc[-1000:]
 walk = WalkForward(
     train_size=500, test_size=10, purged_size=1
 )  # traded at the next close
-estimators = {"Ledoit–Wolf": LedoitWolf(), "learned": LearnedCovariance()}
+estimators = {"Ledoit–Wolf": LedoitWolf(), "reactive": ReactiveCovariance()}
 paths = {
     name: cross_val_predict(
         MeanRisk(prior_estimator=EmpiricalPrior(covariance_estimator=one)),
@@ -30,9 +30,7 @@ paths = {
 }
 
 # %%
-# The bundled checkpoint has seen this universe in training, as one of five.
-# `time2decide reproduce left-out` has the figures of universes that it has not
-# seen.
+# Volatilities, a year.
 
 for name, path in paths.items():
     print(f"{name:12} volatility {path.annualized_standard_deviation:.4f} a year")

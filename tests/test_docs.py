@@ -68,7 +68,7 @@ def test_the_support_matrix_is_that_of_the_package():
         for name in ("constraints-lowest.txt", "constraints.txt")
     ]
     extras = project["optional-dependencies"]
-    meant = dict(one.split(">=") for one in project["dependencies"])
+    meant = dict(one.split(">=", 1) for one in project["dependencies"])
     stated = re.findall(r"^\| ([\w-]+) \| ≥ (\S+) \| (\S+) \| (\S+) \| (.*) \|$", _support(), flags=re.MULTILINE)
     for name, least, *run, why in stated:
         extra = re.fullmatch("extra `(\\w+)`", why)

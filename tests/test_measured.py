@@ -35,7 +35,7 @@ def test_overheads():
     largest = " / ".join(f"{max(row['overhead'] for row in kind):.2f}" for kind in found)
     assert f"≤ {largest}" in line("in its state form**")
     literal = [[row["literal_overhead"] for row in kind] for kind in found]
-    assert " / ".join(f"{median(kind):.0f}" for kind in literal) in line("in its literal form**")
+    assert " / ".join(f"{median(kind):.1f}" for kind in literal) in line("in its literal form**")
 
 
 def test_layers():
@@ -58,14 +58,6 @@ def test_learned_solver():
     assert {row["certified_without_fallback"] for row in own if (row["n"], row["m"]) in ((5, 3), (20, 16))} == {1.0}
 
 
-def test_stocks():
-    found = rows("sp500")
-    for strategy in ("time2decide-tuned", "time2decide"):
-        excess = {row["turnover_l1"]: row["sharpe_excess"] for row in found if row["strategy"] == strategy}
-        for budget in (0.1, 0.5, 1.0):
-            assert short(excess[budget], 2) in line("S&P 500")
-
-
 def test_theory():
     (exact,) = [row for row in rows("toy-pto") if row["kind"] == "exact"]
     pairs = dict(zip(exact["numbers"], zip(exact["pto"], exact["e2e"], strict=True), strict=True))
@@ -85,9 +77,6 @@ def test_ratios():
     assert f"{round(min(labels), -1):.0f}–{round(max(labels), -1):.0f}" in line("exact labels")
     projection = [row["ratio"] for row in rows("bench-projection") if row["assets"] == 16 and row["batch"] > 1]
     assert " / ".join(f"{round(value, -2):,.0f}" for value in projection) in line("portfolio projection")
-    (batch,) = [row for row in rows("bench-decide") if row["decisions"] == 210]
-    repaired = batch["repaired_us"] / batch["time2decide_us"]
-    assert f"{1 / batch['ratio']:.1f}; {batch['ratio_paper']:.1f}; {repaired:.1f}" in line("bench decide")
 
 
 def test_rows_of_one_cell_have_one_data_set():

@@ -236,7 +236,7 @@ def solve_qp(
     infinite or beyond ±1e20 mean no constraint. Returns x, or None when no point satisfies the constraints or the
     method did not converge. An objective without a lower bound raises `ProblemError`.
     """
-    if solver == "exact" and initvals is None and not verbose and not options:
+    if isinstance(solver, str) and solver == "exact" and initvals is None and not verbose and not options:
         quick = solve_plain_arrays(P, q, G, h, A, b, lb, ub)
         if quick is not None:
             return quick[0]

@@ -9,15 +9,15 @@ import pytest
 from time2decide.backtesting import backtest
 from time2decide.cli import app
 from time2decide.core.validation import InputError
-from time2decide.forecasting.market_state import MarketState
 from time2decide.forecasting.simple import ridge
 from time2decide.markets import Constraints, Limit
 from time2decide.markets.estimators import EWMA, two_scale
 from time2decide.markets.portfolio import nearest_portfolio
 from time2decide.markets.universe import universe_of
-from time2decide.policy.market_decision import market_decision
+from time2decide.policy.market_decision import MarketStrategy
 from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
+from time2decide.simulation.engine import Observation
 from time2decide.simulation.execution import drifted_weights
 
 #: Steps are compared with one decision each.
@@ -44,7 +44,7 @@ TERMS = {
 }
 
 
-def posed(strategy, returns, previous, gamma, cost):
+def posed(strategy, returns, previous, gamma, cost, constraints, benchmark):
     """μ, Σ, λ and the cost of a unit that a strategy gives to the solver after the rows of `returns`."""
     m = len(previous)
     if strategy == "pto-ridge":
@@ -54,9 +54,12 @@ def posed(strategy, returns, previous, gamma, cost):
         return np.zeros(m), two_scale(least=2).update(returns).covariance(), 25.0, cost / 20
     if strategy == "minimum-variance-ewma":
         return np.zeros(m), EWMA(63, least=3).update(returns[-504:]).covariance(), RISK, 0.0
-    policy, state = MarketPolicy.from_pretrained(), MarketState(m).extend(returns)
-    made = market_decision(policy, state, np.full(m, 1 / m), gamma, RISK, 1e4 * cost)
-    return made.mean if strategy == "market" else made.prior, made.covariance, RISK, cost / made.days
+    observation = Observation(
+        returns[None], previous[None, None, None], None, np.array([gamma]), RISK,
+        cost_bps=1e4 * cost, constraints=constraints, benchmark=benchmark,
+    )  # fmt: skip
+    made = MarketStrategy(MarketPolicy(), strategy, follow=strategy == "market").pose(observation)[0].alone()
+    return made.mean, made.covariance, RISK, cost * float(made.rate)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -70,7 +73,7 @@ def test_strategies_that_optimise_solve_under_the_terms_by_cvxpy(strategy, term,
     weights = same_close(table, [strategy], gamma, **options).weights(strategy, gamma).to_numpy()
     returns, step = table.to_numpy(), 0 if strategy.startswith("minimum") else 1  # it is refitted every 21 steps
     previous = np.full(6, 1 / 6) if step == 0 else drifted_weights(weights[0], returns[96])
-    mean, S, risk, price = posed(strategy, returns[: 96 + step], previous, gamma, cost / 1e4)
+    mean, S, risk, price = posed(strategy, returns[: 96 + step], previous, gamma, cost / 1e4, constraints, benchmark)
     given = {"benchmark": benchmark, "constraints": constraints}
     theirs = cvxpy_portfolio(mean, S, previous, risk_aversion=risk, turnover_l1=gamma, cost=price, **given)
     np.testing.assert_allclose(weights[step], theirs, atol=2e-5)
@@ -173,7 +176,7 @@ def test_where_halted_weights_leave_no_portfolio_nothing_is_traded():
     table = market(110)
     table.iloc[99:104, 3] = np.nan
     rises = table.copy()
-    rises.iloc[97:99, 3] = 0.5  # D rises beyond the group, and is halted
+    rises.iloc[97:99, 3] = 0.7  # D rises beyond the group, and is halted
     rules = Constraints(limits=(Limit("x", np.array([0.0, 0, 1, 1, 0, 0]), 0.0, 0.2),))
     for strategy in ("market", "uniform"):
         result = same_close(rises, [strategy], 0.05, gaps="keep", constraints=rules)
@@ -191,7 +194,7 @@ def test_the_smallest_trade_is_that_of_a_live_decision():
     weights = result.weights("market", 0.2)
     now, counts = np.full(6, 1 / 6), set()
     for step in range(96, 104):
-        live = Time2Decide.from_pretrained().decision(table.iloc[:step], now, 0.2, **options)
+        live = Time2Decide.from_pretrained().decision(table.iloc[:step], now, 0.2, delay=0, **options)
         np.testing.assert_allclose(weights.iloc[step - 96], live.weights, atol=1e-12)
         trade = np.abs(live.weights - now)
         assert ((trade < 1e-12) | (trade >= least * (1 - 1e-9))).all()

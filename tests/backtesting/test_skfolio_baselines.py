@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from skfolio.optimization import InverseVolatility
 
-from time2decide.backtesting.registry import REGISTRY, make_strategy, network_strategy
+from time2decide.backtesting.registry import REGISTRY, make_strategy
 from time2decide.backtesting.skfolio_baselines import (
     COVARIANCES,
     bayes_stein_mean,
@@ -14,7 +14,6 @@ from time2decide.backtesting.skfolio_baselines import (
     skfolio_mean_variance_under,
     skfolio_minimum_variance,
 )
-from time2decide.forecasting.features import CachedFeatures, window_features
 from time2decide.simulation.engine import Observation, rollout
 from time2decide.simulation.metrics import rollout_traded
 
@@ -93,19 +92,6 @@ def test_every_entry_says_what_it_is_and_carries_its_name():
     for name, entry in REGISTRY.items():
         assert len(entry.description) > 10
         assert entry.make().name == name
-
-
-def test_networks_share_their_features(returns):
-    memory = CachedFeatures(most=2)
-    window = returns[:, :96]
-    assert memory(window) is memory(window.copy())
-    np.testing.assert_array_equal(memory(window).forecasts, window_features(window).forecasts)
-    first = memory(window)
-    memory(window + 1e-3), memory(window + 2e-3)
-    assert memory(window) is not first
-    assert (
-        network_strategy("decide", "own", "a").features_of is network_strategy("decide", "hindsight", "b").features_of
-    )
 
 
 @pytest.mark.parametrize(("year", "expected"), [(252.0, [0, 21, 42]), (52.0, [*range(0, 44, 4)]), (12.0, [*range(44)])])

@@ -8,17 +8,17 @@ from sklearn.base import clone
 from time2decide.backtesting.skfolio_covariance import (
     CMIEWMACovariance,
     IEWMACovariance,
-    LearnedCovariance,
     QISCovariance,
+    ReactiveCovariance,
     TwoScaleCovariance,
 )
 from time2decide.core.validation import InputError
-from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.estimators import IteratedEWMA
+from time2decide.policy.model import Time2Decide
 
 ESTIMATORS = [
     *(IEWMACovariance(), TwoScaleCovariance(), CMIEWMACovariance(((10, 21), (63, 125))), QISCovariance(120)),
-    LearnedCovariance(),
+    ReactiveCovariance(),
 ]
 
 
@@ -55,15 +55,9 @@ def test_it_goes_into_an_optimiser(returns):
     assert fitted.weights_.sum() == pytest.approx(1)
 
 
-def test_the_learned_one_is_the_covariance_of_the_decision(returns):
-    from time2decide.policy.market_decision import pose_market_problem
-    from time2decide.policy.market_policy import MarketPolicy
-
-    tokens = MarketState(4).extend(returns.to_numpy()).tokens()
-    expected = (
-        pose_market_problem(MarketPolicy.from_pretrained("market"), [tokens], 25.0, 1e-3).covariance[0].double().numpy()
-    )
-    np.testing.assert_allclose(LearnedCovariance().fit(returns).covariance_, expected, rtol=1e-5)
+def test_the_reactive_one_is_the_covariance_of_the_decision(returns):
+    made = Time2Decide.from_pretrained().decision(returns)
+    np.testing.assert_allclose(ReactiveCovariance().fit(returns).covariance_, made.covariance, rtol=1e-10)
 
 
 def test_fit_starts_anew(returns):

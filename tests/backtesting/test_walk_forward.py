@@ -306,13 +306,13 @@ def test_command_refuses_bad_rows_and_writes_nothing(app, table, tmp_path):
     assert "turnover: expected numbers" in str(result.exception)
 
 
-def test_a_folder_with_a_network_for_utility_is_the_bundled_strategy(table, tmp_path):
-    folder = Time2Decide.from_pretrained("decide-utility").save_pretrained(tmp_path / "mine")
-    result = backtest(table, ["time2decide-utility", str(folder)], [0.5, 2.5])
+def test_a_folder_with_a_policy_is_the_named_strategy(table, tmp_path):
+    folder = Time2Decide.from_pretrained("time2decide").save_pretrained(tmp_path / "mine").parent
+    result = backtest(table, ["time2decide", str(folder)], [0.5, 2.5])
     named, own = (result.rollouts[i].allocations for i in (0, 1))
     np.testing.assert_array_equal(named, own)
-    free = backtest(table, ["time2decide-utility"], 2.0).rollouts[0].allocations
-    np.testing.assert_array_equal(named[:, 1:], free)  # a budget above 2 means the same as 2
+    free = backtest(table, ["time2decide"], 2.0).rollouts[0].allocations
+    np.testing.assert_allclose(named[:, 1:], free, atol=1e-12)  # a budget above 2 means the same as 2
 
 
 def test_the_linear_algebra_has_one_thread_while_strategies_run(table):

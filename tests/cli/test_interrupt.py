@@ -2,8 +2,6 @@
 
 import signal
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -13,20 +11,16 @@ from time2decide.core.checkpoints import load_tensors
 AT = 3
 COMMANDS = {
     "qp": ["qp", "--preset", "smoke"],
-    "forecast": ["forecast", "--preset", "smoke"],
-    "decide": ["decide", "--preset", "smoke"],
-    "fine-tune": ["fine-tune", "table.csv", "--start", "decide", "--returns", "--steps", "6"],
-    "fine-tune market": ["fine-tune", "table.csv", "--returns", "--steps", "6"],
+    "timepfn": ["timepfn", "--preset", "smoke"],
+    "paper": ["paper", "--preset", "smoke", "--steps", "3"],
 }
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_interrupt_saves_and_says_how_to_go_on(run, tmp_path, monkeypatch, command, number, code):
-    if number == signal.SIGTERM and command in ("qp", "forecast"):
+    if number == signal.SIGTERM and command != "qp":
         pytest.skip("the same loop")
-    table = pd.DataFrame(0.01 * np.random.default_rng(0).standard_normal((900, 3)), columns=list("abc"))
-    table.to_csv(tmp_path / "table.csv")
     arguments = ["train", *COMMANDS[command], "--out"]
     assert run(*arguments, "whole", cwd=tmp_path).returncode == 0
     original = training.learning_rate  # called in the middle of every step
@@ -55,7 +49,7 @@ def test_an_interrupt_saves_and_says_how_to_go_on(run, tmp_path, monkeypatch, co
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(run, tmp_path):
     (tmp_path / "file").write_text("x")
-    for command in ("qp", "forecast", "decide"):
+    for command in COMMANDS:
         done = run("train", command, "--preset", "smoke", "--out", "file/sub", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         expected = "time2decide: --out: expected a folder that can be written to, found file/sub (Not a directory)\n"

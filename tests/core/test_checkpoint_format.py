@@ -24,7 +24,6 @@ from time2decide.core.checkpoints import (
 from time2decide.core.validation import InputError
 from time2decide.forecasting import TimePFN
 from time2decide.neural import EquivariantSolver
-from time2decide.policy.network import Policy
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def header(**changes: Any) -> dict[str, Any]:
     return {"architecture": "Toy", "config": {"inputs": 3}, "notes": {}} | changes
 
 
-@pytest.mark.parametrize("model", [EquivariantSolver, TimePFN, Policy])
+@pytest.mark.parametrize("model", [EquivariantSolver, TimePFN])
 def test_bundled_checkpoints_load_and_come_back(model: type[PretrainedModel], tmp_path: Path) -> None:
     for name, folder in model.BUNDLED.items():
         stored = load_tensors(folder / "model.safetensors")[0]

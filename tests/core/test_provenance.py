@@ -3,19 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from time2decide import Time2Decide
-from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.provenance import (
     array_digest,
-    checkpoint_facts,
     data_digest,
     file_digest,
     json_digest,
     text_digest,
 )
-from time2decide.policy.model import PRETRAINED
 
 
 def test_digests_are_those_that_stored_rows_are_keyed_by(tmp_path: Path) -> None:
@@ -49,10 +44,3 @@ def test_the_digest_of_data_forgives_rounding_and_nothing_else() -> None:
 
 def test_texts() -> None:
     assert text_digest(["a", "b"]) != text_digest(["ab"])
-
-
-@pytest.mark.parametrize("name", ["market", "decide", "decide-utility"])
-def test_the_fingerprint_of_a_bundled_model_is_found_without_torch(name: str) -> None:
-    policy = Time2Decide.from_pretrained(name).policy
-    found = checkpoint_facts(PRETRAINED[name] / "model.safetensors")
-    assert found == (type(policy).__name__, checkpoint_checksum(policy.state_dict()))

@@ -9,7 +9,6 @@ from time2decide.experiments.claims import (
     NOT_SUPPORTED,
     NOT_TESTED,
     OUR_NETWORK,
-    REPAIRED_ARCHITECTURE,
     SUPPORTED,
     Claim,
     claims_tables,
@@ -20,7 +19,11 @@ from time2decide.markets import BUDGETS
 def verdicts(name, rows, judged_on=""):
     """Claim -> (verdict, evidence), of those that are judged on one model."""
     found = get_experiment(name).claims(rows)
-    return {claim.text: (claim.verdict, claim.evidence) for claim in found if judged_on in claim.judged_on}
+    return {
+        claim.text: (claim.verdict, claim.evidence)
+        for claim in found
+        if (claim.judged_on == OUR_NETWORK) == (judged_on == OUR_NETWORK)
+    }
 
 
 def starting(found, start):
@@ -80,14 +83,10 @@ def test_rows_of_other_data_are_refused():
 
 def test_claims_about_decisions_name_the_network_that_they_are_judged_on():
     rows = sweep("clean", 1.0, {"uniform": 0.5, "paper-time2decide": {0: (0.1, 0.9)}})
-    (literal,) = {claim.judged_on for claim in get_experiment("lambda-sweep").claims(rows)}
+    literal, ours = dict.fromkeys(claim.judged_on for claim in get_experiment("lambda-sweep").claims(rows))
     assert literal.startswith("the paper's architecture (TimePFN with covariance tokens, as literally described")
     assert "100 training steps of 32 windows" in literal
-    assert {claim.judged_on for claim in get_experiment("decide-ablation").claims([])} == {OUR_NETWORK}
-    for name in ("portfolio-clean", "portfolio-noisy"):
-        found = [claim.judged_on for claim in get_experiment(name).claims([])]
-        assert set(found) == {OUR_NETWORK, REPAIRED_ARCHITECTURE}
-        assert found.count(OUR_NETWORK) == found.count(REPAIRED_ARCHITECTURE)
+    assert ours == OUR_NETWORK
     for name in experiment_ids():
         for claim in get_experiment(name).claims([]):
             assert claim.judged_on != GENERAL or "Time2Decide" not in claim.text
@@ -106,31 +105,17 @@ def crossing(name, ours, pto, judged_on=""):
 def test_on_clean_returns_the_curves_cross_between_1_25_and_1_5():
     expected = (SUPPORTED, "4 of 4 cases"), (NOT_SUPPORTED, "0 of 3 cases")
     assert crossing("lambda-sweep", "paper-time2decide", "pto-timepfn") == expected
-    assert crossing("portfolio-clean", "time2decide-own", "pto-network", OUR_NETWORK) == expected
-    assert crossing("portfolio-clean", "paper-repaired", "pto-timepfn", REPAIRED_ARCHITECTURE) == expected
 
 
-def test_on_noisy_returns_predict_then_optimise_is_worse_from_0_75_on():
-    rows = [
-        {"market": "noisy", "turnover_l1": budget, "strategy": name, "mse": mse}
-        for budget in BUDGETS
-        for name, mse in (("time2decide-own", 0.1), ("pto-network", 0.2))
-    ]
-    assert starting(verdicts("portfolio-noisy", rows, OUR_NETWORK), "Noisy: Time2Decide beats predict") == (
-        SUPPORTED,
-        "6 of 6 cases",
-    )
-
-
-def test_strategies_are_compared_on_the_seeds_that_both_have():
-    """The second seed is easy for everybody; only one strategy was run on it."""
-    figures = {("paper-repaired", 0): 0.1, ("pretrained", 0): 0.2, ("pretrained", 1): 0.0, ("uniform", 1): 0.0}
-    rows = [
-        {"market": "clean", "turnover_l1": 1.0, "strategy": name, "seed": seed, "mse": mse}
-        for (name, seed), mse in figures.items()
-    ]
-    found = verdicts("portfolio-clean", rows, REPAIRED_ARCHITECTURE)
-    assert starting(found, "Clean: Time2Decide beats the pretrained") == (SUPPORTED, "1 of 1 cases")
+def test_the_policy_is_compared_with_its_twin_and_with_predict_then_optimise():
+    rows = []
+    for budget in BUDGETS:
+        figures = {"time2decide": 0.1, "time2decide-nocov": 0.1 if budget > 1 else 0.2, "pto-timepfn × 100": 0.3}
+        rows += [row | {"model": "policies"} for row in sweep("noisy", budget, figures)]
+    found = verdicts("lambda-sweep", rows, OUR_NETWORK)
+    assert starting(found, "Time2Decide is below predict-then-optimise") == (SUPPORTED, "7 of 7 cases")
+    assert starting(found, "Time2Decide is below its twin") == (NOT_SUPPORTED, "3 of 7 cases")
+    assert starting(found, "Time2Decide is below Pretrained") == (NOT_TESTED, "")
 
 
 def test_the_fine_tuned_forecaster_is_compared_budget_by_budget():
@@ -149,26 +134,6 @@ def test_the_fine_tuned_forecaster_is_compared_budget_by_budget():
     assert starting(found, "Noisy: predict-then-optimise degrades") == (SUPPORTED, "12 of 12 cases")
     assert starting(other, "Noisy: predict-then-optimise degrades") == (NOT_SUPPORTED, "6 of 12 cases")
     assert starting(found, "Noisy: attenuating") == (SUPPORTED, "7 of 7 cases")
-
-
-def test_the_ablation_compares_networks_cell_by_cell():
-    def rows(covariance, weight, evaluation, validation):
-        common = {"covariance": covariance, "return_weight": weight, "budgets": "γ < 0.9"}
-        scores = {"evaluation": evaluation, "validation": (validation, validation)}
-        return [
-            {**common, "split": split, "market": market, "mse": mse}
-            for split, pair in scores.items()
-            for market, mse in zip(("clean", "noisy"), pair, strict=True)
-        ]
-
-    stored = rows("none", 0.1, (1.0, 1.0), 1.0) + rows("covariance", 0.1, (0.5, 1.5), 1.0)
-    stored += rows("full", 0.1, (0.9, 0.9), 0.5) + rows("full", 1.0, (0.1, 0.1), 0.6) + rows("full", 0.0, (0.5, 1), 1.0)
-    found = verdicts("decide-ablation", stored)
-    assert starting(found, "Told of the covariance") == (NOT_SUPPORTED, "1 of 2 cases")
-    assert starting(found, "Covariance and means") == (SUPPORTED, "2 of 2 cases")
-    assert starting(found, "Correlations alone") == (NOT_TESTED, "")
-    assert starting(found, "Correlations improve") == (NOT_TESTED, "")  # no rows to compare
-    assert starting(found, "Forecasting") == (NOT_SUPPORTED, "1 of 2 cases")
 
 
 def parity(**r2):

@@ -95,13 +95,13 @@ def test_ranks():
 
 @pytest.mark.parametrize("name", ["market", "market-risk"])
 def test_the_market_policy_decides_the_same_from_what_was_read_before(market, name):
-    real_markets._seen.cache_clear()
+    real_markets._shared.cache_clear()
     universe = real_markets._load(str(market), None)[0]
     found, when = _paths(name, str(market), None, 1, *CELLS), {"budget_from": "drifted", "delay": 1}
     for risk in CELLS[1]:
         result = rollout(universe, make_strategy(name), [0.1], risk_aversion=risk, cost_bps=10.0, **when)
         net, _ = net_returns(result, universe.returns[None], 10.0)
-        np.testing.assert_array_equal(found[0.1, risk, 10.0][0], net[:, 0])
+        np.testing.assert_allclose(found[0.1, risk, 10.0][0], net[:, 0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("every", "rows", "year"), [("week", 110, 52), ("month", 26, 12)])

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from time2decide.forecasting.features import window_features
 from time2decide.forecasting.market_state import (
-    _BANK_WINDOW,
+    _CHANNELS,
     _CROSS_PENALTY,
-    _DAYS,
-    _FIRST_RECORD,
+    _ENDS,
     _FORGET_CROSS,
     _KEEP_FIT,
     _KEEP_RECORD,
-    _KEEP_SCORE,
     _KEEP_VOLATILITY,
     _LAG_DAYS,
     _MOST_CROSS,
-    _POOLED,
-    _PREDICTABLE,
     _RESIDUAL,
     _RIDGE,
     _SPANS,
     _STANDARDISE,
-    _SURE,
     _TINY,
     _TREND_DAYS,
     CORRELATION_HALF_LIVES,
     EXPERTS,
     LAGS,
+    LENGTHS,
     TRENDS,
     VOLATILITY_HALF_LIVES,
     YOUNG,
-    MarketTokens,
     effective_state_rows,
     state_decay,
 )
@@ -77,11 +71,11 @@ class RunningSums(Recent):
 
 
 class RowByRow:
-    """Running sums over the returns of m assets; `update` reads a row, `tokens` says what is known after it."""
+    """Running sums over the returns of m assets; `update` reads a row, `forecasts` are those after it."""
 
     def __init__(self, assets: int, delay: int = 0) -> None:
         self.delay = delay
-        m, vols, corrs, experts = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES), len(EXPERTS)
+        m, vols, corrs = assets, len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES)
         self.rows = 0
         self._last_far, self._waiting = np.zeros(m), np.zeros(m, dtype=bool)
         self.age = np.zeros(m, dtype=int)
@@ -94,17 +88,10 @@ class RowByRow:
         self._precision, self._cross_fit = np.eye(m), np.zeros((m, m))
         self._residuals, self._returns = RunningSums(m), RunningSums(m)
         size = len(LAGS) + len(TRENDS)
-        self._gram, self._target = np.zeros((_POOLED, size, size)), np.zeros((_POOLED, size))
-        recent = int(_DAYS.max()) + 1 + delay
-        self._features = Recent(recent, m, size)
-        self._forecasts = Recent(recent, experts, m)
-        self._papers = Recent(recent, experts, m)  # long-short weights along the forecasts
-        self._gross = RunningSums(m)  # of the returns themselves
-        self._rows = Recent(_BANK_WINDOW, m)  # the returns themselves
-        self._bank_asked = False
-        self._record = np.zeros((4, experts))  # Σ fy, Σ ff, Σ yy, count
-        self._worth = np.zeros((4, experts))  # Σ gain, Σ gain², Σ traded, count
-        self._score, self._score_weight = np.zeros(vols), 0.0
+        self._gram, self._target = np.zeros((len(_ENDS), size, size)), np.zeros((len(_ENDS), size))
+        recent = int(_ENDS.max()) + 1 + delay
+        self._features, self._forecasts = Recent(recent, m, size), Recent(recent, len(_CHANNELS), m)
+        self._record = np.zeros((5, len(_CHANNELS)))
 
     @property
     def assets(self) -> int:
@@ -124,8 +111,6 @@ class RowByRow:
         known = counts & old
         any_known = bool(known.any())
         z = np.where(known, np.clip(r / self._unit, -6, 6), 0.0)
-        if (seen & old).any():
-            self._score_volatilities(row, seen & old)
         number = counts + (late > 0)
         self._squares = np.where(number, _KEEP_VOLATILITY * self._squares + r**2 + late**2, self._squares)
         self._weights = np.where(number, _KEEP_VOLATILITY * self._weights + number, self._weights)
@@ -133,8 +118,6 @@ class RowByRow:
         self._unit = np.sqrt(_STANDARDISE @ self._variance[:3])
         self.age = self.age + seen
         self.rows += 1
-        self._gross.add(r)
-        self._rows.add(r)
         self._learn(z, known, any_known)
         if any_known:
             self._block.append((z, seen & old))
@@ -167,33 +150,25 @@ class RowByRow:
         """Rows between two inversions: a month, a quarter where an inversion is dear."""
         return 21 if self.assets <= 200 else 63
 
-    def _score_volatilities(self, r: np.ndarray, known: np.ndarray) -> None:
-        variance = self._variance[:, known]
-        loss = np.log(variance) + np.minimum(r[known] ** 2 / variance, 100)
-        self._score = _KEEP_SCORE * self._score + loss.mean(1)
-        self._score_weight = _KEEP_SCORE * self._score_weight + 1.0
-
     def _learn(self, z: np.ndarray, known: np.ndarray, any_known: bool) -> None:
         """Compare what was forecast with what came, refit the regressions, and make today's forecasts."""
         self._returns.add(np.where(known, z - z[known].mean(), 0.0) if any_known else z)
         self._residuals.add(np.where(known, self._precision @ z, 0.0))
-        came = self._returns.sum(_DAYS) / _DAYS[:, None]  # mean of the last days relative to the other assets, (E, m)
+        came = (
+            self._returns.sum(LENGTHS) / LENGTHS[:, None]
+        )  # mean of the last days relative to the other assets, (H, m)
         self._judge(came)
-        x = self._features.back(_DAYS[:_POOLED] + self.delay)  # (pooled, m, features)
+        x = self._features.back(_ENDS + self.delay)  # (H, m, features)
         self._gram = _KEEP_FIT * self._gram + x.swapaxes(1, 2) @ x
-        self._target = _KEEP_FIT * self._target + (x * came[:_POOLED, :, None]).sum(1)
+        self._target = _KEEP_FIT * self._target + (x * came[:, :, None]).sum(1)
         features = self._describe()
         self._features.add(features)
         across = self._cross_fit @ z if self.assets <= _MOST_CROSS else np.zeros(self.assets)
-        self._ask_the_bank()
-        kernels = self._kernel_forecast() if self._bank_asked else np.zeros(self.assets)
-        forecast = np.vstack([self._coefficients() @ features.T, across, kernels])
+        forecast = np.vstack([self._coefficients() @ features.T, across])
         if any_known:
             forecast -= forecast[:, known].mean(1, keepdims=True)
         forecast[:, ~known] = 0.0
         self._forecasts.add(forecast)
-        paper = forecast / self._unit
-        self._papers.add(paper / np.maximum(np.abs(paper).sum(1, keepdims=True), _TINY))
 
     def _describe(self) -> np.ndarray:
         """Features of the regressions at the end of the day, (m, features), each of variance about 1."""
@@ -201,47 +176,16 @@ class RowByRow:
         return np.asarray((np.vstack(parts) / _SPANS).T)
 
     def _judge(self, came: np.ndarray) -> None:
-        """Keep the record of the forecasts whose days have passed, and of what trading along them earned."""
-        said, before = self._forecasts.of_each(_DAYS + self.delay), self.rows - 1  # forecasts made so far
-        new = ((said * came).sum(1), (said * said).sum(1), (came * came).sum(1), (said != 0).sum(1))
-        self._record = np.where(said.any(1), _KEEP_RECORD * self._record + new, self._record)
-        paper = self._papers.of_each(_DAYS + self.delay)
-        gain = (paper * self._gross.sum(_DAYS)).sum(1)
-        traded = np.abs(self._papers.back(1) - self._papers.of_each(1 + _DAYS)).sum(1)
-        worth = (gain, gain**2, traded, np.ones(len(EXPERTS)))
-        self._worth = np.where(
-            (before > _DAYS + self.delay) & paper.any(1), _KEEP_RECORD * self._worth + worth, self._worth
-        )
+        """Keep the record of the forecasts whose days have passed."""
+        said, came = self._forecasts.of_each(_ENDS[_CHANNELS] + self.delay), came[_CHANNELS]
+        xx = np.sqrt((said * said).sum(1))
+        xy = (said * came).sum(1) / np.maximum(xx, 1e-100)
+        new = np.stack([xx, xy, xy**2, xy * xx, xx**2])
+        self._record = np.where(xx > 0, _KEEP_RECORD * self._record + new, self._record)
 
     def _coefficients(self) -> np.ndarray:
-        """Of the pooled regressions, (pooled, features)."""
+        """Of the pooled regressions, (H, features)."""
         return np.linalg.solve(self._gram + _RIDGE, self._target[..., None])[..., 0]
-
-    def _ask_the_bank(self) -> None:
-        """Whether the kernel bank is asked; it begins with a small part of the record of the best forecast."""
-        if self._bank_asked or self.rows < _BANK_WINDOW or self.assets > _MOST_CROSS:
-            return
-        information = self._information()[:-1]
-        sure = information * np.sqrt(self._record[3, :-1] / _DAYS[:-1]) > _SURE
-        worth, error, _ = self._gain_per_unit_traded()
-        sure &= (worth > _SURE * error)[:-1]
-        self._bank_asked = bool((information * sure).max() > _PREDICTABLE)
-        if self._bank_asked:
-            best = int(np.where(_DAYS[:-1] == 1, information, -np.inf).argmax())
-            for kept in (self._record, self._worth):
-                kept[:, -1] = _FIRST_RECORD * kept[:, best]
-
-    def _kernel_forecast(self) -> np.ndarray:
-        """Tomorrow's standardised returns from the last 96 of each asset, (m,).
-
-        The forecasts of the kernel bank and of a regression on own lags, weighted by their precisions.
-        """
-        found = window_features(self._rows.back(np.arange(_BANK_WINDOW, 0, -1))[None])
-        trust = found.deviations[0] ** -2  # (m, 2)
-        ahead = (trust * found.forecasts[0]).sum(-1) / trust.sum(-1)
-        if self.delay:
-            ahead = (4 * found.ahead[0] - found.forecasts[0, :, 0]) / 3
-        return np.asarray((found.level[0] + found.scale[0] * ahead).double().numpy() / self._unit)
 
     def _fold(self) -> None:
         """Put the rows of the block into the moments, and invert."""
@@ -259,11 +203,6 @@ class RowByRow:
             penalty = _CROSS_PENALTY / self._cross_weight
             same = slow + penalty * np.eye(m)
             self._cross_fit = np.linalg.solve(same, (self._cross / self._cross_weight).T).T
-
-    def _information(self) -> np.ndarray:
-        """Correlation of each forecast with what came, so far (the information coefficient), (E,)."""
-        products, squares, came, _ = self._record
-        return np.asarray(products / np.sqrt(np.maximum(squares * came, _TINY)))
 
     def _folded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
         """Moments, weights of the pairs, moments of one day on the day before, and their weight, block included."""
@@ -301,37 +240,13 @@ class RowByRow:
         correlation[:, index, index] = 1.0
         return _raised(correlation) if pairs.shape[-1] > 1 else correlation
 
-    def tokens(self) -> MarketTokens:
-        """What is known after the last row."""
-        moments, pairs, _, _ = self._folded()
-        products, squares, came, count = self._record
-        slope = products / np.maximum(squares, _TINY)
-        variance = came / np.maximum(count, 1.0) * np.array(EXPERTS) / np.maximum(squares, _TINY)  # overlapping days
-        t_value = np.where(count > 0, slope / np.sqrt(np.maximum(variance, _TINY)), 0.0)
-        worth, worth_error, pace = self._gain_per_unit_traded()
-        score = self._score / max(self._score_weight, _TINY)
-        return MarketTokens(
-            volatility=np.sqrt(self._variance),
-            correlation=self._correlations(moments, pairs),
-            forecast=self._forecasts.back(1) * self._unit,
-            slope=slope,
-            t_value=t_value,
-            worth=worth,
-            worth_error=worth_error,
-            pace=pace,
-            score=score - score.min(),
-            age=self.age.copy(),
-            rows=self.rows,
-            delay=self.delay,
-        )
-
-    def _gain_per_unit_traded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of the long-short portfolios along the forecasts, its standard error, and units traded a day, (E,) each."""
-        gains, squares, traded, count = self._worth
-        mean, number = gains / np.maximum(count, 1.0), np.maximum(count / np.array(EXPERTS), 1.0)  # overlapping days
-        error = np.sqrt(np.maximum(squares / np.maximum(count, 1.0) - mean**2, 0.0) / number)
-        turnover = np.where(traded > 0, traded / np.maximum(count, 1.0), np.inf)
-        return mean / turnover, error / turnover, traded / np.maximum(count, 1.0) / np.array(EXPERTS)
+    def forecasts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Forecasts after the last row, and their records."""
+        made, path = self._forecasts.back(1) * self._unit, len(_ENDS)
+        forecast, record = np.zeros((len(EXPERTS), path, self.assets)), np.zeros((5, len(EXPERTS), path))
+        forecast[0], forecast[1, 0] = made[:path], made[path]
+        record[:, 0], record[:, 1, 0] = self._record[:, :path], self._record[:, path]
+        return forecast, record
 
 
 def _raised(correlation):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.forecasting.tiny_chronos import tiny_chronos
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.validation import InputError
 from time2decide.forecasting.backbones import BackboneForecaster, TimePFNBackbone, load_backbone
@@ -22,16 +23,12 @@ def check(backbone):
     """What the protocol promises, of any backbone."""
     window = windows()
     with torch.inference_mode():
-        found = backbone.encode(window)
-        scaled = backbone.encode(5 * window)
-    assert found.tokens.shape == (2, 3, backbone.tokens, backbone.width)
-    assert found.forecast.shape == (2, backbone.horizon, 3)
-    if backbone.levels:
-        assert found.quantiles.shape == (2, len(backbone.levels), backbone.horizon, 3)
-    torch.testing.assert_close(scaled.forecast, 5 * found.forecast, rtol=2e-2, atol=1e-3)  # in the unit of the window
-    np.testing.assert_allclose(
-        BackboneForecaster(backbone, batch=1)(window.numpy()), found.forecast[:, 0], atol=1e-6, rtol=1e-4
-    )
+        found, scaled = backbone.forecast(window), backbone.forecast(5 * window)
+    assert found.shape == (2, backbone.horizon, 3)
+    torch.testing.assert_close(scaled, 5 * found, rtol=2e-2, atol=1e-3)  # in the unit of the window
+    one_by_one = BackboneForecaster(backbone, batch=1)
+    np.testing.assert_allclose(one_by_one(window.numpy()), found[:, 0], atol=1e-6, rtol=1e-4)
+    np.testing.assert_allclose(one_by_one.path(window.numpy()), found, atol=1e-6, rtol=1e-4)
 
 
 def test_timepfn_keeps_the_protocol():
@@ -45,14 +42,12 @@ def test_timepfn_keeps_the_protocol():
 @pytest.mark.parametrize("kind", ["bolt", "2"])
 def test_chronos_keeps_the_protocol_and_is_read_back(kind, tmp_path):
     pytest.importorskip("chronos")
-    from time2decide.forecasting.chronos import TinyChronos, tiny_chronos
-
-    backbone = tiny_chronos(TinyChronos(kind, width=16, layers=1, heads=2, feedforward=16))
+    backbone = tiny_chronos(kind)
     check(backbone)
     backbone.model.save_pretrained(tmp_path)
     again = load_backbone(f"chronos:{tmp_path}")
     with torch.inference_mode():
-        assert torch.equal(again.encode(windows()).forecast, backbone.encode(windows()).forecast)
+        assert torch.equal(again.forecast(windows()), backbone.forecast(windows()))
     strategy = make_strategy(f"pto:chronos:{tmp_path}")
     result = rollout(windows(1, 3).numpy().repeat(2, axis=1)[:, :99], strategy, [1.0])
     np.testing.assert_allclose(result.allocations.sum(-1), 1.0, atol=1e-9)
@@ -62,31 +57,20 @@ def test_chronos_keeps_the_protocol_and_is_read_back(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["bolt", "2"])
 def test_channels_of_chronos_2_see_each_other_and_those_of_bolt_do_not(kind):
     pytest.importorskip("chronos")
-    from time2decide.forecasting.chronos import TinyChronos, tiny_chronos
-
-    backbone = tiny_chronos(TinyChronos(kind, width=16, layers=1, heads=2, feedforward=16))
+    backbone = tiny_chronos(kind)
     window = windows(1)
     other = window.clone()
     other[..., 2] = window[..., 2].flip(1)
     with torch.inference_mode():
-        apart = (backbone.encode(window).tokens[:, 0] - backbone.encode(other).tokens[:, 0]).abs().max()
-    assert (apart > 1e-6) == (kind == "2")
+        apart = (backbone.forecast(window)[..., 0] - backbone.forecast(other)[..., 0]).abs().max()
+    assert (apart > 1e-7) == (kind == "2")
 
 
-@pytest.mark.filterwarnings("default")
-def test_a_tiny_chronos_learns():
-    pytest.importorskip("chronos")
-    from time2decide.forecasting.chronos import TinyChronos, tiny_chronos
-
-    backbone = tiny_chronos(TinyChronos(width=16, layers=1, heads=2, feedforward=16))
-    window = windows(8)
-    before = backbone.loss(window[:, :80], window[:, 80:])
-    before.backward()
-    with torch.no_grad():
-        for weight in backbone.parameters():
-            if weight.grad is not None:
-                weight -= 1e-3 * weight.grad
-        assert backbone.loss(window[:, :80], window[:, 80:]) < before
+def test_the_kernel_bank_keeps_the_protocol_and_what_stands_still_stays():
+    check(load_backbone("kernel-bank:"))
+    window = windows()
+    window[:, :, 1] = 0.001
+    np.testing.assert_allclose(load_backbone("kernel-bank:").forecast(window)[:, 0, 1], 0.001, atol=1e-8)
 
 
 def test_timesfm_keeps_the_protocol():

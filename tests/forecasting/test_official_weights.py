@@ -102,7 +102,7 @@ def test_published_weights_give_the_published_forecast(published, tmp_path, writ
         expected = torch.stack([reference(published, window) for window in windows])
         torch.testing.assert_close(model(windows), expected, rtol=1e-4, atol=1e-4)
         again = load_backbone(f"official:{path}")
-        torch.testing.assert_close(again.encode(windows / 100).forecast, expected / 100, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(again.forecast(windows / 100), expected / 100, rtol=1e-4, atol=1e-6)
 
 
 class Harmful:

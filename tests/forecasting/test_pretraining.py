@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from time2decide.cli.train import app
+from time2decide.cli.app import app
 from time2decide.core import training
 from time2decide.core.validation import InputError
 from time2decide.forecasting import PRESETS, TimePFN, TimePFNForecaster, pretrain
@@ -97,12 +97,12 @@ def test_training_lowers_the_loss(tmp_path):
 
 def test_the_command_trains_and_says_where(tmp_path):
     out = tmp_path / "run"
-    done = CliRunner().invoke(app, ["forecast", "--preset", "smoke", "--out", str(out), "--json"])
+    done = CliRunner().invoke(app, ["train", "timepfn", "--preset", "smoke", "--out", str(out), "--json"])
     assert done.exit_code == 0
     facts = json.loads(done.stdout)
     assert facts["notes"]["preset"] == "smoke"
     assert TimePFN.from_pretrained(out).config == SMOKE.model
-    wrong = CliRunner().invoke(app, ["forecast", "--preset", "big", "--out", str(out)])
+    wrong = CliRunner().invoke(app, ["train", "timepfn", "--preset", "big", "--out", str(out)])
     assert isinstance(wrong.exception, InputError)
 
 

@@ -35,8 +35,6 @@ from time2decide.markets.decision_file import seal_decision, verify_decision
 from time2decide.markets.tables import GAPS, last_prices, load_market, load_returns, read_by_asset, read_weights
 from time2decide.markets.validation import validate_weights
 from time2decide.neural.equivariant import EquivariantSolver
-from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.network import Policy
 from time2decide.policy.paper_model import PaperModel
 from time2decide.policy.portfolio_config import read_portfolio
 from time2decide.policy.portfolio_run import run_portfolio
@@ -210,7 +208,7 @@ def portfolio(folder: Path) -> Case:
 
 
 def checkpoints(folder: Path) -> Case:
-    kinds = (MarketPolicy, Policy, PaperModel, TimePFN, EquivariantSolver)
+    kinds = (PaperModel, TimePFN, EquivariantSolver)
     bundled = [place for kind in kinds for place in kind.BUNDLED.values()]
     files = [(place / "model.safetensors").read_bytes() for place in bundled]
     path = folder / "model.safetensors"

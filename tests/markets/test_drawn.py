@@ -45,8 +45,8 @@ np.savez(sys.argv[1], **{
     "QPs": np.concatenate([part.numpy().ravel() for part in (qp.A, qp.b, qp.C, qp.d)]),
     "digest": np.frombuffer(bytes.fromhex(data_digest(noisy)), np.uint8),
     "float32 weights": torch.cat(weights).numpy(),
-    "float32 kernel bank": torch.cat([bank.weights.ravel(), bank.floor, bank.log_determinant]).numpy(),
-    "float32 forecasts of the bank": torch.stack(bank.forecast(windows)).numpy(),
+    "float32 kernel bank": torch.cat([bank.path_weights[0].ravel(), bank.floor, bank.log_determinant]).numpy(),
+    "float32 forecasts of the bank": bank.means(windows, [(0, 1), (0, 4)]).numpy(),
 })
 """
 #: Of the largest number. Weights and the bank are stored in float32; the bank's forecasts are computed in it.

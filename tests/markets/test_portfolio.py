@@ -632,3 +632,24 @@ def test_a_weight_above_its_cap_is_sold_by_the_smallest_trade_at_least():
     assert trades[0] >= 0.01 * (1 - 1e-9)
     again = solve_portfolio(np.zeros(4), 1e-4 * np.eye(4), previous, constraints=fixed, **terms)
     np.testing.assert_allclose(found.weights, again.weights, atol=1e-12)
+
+
+def test_large_covariances_are_looked_at_in_single_precision_first(monkeypatch):
+    """What it passes is definite; what it does not pass is left to the full check, and passes or is refused there."""
+    rng = np.random.default_rng(0)
+    m = 1_000
+    B = rng.normal(size=(m, 3))
+    S = B @ B.T + np.diag(rng.uniform(0.1, 0.5, m))
+    assert portfolio_file._is_clearly_definite(S)
+    values, vectors = np.linalg.eigh(S)
+    for least, passes in ((1e-2, True), (1e-6, False), (-1e-6, False), (-1e-2, False)):
+        changed = S + (least * S.diagonal().max() - values[0]) * np.outer(vectors[:, 0], vectors[:, 0])
+        assert portfolio_file._is_clearly_definite((changed + changed.T) / 2) == passes
+    skewed = S.copy()
+    skewed[0, 1] += 1e-3
+    assert not portfolio_file._is_clearly_definite(skewed)
+    assert not portfolio_file._is_clearly_definite(S * np.nan)
+    with pytest.raises(InputError, match="covariance: expected positive semidefinite"):
+        solve_portfolio(np.zeros(m), S - 2 * np.eye(m), np.full(m, 1 / m), risk_aversion=1.0)
+    low = solve_portfolio(1e-3 * rng.normal(size=m), B @ B.T, np.full(m, 1 / m), risk_aversion=1.0, turnover_l1=0.1)
+    assert low.gap <= 1e-12

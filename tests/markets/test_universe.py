@@ -188,7 +188,7 @@ def test_the_future_changes_nothing(gaps):
     """Other returns from row 75 on, before which nothing is known of them: weights up to step 75 are the same."""
     other = gaps.copy()
     other[75:] *= -2
-    for name in ("uniform", "minimum-variance-qis", "pto-ridge", "time2decide-own"):
+    for name in ("uniform", "minimum-variance-qis", "pto-ridge", "time2decide"):
         paths = [
             rollout(universe_of(array, WINDOW), make_strategy(name), 0.2, budget_from="drifted").allocations
             for array in (gaps, other)

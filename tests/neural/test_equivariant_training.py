@@ -16,7 +16,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from time2decide.cli.train import app
+from time2decide.cli.app import app
 from time2decide.neural.equivariant import (
     UNSEEN_SIZES,
     EquivariantConfig,
@@ -131,7 +131,7 @@ def test_sizes_that_training_sees() -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    arguments = ["qp", "--preset", "smoke", "--out", str(tmp_path / "run"), "--steps", "3", "--json"]
+    arguments = ["train", "qp", "--preset", "smoke", "--out", str(tmp_path / "run"), "--steps", "3", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -140,7 +140,7 @@ def test_command(tmp_path: Path) -> None:
     EquivariantSolver.from_pretrained(tmp_path / "run")
     assert notes["recipe"]["steps"] == 3
     assert notes["versions"]["torch"]
-    refused = CliRunner().invoke(app, ["qp", "--preset", "huge", "--out", str(tmp_path / "other")])
+    refused = CliRunner().invoke(app, ["train", "qp", "--preset", "huge", "--out", str(tmp_path / "other")])
     assert isinstance(refused.exception, InputError)
     assert not (tmp_path / "other").exists()
 

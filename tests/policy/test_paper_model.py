@@ -18,6 +18,7 @@ from time2decide.policy.paper_training import (
     paper_decision_loss,
     paper_training_windows,
     train_paper_model,
+    train_paper_model_to,
 )
 from time2decide.simulation.engine import Observation, rollout
 
@@ -82,18 +83,6 @@ def test_equal_rows_of_the_covariance_are_told_apart_by_their_position(backbone)
     assert torch.cdist(grid, grid).fill_diagonal_(1.0).min() > 0
 
 
-def test_allocations_are_normalised_like_any_channel_or_by_a_fixed_rule(backbone):
-    returns, held = windows()
-    window = torch.cat([returns, held], dim=-1)
-    literal = PaperModel.from_backbone(backbone).normalise(window, 16)
-    for found, expected in zip(literal, normalise_channels(window, 1e-4), strict=True):
-        assert torch.equal(found, expected)
-    normal, mean, scale = PaperModel.from_backbone(backbone, allocation_scale=0.25).normalise(window, 16)
-    torch.testing.assert_close(normal[..., 16:], 4 * (held - 1 / 16))
-    assert torch.equal(normal[..., :16], literal[0][..., :16])
-    torch.testing.assert_close(normal * scale + mean, window)
-
-
 def test_the_loss_is_the_papers(backbone):
     returns, held = windows(batch=3)
     model = PaperModel.from_backbone(backbone)
@@ -132,7 +121,7 @@ def test_training_is_deterministic_resumable_and_leaves_the_backbone(backbone, t
     assert len(progress.history) == 2
     assert all(torch.equal(before[name], weight) for name, weight in backbone.state_dict().items())
     assert not torch.equal(model.backbone.norm.weight, backbone.norm.weight)
-    model.save_pretrained(tmp_path / "model")
+    train_paper_model_to(SMOKE, backbone, tmp_path / "model")
     loaded = PaperModel.from_pretrained(tmp_path / "model")
     assert torch.equal(loaded(*windows())[1], model(*windows())[1])
 

@@ -60,8 +60,6 @@ def grid_row(architecture, layers):
 ROWS = {
     "qp-grid": [grid_row(a, layers) for a in ("LinearTransformer", "SoftmaxTransformer") for layers in (1, 2)],
     "portfolio-baselines": portfolio_rows("clean") + portfolio_rows("noisy"),
-    "portfolio-clean": portfolio_rows("clean"),
-    "portfolio-noisy": portfolio_rows("noisy") + portfolio_rows("noisy-matched"),
     "toy-pto": toy_rows(),
     "parity": [parity_row("LinearTransformer 4×2", 0.99, 2.0), parity_row("pure attention", -0.7, 0.0)],
     "convergence": [curve_row("U", "gradient"), curve_row("U", "nesterov"), curve_row("LC", "arrow_hurwicz")],

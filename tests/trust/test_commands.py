@@ -162,7 +162,7 @@ def wait_for_python(process):
 
 def test_two_at_once(fresh, record):
     """One store, one journal, one cache, one output and one port, each used by two processes at the same time."""
-    shared = {name: COMMANDS[name] for name in ("reproduce", "run", "decide", "backtest", "train decide", "serve")}
+    shared = {name: COMMANDS[name] for name in ("reproduce", "run", "decide", "backtest", "train qp", "serve")}
     codes = {}
     for name, command in shared.items():
         folder = fresh(name)

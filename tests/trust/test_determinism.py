@@ -58,8 +58,7 @@ WORKS = {
         1e-8,
     ),
     "solve": ("solve problem.npz --method exact --json", solved, 1e-12),
-    "train-market": ("train market --preset smoke --threads {threads} --out out", trained, 1e-2),
-    "train-decide": ("train decide --preset smoke --threads {threads} --out out", trained, 1e-2),
+    "train-timepfn": ("train timepfn --preset smoke --threads {threads} --out out", trained, 1e-2),
     "train-paper": ("train paper --preset smoke --threads {threads} --out out", trained, 1e-2),
     "reproduce": ("reproduce convergence --preset smoke --results out", reproduced, 1e-12),
 }

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 import pandas as pd
 
-from time2decide.backtesting.registry import PAPER_MODELS, REGISTRY
+from time2decide.backtesting.registry import REGISTRY
 from time2decide.backtesting.walk_forward import backtest
 from time2decide.markets import Constraints, Limit
 
@@ -43,15 +43,13 @@ def held(name, array, constraints):
 def test_every_strategy(record):
     rules = Constraints(0.0, 0.4, limits=(Limit("first half", np.repeat([1.0, 0.0], ASSETS // 2), -np.inf, 0.6),))
     import_module("time2decide.markets.turnover_kernels")  # not in the middle, when enough was decided: it rounds anew
-    names, compared = [*REGISTRY, *OTHERS, *PAPER_MODELS], 0
+    names, compared = [*REGISTRY, *OTHERS], 0
     for name in names:
-        whole = name in PAPER_MODELS  # for exactly so many assets
-        array = np.nan_to_num(market(), nan=0.001) if whole else market()
-        limits = None if whole else rules
-        sound = held(name, array, limits)
+        array = market()
+        sound = held(name, array, rules)
         for step in STEPS:
-            for other in list(futures(array, step))[: 1 if whole else None]:
-                for one, changed in zip(sound, held(name, other, limits), strict=True):
+            for other in futures(array, step):
+                for one, changed in zip(sound, held(name, other, rules), strict=True):
                     np.testing.assert_array_equal(one[:, :, : step + 1], changed[:, :, : step + 1], err_msg=name)
                 compared += 1
     record(

@@ -57,7 +57,7 @@ def leftovers(folder):
     return [path for path in folder.rglob("*") if path.name.startswith(".")]
 
 
-TRAININGS = {"market": 30, "decide": 30, "paper": 6}  # steps; those of the paper roll out its own histories at 2 and 4
+TRAININGS = {"timepfn": 30, "paper": 12}  # steps; of the paper's model: epochs of two
 KILLS = 12  # of each
 
 

@@ -48,9 +48,7 @@ def _serve() -> None:
     import plotly.graph_objects  # noqa: F401
 
     import time2decide.backtesting.walk_forward
-    import time2decide.policy.market_training
-    import time2decide.policy.repaired_training
-    import time2decide.policy.training
+    import time2decide.policy.paper_training
     import time2decide.reports.page  # noqa: F401
     from time2decide.core import training
 

@@ -7,7 +7,7 @@ __getattr__, __all__ = lazy_names(
     {
         "baselines": "AveragedOracle LagOneOracle PredictThenOptimise SoftForecast Uniform oracle_rollout",
         "registry": "REGISTRY make_strategy",
-        "skfolio_covariance": "CMIEWMACovariance IEWMACovariance LearnedCovariance QISCovariance TwoScaleCovariance",
+        "skfolio_covariance": "CMIEWMACovariance IEWMACovariance ReactiveCovariance QISCovariance TwoScaleCovariance",
         "walk_forward": "Backtest backtest with_intervals",
     },
 )

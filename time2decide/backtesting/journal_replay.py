@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, expect
-from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.decision_file import data_fingerprint, label_texts
-from time2decide.policy.market_policy import MarketPolicy
 from time2decide.policy.model import Time2Decide
 from time2decide.policy.portfolio_run import decide_run, read_run_entries, run_terms_from_entry
 from time2decide.policy.run_holdings import EQUAL, FILE, entry_delay, weights_since_entry
@@ -102,18 +99,14 @@ def replay_journal(path: str | Path, table: pd.DataFrame) -> Replay:
 def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
     names = [str(column) for column in table.columns]
     _match(entries, table, names)
-    returns, state, read, rules = table.to_numpy(), None, 0, []
+    returns, rules = table.to_numpy(), []
     live, before = (
         np.array([[entry[key][name] for name in names] for entry in entries]) for key in ("weights", "previous")
     )
     simulated, starts, other = np.empty_like(live), np.empty_like(live), []
-    load = cache(_policy_and_checksum)
+    load = cache(lambda name: Time2Decide.from_pretrained(name).policy)
     for k, entry in enumerate(entries):
         rows, terms = int(entry["data"]["rows"]), run_terms_from_entry(entry, names)
-        when = terms["frequency"].assumed, terms["delay"]
-        if state is None or (state.periods_per_year, state.delay) != when:
-            state, read = MarketState(len(names), *when), 0
-        state.extend(returns[read:rows])
         rules.append(terms["constraints"])
         from_journal = k == 0 or entry["holdings"].startswith(FILE)
         current = before[k]
@@ -121,10 +114,10 @@ def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
             since = returns[int(entries[k - 1]["data"]["rows"]) : rows]
             current = weights_since_entry(entries[k - 1], starts[k - 1], simulated[k - 1], since, rules[k])
         equal = k == 0 and entry["holdings"] == EQUAL
-        policy, fingerprint = load(entry["model"]["name"])
-        made = decide_run(policy, state, returns[:rows], None if equal else current, terms)
-        simulated[k], starts[k], read = made.weights, made.previous, rows
-        other += [] if fingerprint == entry["model"]["fingerprint"] else [entry["date"]]
+        policy = load(entry["model"]["name"])
+        made = decide_run(policy, returns[:rows], None if equal else current, terms)
+        simulated[k], starts[k] = made.weights, made.previous
+        other += [] if policy.fingerprint == entry["model"]["fingerprint"] else [entry["date"]]
     return Replay(
         [entry["date"] for entry in entries],
         names,
@@ -136,13 +129,6 @@ def _replay(entries: list[dict[str, Any]], table: pd.DataFrame) -> Replay:
         simulated_return=_earned(entries, simulated, starts, returns, rules),
         held_return=_earned(entries[:1], before[:1], before[:1], returns, rules),
     )
-
-
-def _policy_and_checksum(name: str) -> tuple[MarketPolicy, str]:
-    policy = Time2Decide.from_pretrained(name).policy
-    if not isinstance(policy, MarketPolicy):
-        raise InputError(f"journal: expected decisions of a market policy, found {name}")
-    return policy, checkpoint_checksum(policy.state_dict())
 
 
 def _match(entries: list[dict[str, Any]], table: pd.DataFrame, names: list[str]) -> None:

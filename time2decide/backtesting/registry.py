@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +14,25 @@ from time2decide.backtesting import skfolio_baselines as monthly
 from time2decide.core.checkpoints import load_checkpoint
 from time2decide.core.validation import InputError, expect
 from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
-from time2decide.forecasting.features import CachedFeatures
 from time2decide.forecasting.simple import ar1, ridge
 from time2decide.forecasting.timepfn import TimePFN
-from time2decide.policy.backbone_model import DecisionAdapter
-from time2decide.policy.market_decision import MarketStrategy, SharedAnswers
+from time2decide.markets.policy_config import NAMED
+from time2decide.policy.market_decision import MarketStrategy, SharedReading
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.model import NetworkForecast, PolicyStrategy, default_policy_history, load_policy
-from time2decide.policy.network import Policy
+from time2decide.policy.model import CONFIG_FILE, Time2Decide
 from time2decide.policy.paper_model import PaperModel, PaperModelStrategy, pretrained_paper_model
-from time2decide.policy.repaired_training import load_backbone_model
 from time2decide.simulation.engine import Strategy, validate_strategy
 
 ORACLE = "oracle"  # knows each next return: a measure, not a strategy
 _RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
 _PTO = rules.PredictThenOptimise
 _BACKBONE = "pto:"  # before the name of a backbone
-#: Strategy -> bundled model of the paper's architecture.
-PAPER_MODELS = {"paper-repaired": "repaired", "paper-repaired-sft": "repaired-sft"}
 _VARIANT = re.compile(r"([\w-]+):(shrinkage|temperature|spread)=([0-9.eE+-]+)")
-#: Strategy -> bundled checkpoint of our network, the history that it reads, and what it is.
-_NETWORKS = {
-    "time2decide": ("decide", "hindsight", "the decision network; it reads the oracle's past allocations"),
-    "time2decide-own": ("decide", "own", "the same network; it reads its own past weights"),
-    "time2decide-utility": (
-        "decide-utility",
-        "own",
-        "the network trained on realised utility; it reads its own past weights",
-    ),
-    "sft": (
-        "decide-blind",
-        "hindsight",
-        "the decision network without covariance tokens; it reads the oracle's past allocations",
-    ),
-    "sft-own": ("decide-blind", "own", "the same without covariance tokens, on its own past weights"),
+#: Names that are gone, and what took their place.
+REPLACED_STRATEGIES = {
+    **dict.fromkeys(("time2decide-own", "time2decide-utility", "paper-repaired", "soft-network"), "time2decide"),
+    **dict.fromkeys(("sft", "sft-own", "paper-repaired-sft"), "time2decide-nocov"),
+    "pto-network": "pto:kernel-bank:",
 }
 _COVARIANCES = {
     "lw": "Ledoit–Wolf covariance",
@@ -65,40 +50,21 @@ class Entry:
     description: str
 
 
-@cache
-def _shared_features() -> CachedFeatures:
-    """One cache for all networks of this process: they read the same windows."""
-    return CachedFeatures()
-
-
-def network_strategy(checkpoint: str, history: str, name: str) -> PolicyStrategy:
-    """A network of a bundled name or a folder as a strategy."""
-    return PolicyStrategy(load_policy(checkpoint)[0], history, name, _shared_features())
-
-
-def _network_forecast() -> NetworkForecast:
-    return NetworkForecast(load_policy("decide")[0], _shared_features())
-
-
-def _market(follow: bool = True, name: str = "market") -> MarketStrategy:
-    """The bundled market policy as a strategy."""
-    return MarketStrategy(MarketPolicy.from_pretrained(), name, follow)
+def _policy(name: str, follow: bool = True) -> MarketStrategy:
+    """A named policy as a strategy, without its forecasts if they are not to be followed."""
+    return MarketStrategy(MarketPolicy(NAMED[name]), name if follow else f"{name}-risk", follow)
 
 
 REGISTRY: dict[str, Entry] = {
-    "market": Entry(_market, "the market policy: covariances, forecasts by their record, and costs, for real returns"),
-    "market-risk": Entry(lambda: _market(False, "market-risk"), "the market policy without forecasts: risk alone"),
-    **{
-        name: Entry(partial(network_strategy, checkpoint, history, name), text)
-        for name, (checkpoint, history, text) in _NETWORKS.items()
-    },
-    "pto-network": Entry(
-        lambda: _PTO(_network_forecast(), name="pto-network"),
-        "predict then optimise, forecasts of the decision network",
+    "market": Entry(
+        lambda: _policy("market"), "the default policy: risk, forecasts as far as their record goes, a prior, costs"
     ),
-    "soft-network": Entry(
-        lambda: rules.SoftForecast(_network_forecast(), name="soft-network"),
-        "softmax of the decision network's forecasts",
+    "market-risk": Entry(lambda: _policy("market", follow=False), "the same without forecasts: risk, prior and costs"),
+    "time2decide": Entry(
+        lambda: _policy("time2decide"), "the same policy in the paper's setting: TimePFN, covariance of the window"
+    ),
+    "time2decide-nocov": Entry(
+        lambda: _policy("time2decide-nocov"), "the same without covariance tokens: mean variance · I in their place"
     ),
     "pretrained": Entry(
         lambda: pretrained_paper_model(TimePFN.from_pretrained(), _RETURNS_SCALE),
@@ -148,33 +114,30 @@ REGISTRY: dict[str, Entry] = {
 def make_strategy(name: str) -> Strategy:
     """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``.
 
-    ``pto:BACKBONE`` is predict-then-optimise with any backbone of `forecasting.backbones`: ``pto:chronos:FOLDER``. The
-    bundled model of the paper's architecture, ``paper-repaired``, is for 16 assets.
+    ``pto:BACKBONE`` is predict-then-optimise with any backbone of `forecasting.backbones`: ``pto:chronos:FOLDER``.
     """
     if name in REGISTRY:
         return REGISTRY[name].make()
-    if name in PAPER_MODELS:
-        return PaperModelStrategy((PaperModel.from_pretrained(PAPER_MODELS[name]),), name)
+    if name in REPLACED_STRATEGIES:
+        raise InputError(f"strategies: {name} is gone; {REPLACED_STRATEGIES[name]} took its place")
     if name.startswith(_BACKBONE):
         return _PTO(BackboneForecaster(load_backbone(name.removeprefix(_BACKBONE))), name=name)
     variant = _VARIANT.fullmatch(name)
     if variant and variant[1] in REGISTRY:
         return _variant(REGISTRY[variant[1]].make(), variant[2], variant[3], name)
-    if not (Path(name) / "model.safetensors").is_file():
+    if not any((Path(name) / file).is_file() for file in ("model.safetensors", CONFIG_FILE)):
         known = ", ".join((*REGISTRY, ORACLE))
         raise InputError(f"strategies: expected some of {known} or folders of networks, found {name!r}")
     return _of_folder(name)
 
 
 def _of_folder(name: str) -> Strategy:
-    """A network of ours, a model of the paper's architecture, or a decision layer on another backbone."""
-    kinds = (MarketPolicy, Policy, PaperModel, DecisionAdapter)
-    model, notes = load_checkpoint(name, {kind.__name__: kind for kind in kinds})
-    if isinstance(model, MarketPolicy):
-        return MarketStrategy(model, name)
-    if isinstance(model, Policy):
-        return PolicyStrategy(model, default_policy_history(model, notes), name, _shared_features())
-    return PaperModelStrategy((model if isinstance(model, PaperModel) else load_backbone_model(name),), name)
+    """A policy of a configuration, or a model of the paper's architecture."""
+    if (Path(name) / CONFIG_FILE).is_file():
+        return Time2Decide.from_pretrained(name).strategy()
+    model, _ = load_checkpoint(name, {"PaperModel": PaperModel})
+    assert isinstance(model, PaperModel)
+    return PaperModelStrategy((model,), name)
 
 
 def _variant(strategy: Any, parameter: str, value: str, name: str) -> Strategy:
@@ -195,8 +158,8 @@ def make_strategies(strategies: Sequence[str | Strategy]) -> list[Strategy | str
     repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
     expect(repeated is None, "strategies", "distinct names", f"{repeated!r} twice")
     made = [make_strategy(s) if isinstance(s, str) and s != ORACLE else s for s in strategies]
-    shared = SharedAnswers()
-    for name, one in zip(strategies, made, strict=True):  # market and market-risk ask the same network
-        if isinstance(name, str) and name in REGISTRY and isinstance(one, MarketStrategy):
+    shared = SharedReading()
+    for name, one in zip(strategies, made, strict=True):  # market and market-risk read the same rows
+        if name in ("market", "market-risk") and isinstance(one, MarketStrategy):
             one.shared = shared if {"market", "market-risk"} <= set(names) else None
     return made

@@ -18,8 +18,6 @@ from sklearn.utils.validation import validate_data
 from time2decide.core.validation import expect
 from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.estimators import LEAST_OBSERVATIONS, CombinedIEWMA, IteratedEWMA, OnlineCovariance, RollingQIS
-from time2decide.policy.market_decision import pose_market_problem
-from time2decide.policy.market_policy import MarketPolicy
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -172,27 +170,15 @@ class QISCovariance(OnlineCovarianceEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class LearnedCovariance(OnlineCovarianceEstimator):
-    """The covariance of the market policy: half-lives of 10 to 1,000 days, mixed by a trained network.
-
-    Parameters
-    ----------
-    model : str
-        `market`, or a folder written by `time2decide train market`.
-    """
-
-    model: str = "market"
+class ReactiveCovariance(OnlineCovarianceEstimator):
+    """The covariance of the default policy: slow cleaned correlations, pooled volatilities, a level that reacts."""
 
     def _make(self) -> OnlineCovariance:
-        return MarketCovariance(MarketPolicy.from_pretrained(self.model), self.min_observations)
+        return MarketCovariance(self.min_observations)
 
 
 class MarketCovariance(OnlineCovariance):
-    """Volatilities and correlations at several half-lives, mixed by the trained network."""
-
-    def __init__(self, policy: MarketPolicy, least: int = LEAST_OBSERVATIONS) -> None:
-        super().__init__(least)
-        self.policy = policy
+    """`MarketState.covariance` of the rows so far."""
 
     def _start(self, m: int) -> None:
         self._rows = np.empty((0, m))
@@ -203,8 +189,7 @@ class MarketCovariance(OnlineCovariance):
         self._state.extend(rows)
 
     def _estimate(self, assets: np.ndarray) -> np.ndarray:
-        answer = pose_market_problem(self.policy, [self._state.tokens().of_assets(assets)], risk_aversion=1.0, cost=0.0)
-        return answer.covariance[0].double().numpy()
+        return self._state.covariance()[np.ix_(assets, assets)]
 
     def _forget(self, assets: np.ndarray) -> None:
         self._rows[:, assets] = np.nan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +13,6 @@ from skfolio.optimization import BaseOptimization
 from sklearn.utils.validation import validate_data
 
 from time2decide.core.validation import expect, validate_positive
-from time2decide.forecasting.features import LEAST_WINDOW
-from time2decide.forecasting.market_state import MarketState
 from time2decide.markets.constraint_files import constraints_for
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.periods import frequency_of
@@ -29,8 +26,7 @@ from time2decide.markets.validation import (
     validate_weights,
 )
 from time2decide.policy.market_decision import decide_market
-from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.model import Time2Decide
+from time2decide.policy.model import LEAST_ROWS, Time2Decide
 from time2decide.simulation.engine import validate_cost
 
 
@@ -83,7 +79,6 @@ class Time2DecidePortfolio(BaseOptimization):
 
     expected_returns_: np.ndarray
     _rows: np.ndarray  # seen since `fit`
-    _state: MarketState  # that has read them, for the market policy
     _dates: Any  # of the rows that `fit` read
 
     def __init__(
@@ -129,14 +124,12 @@ class Time2DecidePortfolio(BaseOptimization):
         Parameters
         ----------
         X : array-like of shape (n_observations, n_assets)
-            Returns, oldest first, at least 20 rows. The market policy reads all of them, and NaN where there is none
-            (see `Time2Decide.decide`, gaps); the networks of synthetic markets forecast from the last 96 and read up to
-            512 before them.
+            Returns, oldest first, at least 20 rows; NaN where there is none (see `Time2Decide.decide`, gaps).
         y : ignored
         active_mask : array-like of bool, of the shape of X, optional
             False where an asset is not listed: its return there is taken as missing. Routed as metadata.
         """
-        for name in ("_rows", "_state", "_dates"):
+        for name in ("_rows", "_dates"):
             if hasattr(self, name):
                 delattr(self, name)
         return self._update(X, active_mask)
@@ -144,8 +137,8 @@ class Time2DecidePortfolio(BaseOptimization):
     def partial_fit(self, X: Any, y: Any = None, *, active_mask: Any = None) -> Time2DecidePortfolio:
         """Read new rows of X, which follow those before, and choose the weights that follow the last one.
 
-        Only new rows are read, so that a day costs the same whatever its history; the answer is that of `fit` on all
-        rows. `previous_weights` are those of the estimator, set by walk-forward validation (`online_predict`).
+        The answer is that of `fit` on all rows. `previous_weights` are those of the estimator, set by walk-forward
+        validation (`online_predict`).
         """
         online = self.fallback is None or (isinstance(self.fallback, str) and self.fallback == "previous_weights")
         expect(online, "fallback", "None or 'previous_weights' with partial_fit", type(self.fallback).__name__)
@@ -168,7 +161,7 @@ class Time2DecidePortfolio(BaseOptimization):
         if seen.size and looks_like_prices(seen):
             found = f"what look like prices (median {np.median(seen):g})"
             warnings.warn(f"X: expected returns, found {found}", stacklevel=3)
-        expect(len(rows) >= LEAST_WINDOW, "X", f"at least {LEAST_WINDOW} rows", len(rows))
+        expect(len(rows) >= LEAST_ROWS, "X", f"at least {LEAST_ROWS} rows", len(rows))
         gamma = validate_turnover(self.turnover_l1)
         model = self.model if isinstance(self.model, Time2Decide) else _loaded(str(self.model))
         risk = validate_risk_aversion(model.risk_aversion if self.risk_aversion is None else self.risk_aversion)
@@ -176,27 +169,12 @@ class Time2DecidePortfolio(BaseOptimization):
         cost, constraints, benchmark = self._terms(m, model)
         previous = self._current_weights(m, constraints)
         least = validate_positive("min_trade", self.min_trade, allow_zero=True, most=1)
-        if isinstance(model.policy, MarketPolicy):
-            known = None if first else getattr(self, "_state", None)  # a decision that fails leaves it as it was
-            state, unread = MarketState(m, *when), rows
-            if known is not None and (known.periods_per_year, known.delay) == when:
-                state, unread = copy.deepcopy(known), new
-            state.extend(unread)
-            current = None if self.previous_weights is None else previous
-            terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark, "min_trade": least}
-            made = decide_market(model.policy, state, rows, current, gamma, risk, cost, **terms)
-            self.weights_, self.expected_returns_ = made.weights, made.mean
-            self._rows, self._state, self._dates = rows, state, dates
-            return self
-        expect(not least, "min_trade", "0, or the market policy", f"{least:g} with another policy")
-        expect(not np.isnan(rows).any(), "X", "a model that takes gaps (market) where returns are missing", "another")
-        plain = constraints is None and benchmark is None and cost == model.cost_bps
-        solve = {} if plain else {"constraints": constraints, "cost": cost / 1e4, "benchmark": benchmark}
-        weights, expected = model.decide_batch(rows[None], previous, gamma, risk, **solve)
-        self.weights_, self.expected_returns_ = weights[0], expected[0]
+        current = None if self.previous_weights is None else previous
+        terms: dict[str, Any] = {"constraints": constraints, "benchmark": benchmark, "min_trade": least}
+        terms |= {"periods_per_year": when[0], "delay": when[1]}
+        made = decide_market(model.policy, rows, current, gamma, risk, cost, **terms)
+        self.weights_, self.expected_returns_ = made.weights, made.mean
         self._rows, self._dates = rows, dates
-        if hasattr(self, "_state"):  # it has not read these rows
-            del self._state
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -464,7 +464,7 @@ def _intervals(columns: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 _NAMED = ("uniform", "minimum-variance")  # baselines whose difference is given in figures
-_POLICIES = ("market", "time2decide", "time2decide-utility")  # the product's own, the default first
+_POLICIES = ("market", "time2decide")  # the product's own, the default first
 
 
 def own_policy_of_backtest(names: Sequence[str]) -> str | None:

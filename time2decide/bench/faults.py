@@ -62,19 +62,8 @@ def _cell(change: Callable[[float], float], rows: int = 1) -> Callable[[Clean], 
     """Cells of one asset changed, from the row of the fault on."""
 
     def plant(clean: Clean) -> pd.DataFrame:
-        table, start = clean.prices.copy(), clean.t if rows == 1 else clean.inner
+        table, start = clean.prices.copy(), clean.inner
         table.iloc[start : start + rows, clean.j] = [change(one) for one in table.iloc[start : start + rows, clean.j]]
-        return table
-
-    return plant
-
-
-def _inside(change: Callable[[float], float]) -> Callable[[Clean], pd.DataFrame]:
-    """One cell changed, with rows after it."""
-
-    def plant(clean: Clean) -> pd.DataFrame:
-        table = clean.prices.copy()
-        table.iloc[clean.inner, clean.j] = change(table.iloc[clean.inner, clean.j])
         return table
 
     return plant
@@ -154,11 +143,6 @@ def _stale(rows: int, *, end: bool = False, start: bool = False) -> Callable[[Cl
         return _set(table, slice(first, first + count), clean.j, table.iloc[held, clean.j])
 
     return plant
-
-
-def _late_listing(clean: Clean) -> pd.DataFrame:
-    table = clean.returns.copy()
-    return _set(table, slice(0, len(table) // 3), clean.j, 0.0)
 
 
 def _volume(clean: Clean) -> np.ndarray:
@@ -303,13 +287,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "infinite": _fault(_return_cell(lambda r, s: np.inf), "returns", "stop", "infinite", placed=True),
     # single cells
-    "print x 5": _fault(_inside(lambda p: p * 5), "prices", "stop", _PRINT, placed=True),
-    "print x 10": _fault(_inside(lambda p: p * 10), "prices", "stop", _PRINT, placed=True),
-    "print / 10": _fault(_inside(lambda p: p / 10), "prices", "stop", _PRINT, placed=True),
-    "print x 3": _fault(_inside(lambda p: p * 3), "prices", "any", f"{_PRINT} jump", placed=True, days=True),
-    "quote x 100 inside": _fault(_inside(lambda p: p * 100), "prices", "stop", _UNIT, placed=True),
-    "quote / 100 inside": _fault(_inside(lambda p: p / 100), "prices", "stop", _UNIT, placed=True),
-    "quote x 1000 inside": _fault(_inside(lambda p: p * 1000), "prices", "stop", _UNIT, placed=True),
+    "print x 5": _fault(_cell(lambda p: p * 5), "prices", "stop", _PRINT, placed=True),
+    "print x 10": _fault(_cell(lambda p: p * 10), "prices", "stop", _PRINT, placed=True),
+    "print / 10": _fault(_cell(lambda p: p / 10), "prices", "stop", _PRINT, placed=True),
+    "print x 3": _fault(_cell(lambda p: p * 3), "prices", "any", f"{_PRINT} jump", placed=True, days=True),
+    "quote x 100 inside": _fault(_cell(lambda p: p * 100), "prices", "stop", _UNIT, placed=True),
+    "quote / 100 inside": _fault(_cell(lambda p: p / 100), "prices", "stop", _UNIT, placed=True),
+    "quote x 1000 inside": _fault(_cell(lambda p: p * 1000), "prices", "stop", _UNIT, placed=True),
     "quote x 100 for four rows": _fault(_cell(lambda p: p * 100, 4), "prices", "stop", _UNIT, placed=True),
     "quote x 100 at the end": _fault(
         _rows(lambda p, c: _set(p, -1, c.j, p.iloc[-1, c.j] * 100)), "prices", "stop", _UNIT
@@ -329,10 +313,10 @@ FAULTS: dict[str, Fault] = {
     "return of -99.99": _fault(
         _return_cell(lambda r, s: -99.99), "returns", "stop", "sentinel below_minus_one", placed=True
     ),
-    "price of 999999": _fault(_inside(lambda p: 999999.0), "prices", "stop", "sentinel", placed=True),
-    "price of 0.01": _fault(_inside(lambda p: 0.01), "prices", "stop", f"{_PRINT} sentinel", placed=True),
-    "price of 0": _fault(_inside(lambda p: 0.0), "prices", "stop", "price_not_positive", placed=True),
-    "price of -1": _fault(_inside(lambda p: -1.0), "prices", "stop", "price_not_positive", placed=True),
+    "price of 999999": _fault(_cell(lambda p: 999999.0), "prices", "stop", "sentinel", placed=True),
+    "price of 0.01": _fault(_cell(lambda p: 0.01), "prices", "stop", f"{_PRINT} sentinel", placed=True),
+    "price of 0": _fault(_cell(lambda p: 0.0), "prices", "stop", "price_not_positive", placed=True),
+    "price of -1": _fault(_cell(lambda p: -1.0), "prices", "stop", "price_not_positive", placed=True),
     "split 2 : 1": _fault(_before(2.0), "prices", "any", "split jump", placed=True, days=True),
     "split 3 : 1": _fault(_before(3.0), "prices", "any", "split jump", placed=True, days=True),
     "split 4 : 1": _fault(_before(4.0), "prices", "any", "split jump", placed=True),
@@ -387,7 +371,13 @@ FAULTS: dict[str, Fault] = {
     "block of rows again": _fault(_block, "returns", "stop", "rows_repeated", placed=True),
     "empty last row": _fault(_rows(lambda p, c: _set(p, -1, slice(None), np.nan)), "prices", "stop", "empty_rows"),
     # runs
-    "zeros before listing": _fault(_late_listing, "returns", "stop", "zeros_before_listing", least=100),
+    "zeros before listing": _fault(
+        _rows(lambda r, c: _set(r, slice(0, len(r) // 3), c.j, 0.0), "returns"),
+        "returns",
+        "stop",
+        "zeros_before_listing",
+        least=100,
+    ),
     "first price before listing": _fault(_stale(300, start=True), "prices", "stop", "zeros_before_listing", least=240),
     "stale inside": _fault(_stale(30), "prices", "any", "stale", placed=True),
     "stale at the end": _fault(_stale(80, end=True), "prices", "any", "stale", least=100),

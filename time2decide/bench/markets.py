@@ -2,8 +2,8 @@
 
 *Oracle*: its steps against the paper's route (CVXPY + OSQP, rebuilt per problem), judged by a second exact solver.
 *Projection*: in batches against SLSQP (the paper's choice) and DAQP, both one instance at a time. *Decide*: time per
-decision of Time2Decide, of predict-then-optimise on the same forecasts, and with the paper's projection. *LMC*: series
-against the route through scikit-learn's Gaussian processes.
+decision of the policy and of predict-then-optimise, on the same backbone. *LMC*: series against the route through
+scikit-learn's Gaussian processes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from time2decide.backtesting.baselines import PredictThenOptimise, backbone_pto
+from time2decide.backtesting.baselines import backbone_pto
 from time2decide.bench.portfolio_solver import PortfolioCell, portfolio_by_clarabel
 from time2decide.bench.timing import interleaved_times, one_thread, time_ratio, timed_call
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.covariance import empirical_covariance
 from time2decide.markets.oracle import BUDGETS, RISK_AVERSION, WINDOW, mean_variance_step, oracle_path
+from time2decide.markets.policy_config import NAMED
 from time2decide.markets.synthetic import (
     LINEAR_OFFSETS,
     MIXTURES,
@@ -36,12 +37,12 @@ from time2decide.markets.synthetic import (
     synthetic_oracle,
     synthetic_returns,
 )
-from time2decide.policy.model import NetworkForecast, PolicyStrategy, load_policy
-from time2decide.policy.paper_model import PaperModel, PaperModelStrategy
+from time2decide.policy.market_decision import MarketStrategy
+from time2decide.policy.market_policy import MarketPolicy
 from time2decide.qp import QP, project_portfolio, solve_exact
 from time2decide.qp.certificate import Arrays
 from time2decide.qp.engines import by_daqp, lift_l1
-from time2decide.simulation.engine import Observation
+from time2decide.simulation.engine import Observation, Strategy
 
 
 class OracleSteps(NamedTuple):
@@ -227,44 +228,32 @@ def decide_rows(quick: bool = False) -> list[dict[str, Any]]:
 
 
 def _decide_row(series: int, budgets: int, quick: bool) -> dict[str, Any]:
-    returns = synthetic_returns(count=series)
-    oracle = synthetic_oracle(count=series)[:, :budgets]
-    gamma = np.asarray(BUDGETS[:budgets])
-    policy = load_policy("decide")[0]
-    ours, pto = PolicyStrategy(policy), PredictThenOptimise(NetworkForecast(policy))
-    t = WINDOW + 100
-    window = slice(t - WINDOW, t)
-    past = Observation(returns[:, window], oracle[:, :, window], oracle[:, :, window], gamma, 0.1)
-
-    def feasible(raw: np.ndarray) -> np.ndarray:
-        return np.asarray(project_portfolio(raw, past.previous, np.broadcast_to(gamma, raw.shape[:-1])))
-
-    def paper() -> np.ndarray:
-        raw = ours.decide(past)
-        pairs = zip(raw.reshape(-1, raw.shape[-1]), past.previous.reshape(-1, raw.shape[-1]), strict=True)
-        return np.stack([_by_slsqp(y, p, gamma[i % budgets]) for i, (y, p) in enumerate(pairs)])
-
-    repaired = PaperModelStrategy((PaperModel.from_pretrained("repaired"),), "paper-repaired")
-    pto_timepfn = backbone_pto(TimePFN.from_pretrained(), returns_scale=100.0)
-    calls: dict[str, Callable[[], object]] = {
-        "time2decide": lambda: feasible(ours.decide(past)),
-        "network": lambda: ours.decide(past),
-        "pto": lambda: pto.decide(past),
-        "slsqp": paper,
-        "repaired": lambda: feasible(repaired.decide(past)),  # the paper's architecture
-        "pto_timepfn": lambda: pto_timepfn.decide(past),  # on its backbone
+    """Time of a step of a rollout, after the first."""
+    returns, gamma = synthetic_returns(count=series), np.asarray(BUDGETS[:budgets])
+    held = np.full((series, budgets, WINDOW, returns.shape[-1]), 1 / returns.shape[-1])
+    policy = MarketStrategy(MarketPolicy(NAMED["time2decide"]), "time2decide")
+    strategies: dict[str, Strategy] = {
+        "time2decide": policy,
+        "pto": backbone_pto(TimePFN.from_pretrained(), returns_scale=100.0),
     }
-    times = interleaved_times(calls, rounds=2 if quick else 15)
-    decisions = series * budgets
-    weights = feasible(ours.decide(past))
+    step = dict.fromkeys(strategies, WINDOW)
+    weights: dict[str, np.ndarray] = {}
+
+    def decide(name: str) -> None:
+        t = step[name] = step[name] + 1
+        past = Observation(returns[:, t - WINDOW : t], held, None, gamma, RISK_AVERSION)
+        weights[name] = strategies[name].decide(past)
+
+    for name in strategies:
+        decide(name)
+    times = interleaved_times({name: partial(decide, name) for name in strategies}, rounds=2 if quick else 15)
+    decisions, ours = series * budgets, weights["time2decide"]
     return {
-        "compared": f"one step of {series} series × {budgets} budgets, m=16",
+        "compared": f"one step of {series} series × {budgets} budgets, m=16, forecasts of TimePFN",
         "decisions": decisions,
         **{f"{name}_us": 1e6 * float(np.median(values)) / decisions for name, values in times.items()},
         "ratio": time_ratio(times, "pto", "time2decide"),
-        "ratio_paper": time_ratio(times, "slsqp", "time2decide"),
-        "ratio_repaired": time_ratio(times, "repaired", "time2decide"),
-        "violation": float(max(0.0, -weights.min(), np.abs(weights.sum(-1) - 1).max())),
+        "violation": float(max(0.0, -ours.min(), np.abs(ours.sum(-1) - 1).max())),
     }
 
 

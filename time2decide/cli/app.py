@@ -17,7 +17,7 @@ from time2decide.cli.reproduce import report, reproduce
 from time2decide.cli.run import run
 from time2decide.cli.serve import serve
 from time2decide.cli.solve import solve
-from time2decide.cli.train import app as train_app
+from time2decide.cli.train import train
 from time2decide.cli.verify import verify
 from time2decide.core.validation import InputError
 
@@ -42,9 +42,8 @@ def program(
         raise typer.Exit
 
 
-for command in (decide, check, verify, run, backtest, solve, reproduce, bench, report, serve):
+for command in (decide, check, verify, run, backtest, solve, reproduce, bench, report, serve, train):
     app.command()(command)
-app.add_typer(train_app, name="train")
 
 
 def run_command() -> int:

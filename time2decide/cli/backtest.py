@@ -259,36 +259,33 @@ def latest_decision(
     benchmark: pd.Series | None = None,
     min_trade: float = 0.0,
 ) -> dict[str, Any] | None:
-    """The next decision of the market policy, or else of the decision network, from its last weights.
-
-    At the first budget; None if neither is among the strategies. The decision network takes no gaps.
-    """
+    """The next decision of the policy, from its last weights, at the first budget; None if it is no strategy here."""
     import pandas as pd
 
     from time2decide.cli.decide import limit_lines
+    from time2decide.markets.policy_config import NAMED
     from time2decide.policy.decision_facts import decision_facts
 
     names, holes = [one.name for one in result.rollouts], bool(table.isna().any(axis=None))
-    strategy = next((name for name in ("market", *(() if holes else ("time2decide",))) if name in names), None)
+    strategy = next((name for name in NAMED if name in names), None)
     if strategy is None:
         return None
     budget = float(result.rollouts[0].turnover_l1[0])
     one = next(one for one in result.rollouts if one.name == strategy)
     current = pd.Series(one.current(result.returns)[0, 0], index=result.assets)
-    real, plain = strategy == "market", constraints is None and benchmark is None
     facts = decision_facts(
         table,
         current / current.sum() if constraints is None else current,
         budget,
         risk_aversion=result.rollouts[0].risk_aversion,
-        cost_bps=result.cost_bps if real else None,
-        model="market" if real else "decide",
+        cost_bps=result.cost_bps,
+        model=strategy,
         constraints=constraints,
         benchmark=benchmark,
-        min_trade=min_trade if real else 0.0,
-        with_explanation=real or plain,
-        with_uncertainty=not real and plain,  # of the market policy it takes as long as the backtest
-        with_frontier=real,
+        min_trade=min_trade,
+        with_explanation=True,
+        with_uncertainty=False,  # it takes as long as the backtest
+        with_frontier=True,
         gaps="keep" if holes else "refuse",
         delay=result.delay,
         periods_per_year=result.frequency.per_year,

@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
     from time2decide.markets.orders import Orders
     from time2decide.policy.market_decision import MarketDecision
-    from time2decide.policy.model import Decision
 
-_SHOWN = 5  # assets named in the explanation of a network
 _YEARS = 504  # rows below which the market policy is said to know little
-_READS = {"hindsight": "the oracle's past allocations", "own": "its own past weights", "years": "all of them"}
 _LIMITS = 6  # groups and exposures that are shown
 _BAR = 40  # characters of the longest bar
 _NO_TRADE = 1e-9  # change of a weight that is rounding
@@ -57,7 +54,7 @@ def decide(
     prices: Prices = False,
     returns: Returns = False,
     risk_aversion: Annotated[
-        float | None, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period; 2, or 0.1 for decide networks.")
+        float | None, typer.Option(help="λ of the utility sᵀr − λ sᵀΣs per period; 2 unless the model has another.")
     ] = None,
     constraints: Annotated[
         Path | None,
@@ -65,7 +62,7 @@ def decide(
     ] = None,
     cost: Annotated[
         float | None,
-        typer.Option("--cost-bps", "--cost", help="Cost of trading in basis points; 10, or none for decide networks."),
+        typer.Option("--cost-bps", "--cost", help="Cost of trading in basis points; 10 unless the model has another."),
     ] = None,
     benchmark: Annotated[
         Path | None, typer.Option(help="Weights that risk is measured from: a CSV with the columns asset,weight.")
@@ -121,8 +118,7 @@ def decide(
     Example: time2decide decide prices.csv --turnover 0.5 --previous held.csv --value 1e6 --out decision.json
     """
     validate_source(file)
-    network_files = [Path(model) / name for name in ("model.safetensors", "config.json")]
-    read = (file, previous, *constraint_sources(constraints), benchmark, price_file, *network_files)
+    read = (file, previous, *constraint_sources(constraints), benchmark, price_file, Path(model) / "policy.json")
     _validate_outputs(read, out, figure)
     validate_count("seed", seed, least=0)
     values = values_flag(prices, returns)
@@ -217,7 +213,7 @@ def _wants_orders(current: Any, value: float | None) -> bool:
 
 
 def _write(
-    decision: Decision | MarketDecision,
+    decision: MarketDecision,
     facts: dict[str, Any],
     orders: Orders | None,
     out: Path | None,
@@ -247,7 +243,7 @@ def show_decision(facts: dict[str, Any], screen: Any, every: bool = False) -> No
     else:
         screen.print(f"No trade after {facts['input']['last']}: none is worth its cost.")
     trades = (_verdict_line, _gain_line, _cost_line, limit_lines, _least_trade_line, _order_line)
-    parts = (*trades, _forecast_lines, _frontier_lines, _reason_lines, _input_lines, _assumption_line)
+    parts = (*trades, _forecast_lines, _frontier_lines, _input_lines, _assumption_line)
     lines = [line for part in parts for line in part(facts)]
     if facts["input"].get("read_as"):
         lines.append(f"The table is read as: {', '.join(facts['input']['read_as'])}.")
@@ -466,50 +462,19 @@ def _forecast_lines(facts: dict[str, Any]) -> list[str]:
             *(reasons if _trades(facts) else []),
             f"Cost is weighed over the {facts['days']:.0f} {facts['period']}s that a trade lasts.",
             f"Without forecasts the weights would differ by {differs:.4f} (ℓ1). Record of the forecasts:",
-            *(_record_line(one, facts["period"]) for one in facts["verdict"]["records"] if one["worth_error_bps"] > 0),
+            *(_record_line(one, facts["period"]) for one in facts["verdict"]["records"]),
         ]
     return lines
 
 
 def _record_line(record: dict[str, Any], period: str) -> str:
-    from time2decide.markets.verdict import forecast_label
+    from time2decide.markets.verdict import horizon_label
 
-    low, high = record["interval_bps"]
+    low, high = record["interval"]
     return (
-        f"  {forecast_label(record['days'], record['reads'], period)}: earned {record['worth_bps']:.1f} bp per unit "
-        f"traded (95 %: {low:.1f} to {high:.1f}), followed at {record['follow']:.0%}"
+        f"  {horizon_label(record['first'], record['last'], period)}, from {record['reads']}: outcomes followed "
+        f"{record['slope']:.0%} of it (95 %: {low:.0%} to {high:.0%}), followed at {record['follow']:.0%}"
     )
-
-
-def _reason_lines(facts: dict[str, Any]) -> list[str]:
-    why = facts.get("explanation")
-    if why is None:
-        return []
-
-    def largest(numbers: dict[str, float], sign: str) -> str:
-        chosen = sorted(numbers, key=lambda name: -abs(numbers[name]))[:_SHOWN]
-        return ", ".join(f"{name} {100 * numbers[name]:{sign}.2f}" for name in chosen)
-
-    levels = "  ".join(f"{row['noise']:g}σ: {row['moved']:.3f}" for row in why["noise"])
-    return [
-        "Why (percentage points of the target trade, by derivatives through the network):",
-        f"  returns that argue for (+) or against (−) the trade: {largest(why['pull'], '+')}",
-        f"  most sensitive to the noise in the returns of: {largest(why['sensitivity'], '')}",
-        f"  most resting on the covariance rows of: {largest(why['covariance'], '')}",
-        *_hindsight_line(facts),
-        f"  turnover of the mean decision as noise is added to the history: {levels}",
-    ]
-
-
-def _hindsight_line(facts: dict[str, Any]) -> list[str]:
-    """How much rests on the oracle's past allocations, for a network that reads them."""
-    if facts["input"]["history"] == "own":
-        return []
-    differs = facts["explanation"]["hindsight"]
-    rests = "the oracle's past allocations" if differs > facts["turnover"] / 2 else "the forecasts"
-    return [
-        f"  without the oracle's past allocations the weights would differ by {differs:.3f} (ℓ1): it rests on {rests}"
-    ]
 
 
 def _frontier_lines(facts: dict[str, Any]) -> list[str]:
@@ -542,20 +507,10 @@ def _input_lines(facts: dict[str, Any]) -> list[str]:
     if source.get("explained"):
         lines.append(
             f"Read {source['rows']} returns of {len(facts['weights'])} assets from {source['values']}. "
-            f"The network {source['model']} reads {_READS[source['history']]}. It decides for a trade "
-            f"{when_traded(source['delay'], facts['period'])}."
+            f"The policy {source['model']} decides for a trade {when_traded(source['delay'], facts['period'])}."
         )
-    if source["history"] == "years":
-        if source["rows"] < _YEARS:
-            lines.append(f"The policy wants years of returns; with {source['rows']} rows it knows little.")
-    elif source["window"] < 96:
-        lines.append(
-            f"The history is shorter than the 96 rows the network was trained on: all {source['window']} were used, "
-            "and the forecasts are less certain than they say."
-        )
-    (low, high), risk = source.get("risk_aversion_trained", (0.0, float("inf"))), facts["risk_aversion"]
-    if not low <= risk <= high:
-        lines.append(f"The network was trained for a risk aversion from {low:g} to {high:g}, not for {risk:g}.")
+    if source["rows"] < _YEARS:
+        lines.append(f"The policy wants years of returns; with {source['rows']} rows it knows little.")
     return lines
 
 

@@ -10,11 +10,10 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 from zipfile import ZipFile, is_zipfile
@@ -152,18 +151,6 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], info: Mapping[
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(plain, metadata=header))  # `save_file` hides the file from other users
     return path
-
-
-def save_foreign(folder: Path, save: Callable[[str], Any]) -> None:
-    """Write a model of another package with its own `save(folder)`; each file takes its place whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder, prefix=".") as temporary:
-        try:
-            save(temporary)
-        except SafetensorError as error:  # a full disk, say
-            raise OSError(None, error_line(error), str(folder)) from None
-        for file in sorted(Path(temporary).iterdir()):
-            os.replace(file, folder / file.name)
 
 
 def load_foreign(path: str | Path) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import numpy as np
 from time2decide.data.panel import Panel
 
 _STILL = 1e-10  # of a return that is none
-_OFTEN = 0.15  # of an asset's returns that are 0
+_OFTEN = 0.08  # of an asset's returns that are 0 between others
 _SHARE = 0.5  # of the assets that stand still in a last row that is not complete
 
 
@@ -41,8 +41,9 @@ def find_runs(panel: Panel) -> None:
     if len(active) < 20:
         return
     still = (np.abs(panel.returns[active]) < _STILL) & panel.finite[active]
-    share = still.sum(0) / np.maximum(panel.finite[active].sum(0), 1)
-    often = (share > _OFTEN) & (share > 5 * np.median(share[panel.live]) + 0.05) & (share < 0.6)
+    known = np.maximum(panel.finite[active].sum(0), 1)
+    share, lone = still.sum(0) / known, (still[1:-1] & ~still[:-2] & ~still[2:]).sum(0) / known
+    often = (lone > _OFTEN) & (lone > 5 * np.median(lone[panel.live]) + 0.03) & (share < 0.6)
     text = [f"{one:.0%} of its returns are 0 while others move" for one in share]
     panel.mark(often, "stale", text.__getitem__, stops=False, drop=False)
     for j in np.flatnonzero(panel.live & (still.sum(0) >= 5)):

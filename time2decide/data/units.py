@@ -34,6 +34,7 @@ def _is_other_kind(panel: Panel) -> bool:
     if panel.prices is not None:
         return _prices_are_none(panel)
     level = live & (panel.memory > 0.9) & (panel.deviation > 0.02 * root)
+    level |= live & (panel.memory > 0.8) & (panel.low > 0) & (panel.centre > 0.02 * root)
     if level.sum() > 0.5 * live.sum():
         middle = np.abs(panel.centre[level])
         change = TO_DEVIATION * median(np.abs(np.diff(x[:, level], axis=0)))
@@ -143,7 +144,7 @@ def _find_changed_rows(panel: Panel) -> None:
 def _overlaps(panel: Panel) -> bool:
     """Returns over k rows, in every row: the autocorrelation falls on a line to 0 at k."""
     x = panel.returns[:, panel.live]
-    if panel.prices is not None or len(x) < 60:
+    if panel.prices is not None or len(x) < 60 or np.median(panel.low[panel.live]) > 0:
         return False
     x = np.clip((x - panel.centre[panel.live]) / panel.deviation[panel.live], -4, 4)
     if np.median(memory_of(x)) < 0.4:

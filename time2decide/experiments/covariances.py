@@ -28,19 +28,17 @@ from time2decide.markets.estimators import EWMA, IteratedEWMA
 from time2decide.markets.oracle import best_allocations
 from time2decide.markets.periods import frequency_of
 from time2decide.markets.tables import load_market
-from time2decide.policy.market_decision import pose_market_problem
-from time2decide.policy.market_policy import MarketPolicy
 from time2decide.simulation.metrics import PairedBootstrap
 
 OURS = "reactive"
-ESTIMATORS = (OURS, "rule", "network", "riskmetrics", "iewma", "ledoit-wolf")
+ESTIMATORS = (OURS, "riskmetrics", "iewma", "ledoit-wolf")
 _SINGULAR = ("riskmetrics",)  # with more assets than rows that count: no log score
 _FIRST = {"day": 520, "week": 260, "month": 100}  # rows before the first Σ
 _EVERY = {"week": ("W-FRI", 5), "month": ("ME", 21)}
 _CRISES = {"2008": ("2008-09-08", "2008-12-31"), "2020": ("2020-02-20", "2020-04-30")}
 _TURNOVER = {"day": 0.01, "week": 0.03, "month": 0.08}  # a row, of all estimators
 _CHUNK = 50
-_VERSION = 1
+_VERSION = 2  # of Σ: the constants of its level
 
 
 def covariance_tasks(preset: str) -> list[Config]:
@@ -105,24 +103,16 @@ def _stated(returns: np.ndarray, first: int, year: float) -> Iterator[tuple[int,
     averages = {"riskmetrics": EWMA(np.log(0.5) / np.log(0.94), least=3), "iewma": IteratedEWMA(10, 125, least=3)}
     for average in averages.values():
         average.update(returns[:first])
-    policies = {"rule": MarketPolicy().eval(), "network": MarketPolicy.from_pretrained("market").eval()}
     for start in range(first, len(returns), _CHUNK):
-        tokens = []
-        out: dict[str, list[np.ndarray]] = {name: [] for name in ESTIMATORS if name not in policies}
+        out: dict[str, list[np.ndarray]] = {name: [] for name in ESTIMATORS}
         for t in range(start, min(start + _CHUNK, len(returns))):
-            tokens.append(state.tokens())
             out[OURS].append(state.covariance())
             out["ledoit-wolf"].append(ledoit_wolf(returns[max(0, t - 252) : t])[0])
             for name, average in averages.items():
                 out[name].append(average.covariance())
                 average.update(returns[t])
             state.update(returns[t])
-        posed = {name: pose_market_problem(net, tokens, 5.0, 1e-3).covariance for name, net in policies.items()}
-        yield (
-            start,
-            {name: np.stack(part) for name, part in out.items()}
-            | {name: sigma.double().numpy() for name, sigma in posed.items()},
-        )
+        yield start, {name: np.stack(part) for name, part in out.items()}
 
 
 def _judged(returns: np.ndarray, first: int, year: float, portfolios: np.ndarray) -> dict[str, dict[str, np.ndarray]]:

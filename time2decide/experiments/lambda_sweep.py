@@ -1,8 +1,10 @@
 """The paper's decisions by the paper's own cast: Uniform, Pretrained, predict-then-optimise, SFT, Time2Decide.
 
 Time2Decide and SFT are the literal models, fine-tuned one by one for a market, γ and λ_r from the same backbone, and
-rolled out on their own history. Where a cell has several λ_r, the one with the least MSE of a rollout on validation
-series counts. All strategies of a market and seed are scored on the same evaluation series, and compared in pairs.
+rolled out on their own history. Beside them is the policy with the same backbone, with and without covariance tokens,
+and the default one for markets of any kind; nothing of these is trained here. Where a cell has several λ_r, the one
+with the least MSE of a rollout on validation series counts. All strategies of a market and seed are scored on the same
+evaluation series, and compared in pairs.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from time2decide.backtesting.baselines import Uniform, backbone_pto
+from time2decide.backtesting.registry import make_strategy
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
-from time2decide.experiments.claims import Claim, paper_architecture, published
+from time2decide.experiments.claims import OUR_NETWORK, Claim, paper_architecture, published
 from time2decide.experiments.paper_models import (
     MODELS,
     SIZES,
@@ -34,6 +37,7 @@ from time2decide.experiments.portfolio_scores import (
 )
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
+from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.oracle import BUDGETS
 from time2decide.policy.paper_model import PaperModelStrategy, pretrained_paper_model
 from time2decide.policy.paper_training import RETURN_WEIGHTS, train_paper_model
@@ -48,10 +52,20 @@ _SCALES = {"": 1.0, " × 100": 100.0}
 #: γ to which, on clean returns, the paper has predict-then-optimise below Time2Decide, and from which above it.
 CLEAN_PTO_BETTER, CLEAN_PTO_WORSE = 1.25, 1.5
 _SEEDS = 3  # under `cpu`
+_UNTRAINED = ("references", "policies")
+_POLICY = "time2decide"
+_POLICIES = (_POLICY, "time2decide-nocov", "market")
+#: What the policy is compared with -> its name in a claim.
+_AGAINST = {
+    f"{_PTO} × 100": "predict-then-optimise on the same forecasts",
+    "time2decide-nocov": "its twin without covariance tokens",
+    "pretrained": "Pretrained",
+    "uniform": "equal weights",
+}
 
 
 def _tasks(preset: str) -> list[Config]:
-    """Per seed and market the references, then one task per γ, λ_r and model.
+    """Per seed and market the references and the policies, then one task per γ, λ_r and model.
 
     Under `cpu` λ_r is the paper's best of the cell and model, and 0 beside it at γ = 1 of the first seed.
     """
@@ -63,7 +77,7 @@ def _tasks(preset: str) -> list[Config]:
     found: list[Config] = []
     for seed in range(seeds):
         shared = {"seed": seed, **SIZES[preset]}
-        found += [{"market": m, "model": "references", "budgets": budgets, **shared} for m in markets]
+        found += [{"market": m, "model": kind, "budgets": budgets, **shared} for kind in _UNTRAINED for m in markets]
         for budget in sorted(budgets, key=lambda b: b != 1.0):
             for market in markets:
                 for model, name in MODELS.items():
@@ -90,17 +104,15 @@ def _published(market: str, budget: float, weight: float, row: str) -> float | N
 
 def _run(config: Config) -> list[Row]:
     """Score the references, or fine-tune one model and roll it out."""
-    backbone = paper_backbone(config["backbone"])
-    if config["model"] == "references":
+    if config["model"] in _UNTRAINED:
         returns, oracle = rollout_data(config, "evaluation", config["budgets"])
-        rows = oracle_portfolio_rows(returns, oracle, config["budgets"])
-        cast: dict[str, Strategy] = {"uniform": Uniform()}
-        for name, scale in _SCALES.items():
-            cast |= {f"pretrained{name}": pretrained_paper_model(backbone, scale)}
-            cast |= {f"{_PTO}{name}": backbone_pto(backbone, scale)}
-        for name, one in cast.items():
-            rows += scored_portfolio_rows(name, one, returns, oracle, budgets=tuple(config["budgets"]))
+        references = config["model"] == "references"
+        rows = oracle_portfolio_rows(returns, oracle, config["budgets"]) if references else []
+        cast = _references(paper_backbone(config["backbone"])) if references else map(make_strategy, _POLICIES)
+        for one in cast:
+            rows += scored_portfolio_rows(one.name, one, returns, oracle, budgets=tuple(config["budgets"]))
         return rows
+    backbone = paper_backbone(config["backbone"])
     budgets = (config["turnover_l1"],)
     recipe = replace(
         paper_model_recipe(config),
@@ -119,13 +131,22 @@ def _run(config: Config) -> list[Row]:
     return [{**row, **probe, **training, "validation_mse": validation}]
 
 
+def _references(backbone: TimePFN) -> list[Strategy]:
+    """What has nothing to train, with either scale of returns."""
+    found: list[Strategy] = [Uniform()]
+    for name, scale in _SCALES.items():
+        found.append(replace(pretrained_paper_model(backbone, scale), name=f"pretrained{name}"))
+        found.append(backbone_pto(backbone, scale, name=f"{_PTO}{name}"))
+    return found
+
+
 def _chosen(rows: list[Row]) -> list[Row]:
     """One row per strategy, seed, market and γ; of several λ_r that with the least MSE on validation series.
 
     Also those of λ_r = 0 and of the best λ_r > 0 where a seed has both, named so.
     """
-    found = [row for row in rows if row["model"] == "references"]
-    trained = [row for row in rows if row["model"] != "references"]
+    found = [row for row in rows if row["model"] in _UNTRAINED]
+    trained = [row for row in rows if row["model"] not in _UNTRAINED]
     for own in grouped_rows(trained, "strategy", "market", "turnover_l1", "seed").values():
         found.append(_least(own))
         without, some = ([row for row in own if bool(row["return_weight"]) == more] for more in (False, True))
@@ -180,26 +201,30 @@ def _claims(rows: list[Row]) -> list[Claim]:
         Claim("SFT wants a smaller λ_r than Time2Decide in most cases", _wants(weights, rows), most=True),
     ]
     judged_on = paper_architecture(training_in_words(rows))
-    return [replace(claim, judged_on=judged_on) for claim in claims]
+    return [replace(claim, judged_on=judged_on) for claim in claims] + [
+        Claim(f"Time2Decide is below {text} at every γ", _below(best, _POLICY, other), judged_on=OUR_NETWORK)
+        for other, text in _AGAINST.items()
+    ]
 
 
 def _wants(weights: list[tuple[float, float]], rows: list[Row]) -> list[bool]:
     """Tested only where λ_r was chosen by us, from a grid."""
-    grid = {row["return_weight"] for row in rows if row["model"] != "references"}
+    grid = {row["return_weight"] for row in rows if row["model"] not in _UNTRAINED}
     return [sft < ours for sft, ours in weights] if rows and rows[0]["preset"] != "cpu" and len(grid) > 1 else []
 
 
 def _tables(rows: list[Row]) -> list[Table]:
     """MSE and regret per market, then comparisons in pairs."""
-    best, trained = _chosen(rows), [row for row in rows if row["model"] != "references"]
+    best, trained = _chosen(rows), [row for row in rows if row["model"] not in _UNTRAINED]
     series, steps = rows[0]["evaluation"]
     note = (
         "Mean over the series of all seeds, ± standard error by bootstrap. Brackets: the paper's full-size models on "
         f"30 series × 928 decisions, at its best λ_r. paper-time2decide, paper-sft: the paper's architecture, "
         f"{training_in_words(rows)}, far from the paper's training, λ_r the paper's best; pretrained, pto-timepfn: the "
         "small backbone, given returns as they are; × 100: multiplied first, because its normalisation cannot resolve "
-        "them. on s* history: the trained models if they are shown the oracle's past allocations, as in training, "
-        "instead of their own; other returns: and the returns of another series."
+        "them. time2decide, time2decide-nocov, market: the policy, which is not trained. on s* history: the trained "
+        "models if they are shown the oracle's past allocations, as in training, instead of their own; other returns: "
+        "and the returns of another series."
     )
     found = []
     for market, here in grouped_rows(best, "market").items():
@@ -247,22 +272,23 @@ def _pairs(best: list[Row]) -> list[Table]:
     found = []
     for market, here in grouped_rows(best, "market").items():
         for key, unit in {"mse": "MSE less by, per cent", "regret": "regret less by, × 1e-4"}.items():
+            pairs = [(_OURS, other) for other in _PAPER_ROWS if other != _OURS]
+            pairs += [(_POLICY, other) for other in _AGAINST]
             cells = [
-                [f"{_OURS} against {other}", *(_pair_cell(here, other, budget, key) for budget in BUDGETS)]
-                for other in _PAPER_ROWS
-                if other != _OURS
+                [f"{one} against {other}", *(_pair_cell(here, one, other, budget, key) for budget in BUDGETS)]
+                for one, other in pairs
             ]
             caption = f"{market}: {unit}, in pairs on the same series, {CONFIDENCE:.0%} intervals"
             found.append(Table(caption, ["", *(f"γ={g:g}" for g in BUDGETS)], cells))
     return found
 
 
-def _pair_cell(rows: list[Row], other: str, budget: float, key: str) -> str:
+def _pair_cell(rows: list[Row], ours: str, other: str, budget: float, key: str) -> str:
     here = [row for row in rows if row["turnover_l1"] == budget]
-    seeds = [{row["seed"] for row in here if row["strategy"] == name} for name in (_OURS, other)]
+    seeds = [{row["seed"] for row in here if row["strategy"] == name} for name in (ours, other)]
     if not seeds[0] & seeds[1]:
         return "–"
-    middle, low, high = portfolio_gain(*paired_portfolio_scores(here, _OURS, other, budget, key), key)
+    middle, low, high = portfolio_gain(*paired_portfolio_scores(here, ours, other, budget, key), key)
     return f"{middle:z.1f} [{low:z.1f}, {high:z.1f}]"
 
 

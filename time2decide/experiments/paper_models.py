@@ -47,7 +47,7 @@ _PTO = "pto-timepfn"
 #: Strategy -> row of the paper's table on fine-tuning the forecaster.
 _FINETUNED_ROWS = {_PTO: "Original Checkpoint", "pto-timepfn-finetuned": "Fine-tuned on Noisy Data"}
 _SHRINKAGES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
-#: Folder of the backbone of the paper's size: made by `time2decide train forecast --preset paper`, or when needed.
+#: Folder of the backbone of the paper's size, made when needed; before with `train timepfn --preset paper --out`.
 PAPER_BACKBONE = "runs/forecast"
 #: Sizes of a rollout by preset: series and decisions for the choice of parameters, and for the table.
 SIZES: dict[str, Config] = {

@@ -18,7 +18,6 @@ import numpy as np
 from time2decide.backtesting.baselines import Uniform, backbone_pto
 from time2decide.core.table import Table, quantity_cell, tables_with_last_note
 from time2decide.experiments.claims import published_mse
-from time2decide.experiments.portfolio import RETURNS_SCALE
 from time2decide.experiments.portfolio_scores import scored_portfolio_rows, tasks_on_lmc
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
@@ -27,6 +26,7 @@ from time2decide.forecasting.timepfn import TimePFNForecaster
 from time2decide.markets.oracle import BUDGETS, WINDOW
 from time2decide.markets.synthetic import MARKETS, LMCConfig, synthetic_oracle, synthetic_returns
 
+RETURNS_SCALE = 100.0  # of what the backbone is given: its normalisation cannot resolve returns as they are
 #: What is changed in the recipe of the bundled backbone.
 PRETRAININGS: dict[str, dict[str, Any]] = {
     "as the paper says": {

@@ -9,19 +9,12 @@ returns, per row; differences are paired, with 95 % intervals of the stationary 
 The S&P 500 set of skfolio is always there. Other universes are tables of prices or returns named by the environment
 variable TIME2DECIDE_MARKETS (paths separated as in PATH; empty cells are kept as assets that come and go). A path that
 ends in @week or @month is read in weeks or months. Rows hold figures and a fingerprint of the data, never the data.
-
-*real-markets*: every strategy on every universe. *left-out*: for every universe the market policy is trained on the
-prior of markets and on all other universes, four times: with all of its covariance tokens, with correlations only, with
-variances only, and without. Each is run on the universe at γ = 0.1 and 10 basis points, beside baselines; assets with
-gaps are left out.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,28 +23,16 @@ import numpy as np
 import pandas as pd
 
 from time2decide.backtesting.registry import REGISTRY, make_strategy
-from time2decide.core.provenance import file_digest as file_fingerprint
 from time2decide.core.provenance import json_digest
 from time2decide.core.table import Table
 from time2decide.core.validation import InputError, expect
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
-from time2decide.forecasting.market_state import MarketTokens
 from time2decide.markets.periods import YEAR, Frequency, frequency_of
-from time2decide.markets.tables import complete_returns, load_market
+from time2decide.markets.tables import load_market
 from time2decide.markets.universe import Universe, universe_of
-from time2decide.policy.market_decision import MarketStrategy
-from time2decide.policy.market_policy import SEES, MarketPolicy, MarketPolicyConfig
-from time2decide.policy.market_training import (
-    PRESETS,
-    MarketTraining,
-    TrainingMarket,
-    market_policy_path,
-    real_training_markets,
-    trace_market,
-    train_market_policy,
-)
-from time2decide.simulation.engine import Observation, rollout
+from time2decide.policy.market_decision import MarketStrategy, SharedReading
+from time2decide.simulation.engine import rollout
 from time2decide.simulation.metrics import PairedBootstrap, net_returns, realised_utility, sharpe_ratio
 
 MARKETS_VARIABLE = "TIME2DECIDE_MARKETS"
@@ -70,10 +51,6 @@ _SMOKE: Config = {"budgets": [0.1], "risk_aversions": [25.0], "costs_bps": [10.0
 _SMOKE_STRATEGIES = ("uniform", "minimum-variance", "minimum-variance-iewma", "pooled-rule")
 _CLOSE = {1: "at the next close", 0: "at the same close (nobody can)"}
 _EVERY = {"week": ("W", 5), "month": ("M", 21)}  # a period of dates, and rows of a table without
-_LEFT_OUT_BASELINES = ("uniform", "minimum-variance", "minimum-variance-qis", "minimum-variance-iewma", "pooled-rule")
-_LEFT_OUT_CELLS = ((0.1,), (1.0, 5.0, 25.0), (10.0,))  # γ, λ and cost in basis points
-_LEFT_OUT_DRAWS = 200
-_LEFT_OUT_VERSION = 2  # of what the network sees; rows of earlier versions stay in the store
 #: γ, λ and cost -> net returns and turnover, (series, steps) each.
 Paths = dict[tuple[float, float, float], tuple[np.ndarray, np.ndarray]]
 
@@ -117,7 +94,7 @@ def real_market_tasks(preset: str) -> list[Config]:
         market, _, fingerprint = _load(source, cells.get("last"))
         common = {"universe": name, "data": fingerprint, **cells, "first": market.window, "seed": 0}
         found += [
-            {**common, "strategy": strategy, "delay": delay} | real_market_network_digest(strategy)
+            {**common, "strategy": strategy, "delay": delay} | policy_fingerprint(strategy)
             for delay in DELAYS
             for strategy in chosen
             if strategy in REGISTRY
@@ -125,11 +102,10 @@ def real_market_tasks(preset: str) -> list[Config]:
     return found
 
 
-def real_market_network_digest(strategy: str) -> Config:
-    """The fingerprint of the bundled weights, for rows of the market policy."""
-    if not strategy.startswith("market"):
-        return {}
-    return {"network": file_fingerprint(MarketPolicy.BUNDLED["market"] / "model.safetensors")}
+def policy_fingerprint(strategy: str) -> Config:
+    """The fingerprint of the policy, for rows of a strategy that has one."""
+    made = make_strategy(strategy)
+    return {"network": made.policy.fingerprint} if isinstance(made, MarketStrategy) else {}
 
 
 def run_real_market(config: Config) -> list[Row]:
@@ -187,21 +163,10 @@ def _difference(
     return row
 
 
-class _ReadOnce(MarketStrategy):
-    """The market policy over one market again and again: what it reads at a step is kept for the next rollouts."""
-
-    seen: dict[int | None, list[MarketTokens]]
-
-    def _read(self, observation: Observation) -> list[MarketTokens]:
-        if observation.step not in self.seen:
-            self.seen[observation.step] = super()._read(observation)
-        return self.seen[observation.step]
-
-
 @lru_cache(maxsize=1)
-def _seen(source: str, last: int | None, delay: int) -> dict[int | None, list[MarketTokens]]:
-    """Tokens that the market policy has read of a market, by step."""
-    return {}
+def _shared(source: str, last: int | None, delay: int) -> SharedReading:
+    """What the market policy has read of a market: `market` and `market-risk`, at every λ, read it once."""
+    return SharedReading()
 
 
 @lru_cache(maxsize=len(REFERENCES) + 1)
@@ -217,8 +182,7 @@ def _paths(
     """`real_market_net_paths` of a strategy on a universe."""
     strategy = make_strategy(name)
     if isinstance(strategy, MarketStrategy):
-        strategy = _ReadOnce(strategy.policy, strategy.name, strategy.follow)
-        strategy.seen = _seen(source, last, delay)
+        strategy.shared = _shared(source, last, delay)
     market, frequency, _ = _load(source, last)
     when: dict[str, Any] = {"delay": delay, "periods_per_year": frequency.assumed}
     return real_market_net_paths(market, strategy, budgets, risks, costs, **when)
@@ -314,95 +278,6 @@ def _rank_table(rows: list[Row], delay: int) -> Table:
     return Table(caption, columns, lines, "1 is best.")
 
 
-_load_complete = lru_cache(maxsize=8)(complete_returns)
-
-
-@lru_cache(maxsize=8)
-def _traced(name: str, source: str, training: MarketTraining) -> list[TrainingMarket]:
-    """Training markets of a universe, drawn by its name; made once for all networks that train on it."""
-    return real_training_markets(name, _load_complete(source)[0], training)
-
-
-def left_out_tasks(preset: str) -> list[Config]:
-    """One task per universe that is left out and kind of second-order information, and one for the baselines."""
-    names, training = sorted(real_market_sources()), asdict(PRESETS[preset])
-    rows = FIRST + 40 if preset == "smoke" else None
-    common = {"version": _LEFT_OUT_VERSION, **training}
-    return [
-        {"universe": name, "trained_on": [o for o in names if o != name], "rows": rows, "sees": sees, **common}
-        for sees in SEES
-        for name in names
-    ]
-
-
-def run_left_out(config: Config) -> list[Row]:
-    """Figures of the policy at every λ, and of the baselines beside the policy that sees all."""
-    where = real_market_sources()
-    recipe: Config = {name: config[name] for name in asdict(PRESETS["cpu"])}
-    recipe = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.items()}
-    training = MarketTraining(**recipe)
-    others = {name: _traced(name, where[name], training) for name in config["trained_on"]}
-    returns, periods = _load_complete(where[config["universe"]])
-    returns = returns[: config["rows"]]
-    bootstrap = PairedBootstrap(len(returns) - FIRST, draws=_LEFT_OUT_DRAWS, seed=0)
-    rows = []
-    for name in _LEFT_OUT_BASELINES if config["sees"] == SEES[0] else ():
-        paths = real_market_net_paths(returns[None], make_strategy(name), *_LEFT_OUT_CELLS, delay=0)
-        rows += [_left_out_row(name, risk, *path, periods, bootstrap) for (_, risk, _), path in paths.items()]
-    network = MarketPolicyConfig(sees=config["sees"])
-    with tempfile.TemporaryDirectory() as folder:
-        policy = train_market_policy(training, folder, others, policy_config=network).eval()
-    market = trace_market(config["universe"], returns, FIRST)
-    (budget,), risks, (cost,) = _LEFT_OUT_CELLS
-    for risk in risks:
-        net, traded = market_policy_path(policy, market, risk, budget, cost / 1e4)
-        rows.append(_left_out_row(f"market, {config['sees']}", risk, net, traded, periods, bootstrap))
-    return rows
-
-
-def _left_out_row(
-    name: str, risk: float, net: np.ndarray, traded: np.ndarray, periods: float, bootstrap: PairedBootstrap
-) -> Row:
-    """Figures of a path; its utility in every bootstrap draw is kept, so that any two rows can be compared in pairs."""
-    net = net.ravel()
-    mean, variance = bootstrap.moments(net)
-    return {
-        "strategy": name,
-        "risk_aversion": risk,
-        "utility": float(realised_utility(net, risk)),
-        "volatility": float(net.std() * np.sqrt(periods)),
-        "traded": float(traded.mean()),
-        "steps": len(net),
-        "drawn": [float(f"{value:.5g}") for value in mean - risk * variance],
-    }
-
-
-def left_out_tables(rows: list[Row]) -> list[Table]:
-    """Volatility, turnover and utility at every λ, and what second-order information is worth."""
-    found = []
-    for risk, here in sorted(grouped_rows(rows, "risk_aversion").items()):
-        lines = []
-        for universe, cells in grouped_rows(here, "universe").items():
-            nothing = next((row for row in cells if row["strategy"] == "market, none"), None)
-            for row in cells:
-                figures = [f"{row['volatility']:.4f}", f"{row['traded']:.4f}", f"{1e4 * row['utility']:.2f}"]
-                lines.append([universe, row["strategy"], *figures, _over_none(row, nothing)])
-        columns = ["left out", "strategy", "volatility", "traded a day", "utility", "over no second order"]
-        note = (
-            "Market: trained on the prior and on the other universes. Utility in bp a day, net; 95 % intervals of "
-            "paired differences from the same policy without covariance tokens."
-        )
-        found.append(Table(f"Universes that were left out of training, λ = {risk:g}", columns, lines, note))
-    return found
-
-
-def _over_none(row: Row, nothing: Row | None) -> str:
-    if nothing is None or row is nothing:
-        return "–"
-    low, high = PairedBootstrap.interval(1e4 * (np.array(row["drawn"]) - np.array(nothing["drawn"])))
-    return f"{1e4 * (row['utility'] - nothing['utility']):+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
 EXPERIMENTS = (
     Experiment(
         id="real-markets",
@@ -412,16 +287,6 @@ EXPERIMENTS = (
         tasks=real_market_tasks,
         run=run_real_market,
         tables=real_market_tables,
-        open_ended=True,
-    ),
-    Experiment(
-        id="left-out",
-        title="The market policy on universes left out of training, with and without second-order information",
-        paper="– (beyond the paper)",
-        presets={"smoke": "20 s", "cpu": "6 min a universe and kind"},
-        tasks=left_out_tasks,
-        run=run_left_out,
-        tables=left_out_tables,
         open_ended=True,
     ),
 )

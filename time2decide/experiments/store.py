@@ -26,27 +26,8 @@ Config = dict[str, Any]
 Row = dict[str, Any]
 _Made = TypeVar("_Made")
 
-_PORTFOLIO = {
-    "time2decide (hindsight)": "time2decide",
-    "time2decide (own)": "time2decide-own",
-    "time2decide-utility (own)": "time2decide-utility",
-    "sft (hindsight)": "sft",
-    "sft (own)": "sft-own",
-    "pto": "pto-network",
-    "pto-shrunk": "pto-network-shrunk",
-    "pto-shrunk (regret)": "pto-network-shrunk-regret",
-    "averaged-oracle": "averaged-oracle-network",
-}
 #: Experiment -> label of a strategy in stored lines -> its name. Configurations keep the label, because they are keys.
 LABELS: dict[str, dict[str, str]] = {
-    **dict.fromkeys(("portfolio-clean", "portfolio-noisy", "portfolio-sizes"), _PORTFOLIO),
-    "decide-seeds": {
-        f"{market}, {history}, {trained}": name
-        for market in ("clean", "noisy")
-        for history, name in (("hindsight", "time2decide"), ("own", "time2decide-own"))
-        for trained in ("bundled", "seed 1")
-    },
-    "lambda-sweep": {"time2decide": "paper-time2decide", "sft": "paper-sft"},
     "finetuned-pto": {
         "pto-finetuned": "pto-timepfn-finetuned",
         "pto-finetuned-shrunk": "pto-timepfn-finetuned-shrunk",

@@ -14,7 +14,7 @@ import numpy as np
 
 from time2decide.backtesting.registry import make_strategy
 from time2decide.core.table import Table
-from time2decide.experiments.real_markets import real_market_net_paths, real_market_network_digest
+from time2decide.experiments.real_markets import policy_fingerprint, real_market_net_paths
 from time2decide.experiments.registry import Experiment
 from time2decide.experiments.store import Config, Row, grouped_rows
 from time2decide.simulation.metrics import realised_utility
@@ -26,7 +26,7 @@ _KINDS = {"normal": "nothing", "garch": "nothing", "student": "nothing"} | dict.
 )
 _STRATEGIES = {
     "nothing": ("market", "uniform", "minimum-variance", "minimum-variance-qis", "minimum-variance-iewma"),
-    "much": ("market", "uniform", "pto-ridge", "pto-network"),
+    "much": ("market", "uniform", "pto-ridge", "pto-timepfn"),
 }
 
 
@@ -68,7 +68,7 @@ def stylised_market_tasks(preset: str) -> list[Config]:
     """One task per kind of market and strategy."""
     size = {"series": 2, "rows": 220} if preset == "smoke" else {"series": 20, "rows": 1024}
     return [
-        {"market": kind, "predictable": much, "strategy": name, **size, "seed": 0} | real_market_network_digest(name)
+        {"market": kind, "predictable": much, "strategy": name, **size, "seed": 0} | policy_fingerprint(name)
         for kind, much in _KINDS.items()
         for name in _STRATEGIES[much]
     ]

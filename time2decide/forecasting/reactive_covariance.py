@@ -6,7 +6,7 @@
 R is a mixture of correlations of several half-lives, cleaned by quadratic inverse shrinkage; σ mixes volatilities in
 logarithms, with the same shares for every asset. After a row with returns r and market return x = wᵀ r,
 
-    g ← .05 + .9 g + (.015 + .07 · [x < 0]) min(x² / v, 25)                     the market's direction
+    g ← .02 + .9 g + (.02 + .12 · [x < 0]) min(x² / v, 25)                      the market's direction
     c ← .9 c + .1 mean_i min((r_i − β_i x)² / (S_ii − b_i² / v), 25)            the rest,  β = b / v
 
 In crises the market's direction moves within days by far more than the rest, so one number for all of Σ does not do.
@@ -26,7 +26,7 @@ from time2decide.markets.periods import YEAR
 _OF_DAYS, _OF_MONTHS = np.array([0.01, 0.04, 0.75, 0.10, 0.05, 0.05]), np.array([0.4, 0.2, 0.1, 0.0, 0.2, 0.1])
 _CORRELATION_MIX = np.array([0.02, 0.35, 0.10, 0.35]) / 0.82
 _MOST = 25.0  # a squared return in units of its variance counts no more
-_KEEP_REST, _KEEP_MARKET, _ANCHOR, _NEWS, _FALL = 0.9, 0.9, 0.05, 0.015, 0.07
+_KEEP_REST, _KEEP_MARKET, _ANCHOR, _NEWS, _FALL = 0.9, 0.9, 0.02, 0.02, 0.12
 _LEAST = 0.02  # of the two numbers
 _STILL = 1e-12  # variance of an asset that does not move
 _LEAST_EIGENVALUE = 1e-5  # of the cleaned correlations

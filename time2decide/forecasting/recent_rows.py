@@ -25,12 +25,13 @@ class RecentRows:
         self._rows[end - len(rows) : end] = rows
         self._end = end
 
-    def replace_last(self, row: np.ndarray) -> None:
-        self._rows[self._end - 1] = row
-
     def back(self, days: int, count: int = 1) -> np.ndarray:
         """For each of the last `count` days the array of so many days before, 1 for that day's own, (count, ...)."""
         return self._rows[self._end - count + 1 - days : self._end + 1 - days]
+
+    def last(self, count: int) -> np.ndarray:
+        """The last rows, oldest first, (count, ...)."""
+        return self._rows[self._end - count : self._end]
 
     def at(self, days: np.ndarray, count: int) -> np.ndarray:
         """The same for several numbers of days, (count, len(days), ...)."""

@@ -183,14 +183,11 @@ class TimePFN(PretrainedModel):
         """
         fits = window.dim() == 3 and window.shape[1] == self.config.window
         expect(fits, "window", f"shape (batch, {self.config.window}, channels)", tuple(window.shape))
-        return self.encoded_forecast(window, channels)[1]
-
-    def encoded_forecast(self, window: Tensor, channels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The tokens after the encoder, (batch, N, patches, embed), and the forecast that is read from them."""
         normal, mean, scale = normalise_channels(window, self.config.eps)
         tokens = self.tokens(normal, channels)
         encoded = self.encode(tokens.flatten(1, 2)).view_as(tokens)
-        return encoded, self.head(encoded.flatten(2)).mT * scale + mean
+        found: Tensor = self.head(encoded.flatten(2)).mT * scale + mean
+        return found
 
     def tokens(self, normal: Tensor, channels: Tensor | None = None) -> Tensor:
         """Patch tokens with their positions, (batch, N, patches, embed), of a normalised window."""

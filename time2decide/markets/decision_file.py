@@ -18,9 +18,10 @@ import pandas as pd
 
 from time2decide import __version__
 from time2decide.core.files import validate_input_file, validate_path, write_text
-from time2decide.core.provenance import array_digest, checkpoint_facts, json_digest, text_digest
+from time2decide.core.provenance import array_digest, json_digest, text_digest
 from time2decide.core.validation import InputError, describe_value, distinct_keys, expect, printable
 from time2decide.markets.orders import TABLE_PRICES, whole_shares
+from time2decide.markets.policy_config import NAMED, policy_fingerprint
 from time2decide.markets.stated_problem import (
     FEASIBLE,
     MOST_GAP,
@@ -42,10 +43,7 @@ _ROUNDED = 2e-6  # of current weights, which come from files and other programs
 _MOST_MEGABYTES = 1024
 _UNJUDGED = "cannot be judged: it needs the returns of the decision, and these are others"
 _CHECKSUM = "checksum"
-_BUNDLED = Path(__file__).parent.parent / "policy" / "pretrained"  # checkpoints that come with the package, by name
-_POSES_NONE = "Policy"  # architecture of the networks of synthetic markets, whose own answer solves no stated problem
-_OF_THE_MARKET = {"records", "prior", "reasons_bps", "without_forecasts"}  # what only the market policy states
-_ARCHITECTURES = ("MarketPolicy", _POSES_NONE)
+_ARCHITECTURE = "MarketPolicy"
 _FIELDS = {
     "schema": str, "version": str, "date": str, "data": dict, "model": dict, "assets": list, "weights": dict,
     "previous": dict, "trades": dict, "turnover": float, "cost": float, "constraints": list, "verdict": str,
@@ -215,9 +213,7 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     if whole and any((document.get("gaps") or {}).values()):
         yield Check("gaps", False, "assets are called halted, young or delisted, and the table has no gaps")
     if document.get("problem") is None:
-        yield _check_terms(document, None)
-        yield Check("feasible", *_simple(weights, previous, document))
-        yield Check("optimal", *_no_problem(document))
+        yield Check("optimal", False, "expected the problem that was solved, found none")
         return
     problem = StatedProblem.from_json(document["problem"], assets)
     yield _check_terms(document, problem)
@@ -234,13 +230,12 @@ def _checks(document: dict[str, Any], table: pd.DataFrame) -> Iterator[Check]:
     proof = problem.proof(weights, prices, assets, previous)
     yield _check_feasible(document, problem, weights, assets, proof)
     yield _check_optimal(document, problem, proof, problem.rounding(weights, prices))
-    if document["model"].get("architecture") != _POSES_NONE or document["verdict"] or _OF_THE_MARKET & set(document):
-        yield _check_verdict(document)
-        if rows is None and document.get("gaps"):
-            yield Check("reasons", None, _UNJUDGED)
-            return
-        known = None if rows is None or whole else Availability.of(rows, previous).known
-        yield _check_reasons(document, problem, weights, assets, known)
+    yield _check_verdict(document)
+    if rows is None and document.get("gaps"):
+        yield Check("reasons", None, _UNJUDGED)
+        return
+    known = None if rows is None or whole else Availability.of(rows, previous).known
+    yield _check_reasons(document, problem, weights, assets, known)
 
 
 def _table(document: dict[str, Any], returns: Source | np.ndarray, values: str | None) -> tuple[pd.DataFrame, str]:
@@ -288,7 +283,7 @@ def _check_trades(document: dict[str, Any], weights: np.ndarray, previous: np.nd
     return Check("trades", max(wrong, charged) <= _ROUNDING, text)
 
 
-def _check_terms(document: dict[str, Any], problem: StatedProblem | None) -> Check:
+def _check_terms(document: dict[str, Any], problem: StatedProblem) -> Check:
     """Whether date, turnover budget and cost are those of the data and of the problem."""
     date, last = document["date"], document["data"].get("last")
     budget, cost_bps = number_from_json(document["turnover_l1"]), number_from_json(document["cost_bps"])
@@ -296,15 +291,13 @@ def _check_terms(document: dict[str, Any], problem: StatedProblem | None) -> Che
         return Check(
             "terms", False, f"a turnover budget of {budget:g}, in [0, 2], and a cost of {cost_bps:g} are stated"
         )
-    pairs = {"date": (date, last)}
-    if problem is not None:
-        daily = cost_bps / 1e4 / number_from_json(document.get("days", 1.0))
-        pairs["turnover budget"] = budget, problem.turnover_l1
-        pairs["cost a period"] = problem.cost if abs(daily - problem.cost) <= _ROUNDING else daily, problem.cost
+    daily = cost_bps / 1e4 / number_from_json(document["days"])
+    pairs = {"date": (date, last), "turnover budget": (budget, problem.turnover_l1)}
+    pairs["cost a period"] = problem.cost if abs(daily - problem.cost) <= _ROUNDING else daily, problem.cost
     for name, (stated, found) in pairs.items():
         if stated != found:
             return Check("terms", False, f"the {name} that is stated is {stated}, that of the problem {found}")
-    return Check("terms", True, f"{', '.join(pairs)} are those of the {'data' if problem is None else 'problem'}")
+    return Check("terms", True, f"{', '.join(pairs)} are those of the problem")
 
 
 def _check_gaps(
@@ -407,16 +400,6 @@ def _check_reasons(
     return Check("reasons", True, "risk and mean are those of the problem; what of the mean is forecast is not proved")
 
 
-def _no_problem(document: dict[str, Any]) -> tuple[bool | None, str]:
-    """What is said of optimality where no problem is stated: only networks of synthetic markets may state none."""
-    model = document["model"].get("architecture")
-    if model == "MarketPolicy" or "optimality" in document or document["verdict"]:
-        return False, "expected the problem that the market policy poses, found none"
-    if model != _POSES_NONE:
-        return False, f"expected the architecture of a model that poses no problem, found {describe_value(model)}"
-    return None, "no problem is stated: the file says that a network chose the weights, which nothing here proves"
-
-
 def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | np.ndarray | None) -> Check:
     """Whether orders in whole shares follow from weights, value and prices, and these are the table's, if they say so.
 
@@ -427,8 +410,7 @@ def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | 
     expect(list(stated["price"]) == assets, "orders", "a price or null for each asset", "others")
     quoted = np.array([np.nan if one is None else number_from_json(one) for one in stated["price"].values()])
     value, cost_bps, at = number_from_json(stated["value"]), number_from_json(document["cost_bps"]), str(stated["at"])
-    problem = document.get("problem")
-    rules = None if problem is None else StatedProblem.from_json(problem, assets).constraints
+    rules = StatedProblem.from_json(document["problem"], assets).constraints
     found = whole_shares(previous, weights, quoted, value, cost_bps, at, rules).to_json(assets)
     expect(set(stated) == set(found), "orders", ", ".join(found), f"{len(stated)} others")
     for key, right in found.items():
@@ -449,32 +431,23 @@ def _check_orders(document: dict[str, Any], prices: str | Path | pd.DataFrame | 
 
 
 def _check_model(document: dict[str, Any]) -> Check:
-    """Whether a bundled model is the one that is named; the name of any other is free text."""
+    """Whether a named policy is the one of this version; the name of any other is free text."""
     model = {key: document["model"].get(key) for key in ("name", "architecture", "fingerprint")}
     missing = next((key for key, text in model.items() if not isinstance(text, str) or not text), None)
-    if missing is not None or model["architecture"] not in _ARCHITECTURES:
+    if missing is not None or model["architecture"] != _ARCHITECTURE:
         key = missing or "architecture"
         return Check("model", False, f"expected the {key} of a model, found {describe_value(model[key])}")
-    name, kind, stated = model.values()
-    said = f"{name} ({kind}), fingerprint {stated[:12]}"
-    if name not in {path.parent.name for path in _BUNDLED.glob("*/model.safetensors")}:
-        return Check("model", None, f"{said}: not a bundled one, and neither name nor architecture is proved")
-    architecture, fingerprint = checkpoint_facts(_BUNDLED / name / "model.safetensors")
-    other = f"the {name} of version {__version__} is a {architecture} with the fingerprint {fingerprint[:12]}"
-    if kind != architecture or (stated != fingerprint and document["version"] == __version__):
+    name, _, stated = model.values()
+    said = f"{name}, fingerprint {stated[:12]}"
+    if name not in NAMED:
+        return Check("model", None, f"{said}: not a policy of this package, and its name is not proved")
+    fingerprint = policy_fingerprint(NAMED[name])
+    other = f"the {name} of version {__version__} has the fingerprint {fingerprint[:12]}"
+    if stated != fingerprint and document["version"] == __version__:
         return Check("model", False, f"stated is {said}; {other}")
     if stated != fingerprint:
         return Check("model", None, f"{said}, of version {document['version']}: not compared, as {other}")
     return Check("model", True, f"{said}: that of the bundled one; that it posed this problem is not proved")
-
-
-def _simple(weights: np.ndarray, previous: np.ndarray, document: dict[str, Any]) -> tuple[bool, str]:
-    """Long-only, fully invested, within the budget, nothing else: for models that state no problem."""
-    if document["constraints"]:
-        return False, f"{len(document['constraints'])} constraints are stated, and no problem that they belong to"
-    excess = float(np.abs(weights - previous).sum()) - number_from_json(document["turnover_l1"])
-    off = max(float(-weights.min()), abs(float(weights.sum()) - 1), excess)
-    return off <= FEASIBLE, f"non-negative, of sum 1, within the turnover budget (to {max(off, 0.0):.0e})"
 
 
 def _vector(document: dict[str, Any], name: str, assets: list[str]) -> np.ndarray:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import lapack
 
 from time2decide.core.validation import (
     ArrayLike,
@@ -41,6 +42,8 @@ _LOAD_FROM = 20_000  # decisions · assets of this process from which compiled c
 _COMPILE_FROM = 1_000_000  # and from which it is compiled where it never was: most of a minute, as long as in numpy
 _KERNELS = "time2decide.markets.turnover_kernels"
 _UNLIMITED = 1e6  # a turnover budget that never binds
+_LARGE = 1_000  # assets from which Σ is looked at in single precision first
+_SINGLE = 2e-7  # times m: rounding errors of a Cholesky factor of entries of at most 1 in single precision
 _THREADS_FROM = 5e5  # rows · assets² of one thread
 
 
@@ -274,7 +277,9 @@ def _solve_single(
     for array, dimensions in ((mean, 1), (covariance, 2), (previous, 1)):
         if type(array) is not np.ndarray or array.dtype != np.float64 or array.ndim != dimensions:
             return None
-        if not (array.flags.c_contiguous and array.flags.writeable):  # compiled code is made for one kind of array
+        if len(array) >= _LARGE or not (
+            array.flags.c_contiguous and array.flags.writeable
+        ):  # compiled code is made for one kind of array
             return None
     if not risk_aversion < np.inf or not cost < np.inf:
         return None
@@ -557,7 +562,9 @@ def _covariances(
 
 
 def _valid_in_bulk(S: np.ndarray) -> bool:
-    """Whether the compiled check passes matrices (n, m, m); otherwise the slower one says what is wrong."""
+    """Whether a quick check passes matrices (n, m, m); otherwise the slower one says what is wrong."""
+    if S.shape[-1] >= _LARGE and all(map(_is_clearly_definite, S)):
+        return True
     kernel = sys.modules.get(_KERNELS)
     if kernel is None:
         return False
@@ -571,6 +578,16 @@ def _valid_in_bulk(S: np.ndarray) -> bool:
     except np.linalg.LinAlgError:
         return False
     return all(good)
+
+
+def _is_clearly_definite(S: np.ndarray) -> bool:
+    """Whether S (m, m) is symmetric and definite by more than single precision adds up to: in half the time."""
+    top, m = float(S.diagonal().max()), len(S)
+    if not 0 < top < np.inf or not np.array_equal(S, S.T):  # NaN is not equal either
+        return False
+    unit = np.asfortranarray(S / top, dtype=np.float32)
+    unit[np.diag_indices(m)] -= _SINGLE * m
+    return int(lapack.spotrf(unit, overwrite_a=1)[1]) == 0
 
 
 def validate_covariance(covariance: np.ndarray) -> None:

@@ -9,51 +9,55 @@ from typing import Any
 from time2decide.core.validation import expect
 from time2decide.markets.stated_problem import number_from_json
 
-_NORMAL = 1.96  # standard errors of a 95 % interval
-_FOLLOWED = 0.07  # probability from which the verdict speaks of a forecast that pays
-
-
-def forecast_label(rows: int, reads: str, period: str) -> str:
-    """What a forecast is for and what it is made from, in words, of a table whose rows are days, weeks, …"""
-    text = f"the next {period}" if rows == 1 else f"the next {rows} {period}s"
-    return text + {"all assets": ", from all assets", "kernel bank": ", from the kernel bank"}.get(reads, "")
+_FOLLOWED = 0.5  # probability from which the verdict speaks of a forecast that is followed
 
 
 @dataclass(frozen=True)
 class ForecastRecord:
     """The record of one forecast out of sample.
 
-    days : rows of the table that it is for
-    reads : what it is made from: each asset's own past and residuals, all assets, or the kernel bank
-    slope, t_value : of outcomes on forecasts
-    worth_bps, worth_error_bps : gain per unit traded of a long-short portfolio along it, and its standard error
-    probability : that this is the forecast that pays for its costs
+    first, last : the rows that it is for, counted from the trade
+    reads : what it is made from
+    slope, error : of outcomes on forecasts (1: it means what it says, 0: it is worth nothing), and its standard error
+    probability : that this is the forecast to follow
     follow : factor by which it enters the decision
     """
 
-    days: int
+    first: int
+    last: int
     reads: str
     slope: float
-    t_value: float
-    worth_bps: float
-    worth_error_bps: float
+    error: float
     probability: float
     follow: float
 
     @property
-    def interval_bps(self) -> tuple[float, float]:
-        """95 % interval of `worth_bps`."""
-        half = _NORMAL * self.worth_error_bps
-        return self.worth_bps - half, self.worth_bps + half
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of `slope`."""
+        return self.slope - _NORMAL * self.error, self.slope + _NORMAL * self.error
+
+    def label(self, period: str) -> str:
+        """What it forecasts and from what, in words, of a table whose rows are days, weeks, …"""
+        return f"{horizon_label(self.first, self.last, period)}, from {self.reads}"
+
+
+def horizon_label(first: int, last: int, period: str) -> str:
+    """Rows in words, counted from the trade."""
+    if last > first:
+        return f"{period}s {first} to {last}"
+    return f"the next {period}" if last == 1 else f"{period} {last}"
+
+
+_NORMAL = 1.96  # standard errors of a 95 % interval
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Is there anything to predict here, net of costs?
+    """Is there anything to predict here?
 
     prior_sharpe : Sharpe ratio a year of equal weights in the prior on means
     prior_leads : whether means differ between assets more by the prior than by the forecasts
-    period : what a row of the table is called
+    period : name of a row: "day", "month"
     """
 
     records: tuple[ForecastRecord, ...]
@@ -64,31 +68,36 @@ class Verdict:
 
     @property
     def probability(self) -> float:
-        """Probability that any of the forecasts pays for its costs."""
-        return float(sum(record.probability for record in self.records))
+        """Probability that some forecast of the horizon with the best one is to be followed."""
+        by_horizon: dict[int, float] = {}
+        for one in self.records:
+            by_horizon[one.first] = by_horizon.get(one.first, 0.0) + one.probability
+        return max(by_horizon.values(), default=0.0)
 
     @property
-    def best(self) -> ForecastRecord:
-        """The forecast with the greatest probability to pay; where none pays, the one with the best record."""
-        if self.probability < _FOLLOWED:
-            made = [record for record in self.records if record.worth_error_bps > 0] or list(self.records)
-            return max(made, key=lambda record: record.worth_bps / max(record.worth_error_bps, 1e-9))
-        return max(self.records, key=lambda record: record.probability)
+    def best(self) -> ForecastRecord | None:
+        """The forecast that is followed most."""
+        return max(self.records, key=lambda record: (record.follow, record.probability), default=None)
 
     @property
     def text(self) -> str:
         """One sentence for a person."""
         best = self.best
-        label = forecast_label(best.days, best.reads, self.period)
-        low, high = best.interval_bps
-        worth = f"{best.worth_bps:.1f} bp per unit traded so far (95 %: {low:.1f} to {high:.1f})"
+        if best is None:
+            return "No forecast has been made yet."
+        low, high = best.interval
+        record = f"outcomes followed {best.slope:.0%} of what it forecast (95 %: {low:.0%} to {high:.0%})"
         if self.probability < _FOLLOWED:
-            pays = f"Nothing to predict here that pays its cost of {self.cost_bps:g} bp, so this is about risk"
-            about = f" and the {self._prior}, not about forecasts" if self.prior_sharpe else " only"
-            return f"{pays}{about}: the most reliable forecast ({label}) earned {worth}."
-        against = f"trading costs {self.cost_bps:g} bp"
+            about = f"risk and the {self._prior}" if self.prior_sharpe else "risk only"
+            return (
+                f"Nothing to predict here, so this is about {about}: the best forecast is of {self._label}; {record}."
+            )
         beside = f"; the {self._prior} weighs more" if self.prior_leads else ""
-        return f"Forecasts ({label}) earned {worth}, {against}: followed at {best.follow:.0%}{beside}."
+        return f"The forecast of {self._label} is followed at {best.follow:.0%}: {record}{beside}."
+
+    @property
+    def _label(self) -> str:
+        return "" if self.best is None else self.best.label(self.period)
 
     @property
     def _prior(self) -> str:
@@ -96,7 +105,7 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The sentence and what it is made from, the cost apart."""
-        records = [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in self.records]
+        records = [{**asdict(one), "interval": list(one.interval)} for one in self.records]
         prior = {"sharpe": self.prior_sharpe, "leads": self.prior_leads}
         return {"verdict": self.text, "records": records, "prior": prior, "period": self.period}
 
@@ -107,10 +116,10 @@ class Verdict:
         """The verdict of `to_json`; anything else raises."""
         found = []
         for one in records:
-            texts: dict[str, Any] = {"days": int(number_from_json(one["days"])), "reads": str(one["reads"])}
-            names = [field.name for field in fields(ForecastRecord) if field.name not in texts]
-            found.append(ForecastRecord(**texts | {name: number_from_json(one[name]) for name in names}))
-        expect(
-            found and isinstance(prior["leads"], bool), "verdict", "records and what is known of the prior", "others"
-        )
-        return cls(tuple(found), cost_bps, number_from_json(prior["sharpe"]), prior["leads"], period)
+            known: dict[str, Any] = {key: int(number_from_json(one[key])) for key in ("first", "last")}
+            known["reads"] = str(one["reads"])
+            names = [field.name for field in fields(ForecastRecord) if field.name not in known]
+            found.append(ForecastRecord(**known | {name: number_from_json(one[name]) for name in names}))
+        expect(isinstance(prior["leads"], bool), "verdict", "what is known of the prior", "others")
+        sharpe = number_from_json(prior["sharpe"])
+        return cls(tuple(found), cost_bps, sharpe, prior["leads"], str(period))

@@ -21,10 +21,9 @@ from time2decide.policy.decision_record import (
     prices_of_solution,
     problem_of_decision,
 )
-from time2decide.policy.explanation import Uncertainty, explain, market_uncertainty, noise_curve, uncertainty
+from time2decide.policy.explanation import Uncertainty, decision_uncertainty
 from time2decide.policy.market_decision import MarketDecision
-from time2decide.policy.model import Decision, PolicyStrategy, Time2Decide
-from time2decide.policy.training import SEEN_RISKS
+from time2decide.policy.model import Time2Decide
 
 _TOLERANCE = 1e-9  # of the constraints
 _FRONTIER_ROWS, _CURVE = 13, 12 * 16 + 1  # budgets of the frontier that are shown, and drawn
@@ -81,8 +80,7 @@ def decision_facts(
     seed : int
         Of the ensembles.
     constraints, cost_bps, benchmark, min_trade : optional
-        As in `Time2Decide.decide`. For the networks of synthetic markets uncertainty and reasons are those of the
-        network alone, so not with these.
+        As in `Time2Decide.decide`.
     with_frontier : bool
         Whether to add the turnover frontier.
     gaps : {"refuse", "keep"}
@@ -108,7 +106,7 @@ def decision_facts(
 
 def describe_decision(
     network: Time2Decide,
-    decision: Decision | MarketDecision,
+    decision: MarketDecision,
     constraints: Constraints | None = None,
     *,
     previous_given: bool = True,
@@ -123,45 +121,26 @@ def describe_decision(
     names = [str(column) for column in table.columns]
     if with_uncertainty:
         _validate_complete(table, names)
-    facts = _trade(decision, names)
+    facts = _trade(decision, names) | _exact(decision)
     facts["findings"] = [one.to_json() for one in decision.findings]
-    if decision.solution is not None:
-        facts |= _exact(decision)
     if with_frontier:
         facts["frontier"] = _frontier(decision)
     facts["input"] = {"rows": len(table), "last": str(table.index[-1])[:10], "previous_given": previous_given}
     facts["input"] |= {"model": network.name, "delay": decision.origin.delay}
     facts["period"] = decision.origin.frequency.period
-    if isinstance(decision, MarketDecision):
-        facts |= _market(decision, names, with_explanation)
-        if decision.origin.gaps == "keep":
-            facts["gap_summary"] = gap_summary(table.to_numpy())
-        if decision.availability is not None:
-            waiting = decision.availability.outside(constraints, decision.start, names)
-            facts["gaps"]["outside"] = list(waiting)
-            facts["constraints"]["waiting"] = list(waiting.values())
-            facts["gap_notes"] = [
-                f"{_GAPS[kind]}: {listed_names(found)}." for kind, found in facts["gaps"].items() if found
-            ]
-        facts["input"] |= {"window": len(table), "history": "years"}
-        if with_uncertainty:
-            found = market_uncertainty(network, decision, table.to_numpy(), constraints, seed=seed)
-            facts["uncertainty"] = _deviations(found, names, seed)
-        return facts
-    alone = not (decision.solution is not None and (with_uncertainty or with_explanation))
-    expect(alone, "explain", "neither reasons nor uncertainty with constraints, costs or a benchmark", "both")
-    facts |= {
-        "target": numbers_by_asset(names, decision.target),
-        "forecast_error": numbers_by_asset(names, decision.forecast_error),
-    }
+    facts |= _market(decision, names, with_explanation)
+    if decision.origin.gaps == "keep":
+        facts["gap_summary"] = gap_summary(table.to_numpy())
+    if decision.availability is not None:
+        waiting = decision.availability.outside(constraints, decision.start, names)
+        facts["gaps"]["outside"] = list(waiting)
+        facts["constraints"]["waiting"] = list(waiting.values())
+        facts["gap_notes"] = [
+            f"{_GAPS[kind]}: {listed_names(found)}." for kind, found in facts["gaps"].items() if found
+        ]
     if with_uncertainty:
-        facts["uncertainty"] = _deviations(uncertainty(network, decision, seed=seed), names, seed)
-    if with_explanation:
-        facts["explanation"] = _explanation(network, decision, names, seed)
-    strategy = network.strategy()
-    assert isinstance(strategy, PolicyStrategy)
-    trained = {"risk_aversion_trained": list(SEEN_RISKS)}
-    facts["input"] |= {"window": decision.window, "history": strategy.history, **trained}
+        found = decision_uncertainty(decision, table.to_numpy(), constraints, seed=seed)
+        facts["uncertainty"] = _deviations(found, names, seed)
     return facts
 
 
@@ -175,7 +154,7 @@ def _validate_complete(table: pd.DataFrame, names: list[str]) -> None:
 def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> dict[str, Any]:
     """The verdict on forecasts, what is done without them, and the reasons."""
     verdict = decision.verdict
-    records = [{**asdict(one), "interval_bps": list(one.interval_bps)} for one in verdict.records]
+    records = [{**asdict(one), "interval": list(one.interval)} for one in verdict.records]
     facts: dict[str, Any] = {
         "cost_bps": decision.cost_bps,
         "days": decision.days,
@@ -190,7 +169,7 @@ def _market(decision: MarketDecision, names: list[str], with_reasons: bool) -> d
     return facts
 
 
-def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
+def _trade(decision: MarketDecision, names: list[str]) -> dict[str, Any]:
     """Weights, turnover, forecast and risk, and whether the constraints are met."""
     weights, before = decision.weights, decision.previous
     within = np.abs(weights - decision.start).sum() <= decision.turnover_l1 + _TOLERANCE
@@ -217,12 +196,10 @@ def _trade(decision: Decision | MarketDecision, names: list[str]) -> dict[str, A
     }
 
 
-def _exact(decision: Decision | MarketDecision) -> dict[str, Any]:
+def _exact(decision: MarketDecision) -> dict[str, Any]:
     """Prices, gap, cost and gain of an exact portfolio, its limits and the constraints that are active."""
     solution, weights, constraints = decision.solution, decision.weights, decision.constraints
     problem = problem_of_decision(decision)
-    assert solution is not None
-    assert problem is not None
     assert decision.origin is not None
     year = decision.origin.frequency.per_year
     gain = problem.gain(weights, decision.previous)
@@ -265,20 +242,18 @@ def _active(problem: StatedProblem, weights: np.ndarray, assets: list[str]) -> l
     return [row.name for row in rows if row.low < row.high and row.slack <= _TOLERANCE * row.size]
 
 
-def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
+def _frontier(decision: MarketDecision) -> dict[str, Any]:
     """The turnover frontier at even budgets (a few to print, many to draw), and where more trading stops paying.
 
     The market policy spreads costs over the days that a trade lasts; gains and prices are those of all these days.
     It is about the assets that can be held. Gains are those
     beside no trade, as that of the decision, also where the constraints do not allow to stay.
     """
-    days, known = 1.0, np.ones(len(decision.weights), dtype=bool)
+    days, known = decision.days, np.ones(len(decision.weights), dtype=bool)
     constraints = None if decision.constraints is LONG_ONLY else decision.constraints
-    if isinstance(decision, MarketDecision):
-        days = decision.days
-        if decision.availability is not None:
-            known = decision.availability.known
-            constraints = decision.constraints.among(decision.start, known)
+    if decision.availability is not None:
+        known = decision.availability.known
+        constraints = decision.constraints.among(decision.start, known)
     previous = decision.start[known]
     data = decision.forecast[known], decision.covariance[np.ix_(known, known)], previous
     options: dict[str, Any] = {"risk_aversion": decision.risk_aversion, "cost": decision.cost_bps / 1e4 / days}
@@ -298,8 +273,7 @@ def _frontier(decision: Decision | MarketDecision) -> dict[str, Any]:
         solved = solve(turnover_l1=budgets)
         utility, price, gap = solved.utility, solved.turnover_price, float(solved.gap.max())
     problem, base = problem_of_decision(decision), utility[0]
-    if problem is not None and decision.solution is not None:  # the utility of the weights before
-        base = float(decision.solution.utility) - problem.gain(decision.weights)["utility"]
+    base = float(decision.solution.utility) - problem.gain(decision.weights)["utility"]  # of the weights before
     if not fewest > _TOLERANCE:
         base = utility[0]  # which is that of no trade, rounding apart
     gains = days * np.maximum.accumulate(utility - base)  # rounding apart, they grow
@@ -316,15 +290,4 @@ def _deviations(found: Uncertainty, names: list[str], seed: int) -> dict[str, An
         "forecast_return": found.portfolio,
         "members": found.members,
         "seed": seed,
-    }
-
-
-def _explanation(network: Time2Decide, decision: Decision, names: list[str], seed: int) -> dict[str, Any]:
-    why = explain(network, decision)
-    return {
-        "pull": numbers_by_asset(names, why.pull),
-        "sensitivity": numbers_by_asset(names, why.sensitivity),
-        "covariance": numbers_by_asset(names, why.covariance),
-        "hindsight": why.hindsight,
-        "noise": noise_curve(network, decision, seed=seed),
     }

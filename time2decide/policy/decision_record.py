@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import PretrainedModel, checkpoint_checksum
 from time2decide.core.validation import InputError, expect
 from time2decide.data.findings import Finding, refuse_faults
 from time2decide.data.terms import find_result_faults
@@ -22,9 +21,7 @@ from time2decide.markets.periods import Frequency
 from time2decide.markets.portfolio import PortfolioSolution
 from time2decide.markets.stated_problem import Prices, StatedProblem
 from time2decide.policy.market_decision import MarketDecision
-
-if TYPE_CHECKING:
-    from time2decide.policy.model import Decision
+from time2decide.policy.market_policy import MarketPolicy
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +34,7 @@ class DecisionOrigin:
     """
 
     table: pd.DataFrame = field(repr=False)
-    policy: PretrainedModel = field(repr=False)
+    policy: MarketPolicy = field(repr=False)
     model: str
     gaps: str
     delay: int
@@ -54,16 +51,12 @@ def with_origin(decision: MarketDecision, origin: DecisionOrigin) -> MarketDecis
     return replace(decision, origin=origin, verdict=replace(decision.verdict, period=origin.frequency.period))
 
 
-def save_decision(
-    decision: Decision | MarketDecision, path: str | Path, orders: Orders | None = None, **about: str
-) -> Path:
+def save_decision(decision: MarketDecision, path: str | Path, orders: Orders | None = None, **about: str) -> Path:
     """Write a decision file; `about` is what else is known of the data: source, values."""
     return write_decision(decision_document(decision, orders, **about), path)
 
 
-def decision_document(
-    decision: Decision | MarketDecision, orders: Orders | None = None, /, **about: str
-) -> dict[str, Any]:
+def decision_document(decision: MarketDecision, orders: Orders | None = None, /, **about: str) -> dict[str, Any]:
     """Everything about a decision that it takes to check it, for JSON; the checksum apart."""
     origin = decision.origin
     if origin is None:
@@ -80,7 +73,7 @@ def decision_document(
         "model": {
             "name": origin.model,
             "architecture": type(origin.policy).__name__,
-            "fingerprint": checkpoint_checksum(origin.policy.state_dict()),
+            "fingerprint": origin.policy.fingerprint,
         },
         "delay": origin.delay,
         "periods_per_year": origin.frequency.per_year,
@@ -99,9 +92,6 @@ def decision_document(
         expect(own, "orders", "those of this decision", "others")
         document["orders"] = orders.to_json(names)
     problem = problem_of_decision(decision)
-    if problem is None:
-        return document | {"constraints": [], "problem": None}
-    assert decision.solution is not None
     proof = problem.proof(weights, prices_of_solution(decision.solution), names, previous)
     return document | proof | {"problem": problem.to_json()}
 
@@ -122,27 +112,22 @@ def prices_of_solution(solution: PortfolioSolution) -> Prices:
     return Prices(float(solution.turnover_price), float(solution.budget_price), np.atleast_1d(solution.limit_prices))
 
 
-def problem_of_decision(decision: Decision | MarketDecision) -> StatedProblem | None:
-    """The problem that a decision is the exact answer of, over all assets; None for a network's own answer."""
-    if decision.solution is None:
-        return None
-    days = decision.days if isinstance(decision, MarketDecision) else 1.0
+def problem_of_decision(decision: MarketDecision) -> StatedProblem:
+    """The problem that a decision is the exact answer of, over all assets."""
     return StatedProblem(
         mean=decision.forecast,
         covariance=decision.covariance,
         start=decision.start,
         risk_aversion=decision.risk_aversion,
         turnover_l1=decision.turnover_l1,
-        cost=decision.cost_bps / 1e4 / days,
+        cost=decision.cost_bps / 1e4 / decision.days,
         benchmark=decision.benchmark,
         constraints=decision.constraints,
     )
 
 
-def _market(decision: Decision | MarketDecision, names: list[str]) -> dict[str, Any]:
+def _market(decision: MarketDecision, names: list[str]) -> dict[str, Any]:
     """Verdict, reasons and gaps of the market policy."""
-    if not isinstance(decision, MarketDecision):
-        return {"verdict": ""}
     found: dict[str, Any] = {
         **decision.verdict.to_json(),
         "days": decision.days,

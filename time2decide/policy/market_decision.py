@@ -7,35 +7,40 @@ tables whose assets come and go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from time2decide.data.findings import Finding
-from time2decide.forecasting.market_state import EXPERTS, READS, MarketState, MarketTokens
+from time2decide.forecasting.market_state import FORECAST_WINDOW, HORIZONS
 from time2decide.markets.constraints import LONG_ONLY, Constraints
+from time2decide.markets.oracle import best_allocations
 from time2decide.markets.orders import Orders
+from time2decide.markets.periods import YEAR
 from time2decide.markets.portfolio import PortfolioSolution, solve_portfolio
 from time2decide.markets.smallest_trade import solve_without_small_trades
 from time2decide.markets.stated_problem import centred_reasons
 from time2decide.markets.universe import Availability
 from time2decide.markets.verdict import ForecastRecord, Verdict
-from time2decide.policy.market_policy import MarketBatch, MarketOutput, MarketPolicy
+from time2decide.policy.market_policy import MarketPolicy, MarketReader, PosedProblem, Seen
+from time2decide.policy.trading_rate import PaperPortfolios, paper_rows, paper_step
 from time2decide.simulation.engine import Observation, continues_observation, solve_observation
 
 if TYPE_CHECKING:
     from time2decide.policy.decision_record import DecisionOrigin
 
 
-from time2decide.core.validation import InputError
+from time2decide.core.validation import InputError, expect
 from time2decide.markets.universe import enough_universe_assets
 
 COST_BPS = 10.0  # default cost of a trade
 RISK_AVERSION = 2.0  # default λ on real markets: a relative risk aversion of 4
+_RECORDED = 504  # rows for which forecasts from a window are asked for before the first decision
+_FEWEST_ERRORS = 16  # of forecasts, below which they say too little
+TARGETS = ("utility", "expected")
+_ANY_CHANGE = 2.0  # turnover that reaches every portfolio
 _SAME = 1e-12  # weights that differ by less are the same: each solution takes the rounding out of their sum
 
 
@@ -127,15 +132,15 @@ class MarketDecision:
 
 @dataclass
 class _Place:
-    """A place in the rows that strategies have read: the policy's answers there, by its terms, and the next places."""
+    """A place in the rows that strategies have read: what is known there, and the next places."""
 
-    answers: dict[tuple[float, ...], MarketOutput] = field(default_factory=dict)
+    seen: list[list[Seen]] | None = None
     after: dict[bytes, _Place] = field(default_factory=dict)
 
 
 @dataclass
-class SharedAnswers:
-    """Answers of one policy for strategies that read the same rows: only the first one asks the policy.
+class SharedReading:
+    """What one policy knows at the rows that several strategies read: only the first one reads them.
 
     Places are told apart by every byte that was read: the first window, then row by row.
     """
@@ -148,128 +153,191 @@ class SharedAnswers:
         """Where rows (series, time, m) lead from the last place; None is before the first row."""
         return (last or self._first).after.setdefault(rows.tobytes(), _Place())
 
-    def keep(self, place: _Place, terms: tuple[float, ...], answer: MarketOutput) -> None:
-        """Remember an answer, while there is room."""
-        self._bytes += answer.covariance.nbytes
+    def keep(self, place: _Place, seen: list[list[Seen]]) -> None:
+        """Remember what is known at a place, while there is room."""
+        self._bytes += sum(one.covariance.nbytes for row in seen for one in row)
         if self._bytes <= self.most_bytes:
-            place.answers[terms] = answer
+            place.seen = seen
 
 
 @dataclass
 class MarketStrategy:
-    """The market policy as a strategy; its state is carried forward while each observation continues the last."""
+    """A policy as a strategy; what it knows is carried forward while each observation continues the last.
 
-    policy: MarketPolicy
+    Its trading rate comes from portfolios on paper; at its first observation these decide the last rows again.
+    """
+
+    policy: MarketPolicy = field(default_factory=MarketPolicy)
     name: str = "market"
     follow: bool = True  # forecasts; without them decisions are about risk and the prior on means alone
     constraints: Constraints | None = None  # its own; those of the observation unless given
-    wants_hindsight: bool = False
     orders: bool = True  # an asset whose weight it leaves as it is is not traded
-    shared: SharedAnswers | None = field(default=None, repr=False, compare=False)  # with others of the same policy
+    target: str = "utility"  # one of TARGETS: what to hold, or the mean of what an oracle will hold
+    shared: SharedReading | None = field(default=None, repr=False, compare=False)  # with others of the same policy
     _last: np.ndarray | None = field(default=None, repr=False, compare=False)
-    _states: list[MarketState] = field(default_factory=list, repr=False, compare=False)
-    _unread: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)  # rows not yet in the states
+    _readers: list[MarketReader] = field(default_factory=list, repr=False, compare=False)
+    _unread: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)  # rows not yet read
     _place: _Place | None = field(default=None, repr=False, compare=False)
+    last_seen: list[Seen] = field(default_factory=list, repr=False, compare=False)  # by series
+    _rows: int = field(default=0, repr=False, compare=False)  # read so far
+    _papers: PaperPortfolios | None = field(default=None, repr=False, compare=False)
     _solution: PortfolioSolution | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def wants_hindsight(self) -> bool:
+        """The oracle's path up to the last row says where its next step starts."""
+        return self.target == "expected"
 
     def decide(self, observation: Observation) -> np.ndarray:
         """Weights (series, budgets, m)."""
-        going_on = continues_observation(self._last, observation.returns)
-        self._last = observation.returns
-        cost = observation.cost_bps / 1e4
-        answer = self._answer(observation, going_on, cost)
-        mean = (answer.mean if self.follow else answer.prior)[:, None].double().numpy()  # (series, 1, m)
-        sigma = answer.covariance[:, None].double().numpy()
-        sigma = (sigma + sigma.swapaxes(-1, -2)) / 2  # as in `market_decision`
-        daily_cost = cost / answer.days[:, None, None].double().numpy()
+        if self.target == "expected":
+            return self._expected(observation)
         if self.constraints is not None:
             observation = replace(observation, constraints=self.constraints)
-        weights, self._solution = solve_observation(
-            observation,
-            mean,
-            sigma,
-            cost=np.broadcast_to(daily_cost, observation.previous.shape),
-            start=self._solution if going_on else None,
-        )
+        weights, self._solution = _answer(self.pose(observation), observation, self._solution)
         return weights
 
-    def _answer(self, observation: Observation, going_on: bool, cost: float) -> MarketOutput:
-        """The problem that the policy poses after the last row; from the others of the same policy if they have it."""
-        rows = np.array(observation.returns[:, -1:] if going_on else observation.returns)  # (series, time, m)
+    def pose(self, observation: Observation, can: Availability | None = None) -> list[PosedProblem]:
+        """The problems (budgets) of every series after the last row; of the assets known in `can` only."""
+        going_on = continues_observation(self._last, observation.returns)
+        before, count = (self._rows, self.last_seen), observation.returns.shape[1]
+        self._last, self._rows = observation.returns, self._rows + 1 if going_on else count
+        *replayed, seen = self._read(observation, going_on)
+        if can is not None:
+            *replayed, seen = [[one.of_assets(can.known, can.mature) for one in row] for row in (*replayed, seen)]
+        past = observation.returns if can is None else observation.returns[..., can.known]
+        rows = paper_rows(count, observation.returns.shape[2])
         if not going_on:
-            known = rows.shape[-1], observation.periods_per_year, observation.delay
-            self._states, self._unread = [MarketState(*known) for _ in rows], []
-        self._unread.append(rows)
-        terms = observation.risk_aversion, cost, observation.periods_per_year, observation.delay
-        if self.shared is not None:
-            self._place = self.shared.place(self._place if going_on else None, rows)
-            if terms in self._place.answers:
-                return self._place.answers[terms]
-        answer = pose_market_problem(self.policy, self._read(observation), observation.risk_aversion, cost)
-        if self.shared is not None and self._place is not None:
-            self.shared.keep(self._place, terms, answer)
+            self._papers = PaperPortfolios(observation.turnover_l1, observation.previous.shape)
+        for row, known in [before] if going_on else zip(rows, replayed, strict=True):
+            self._decide_on_paper(row, known, observation, past[:, : count + row - self._rows])
+        self.last_seen, self._solution = seen, self._solution if going_on else None
+        assert self._papers is not None
+        return self._pose(seen, self._papers.rate(self._rows))
+
+    def _expected(self, observation: Observation) -> np.ndarray:
+        """E[s*] (series, budgets, m): the oracle's next step, averaged over the errors that forecasts had so far.
+
+        The squared error to the oracle is least at this mean. Before there are errors, half of the changes from row to
+        row stand for them.
+        """
+        plain = observation.constraints is None and observation.benchmark is None and not observation.cost_bps
+        expect(plain, "target", "utility, with constraints, costs or a benchmark", "expected")
+        posed, anchor = self.pose(observation), observation.oracle_history()[:, :, -1]
+        answer = np.empty(anchor.shape)
+        half = np.minimum(observation.turnover_l1, _ANY_CHANGE) / 2
+        for i, (one, seen) in enumerate(zip(posed, self.last_seen, strict=True)):
+            errors = seen.errors if len(seen.errors) >= _FEWEST_ERRORS else np.diff(observation.returns[i], axis=0) / 2
+            drawn = np.einsum("e,em->m", one.slopes.slope[:, 0], seen.forecast[:, 0]) + errors  # (J, m)
+            curvature = np.broadcast_to(
+                2 * observation.risk_aversion * seen.covariance, (len(half), *seen.covariance.shape)
+            )
+            scenarios = np.broadcast_to(drawn, (len(half), *drawn.shape))
+            start = np.broadcast_to(anchor[i][:, None], scenarios.shape)
+            steps = best_allocations(scenarios, curvature, start, np.broadcast_to(half[:, None], scenarios.shape[:2]))
+            answer[i] = steps.mean(1)
         return answer
 
-    def _read(self, observation: Observation) -> list[MarketTokens]:
-        """The tokens after the last row of an observation: what the states have not read yet goes into them."""
-        unread = np.concatenate(self._unread, axis=1)
-        assert unread.shape[-1] == observation.returns.shape[-1]
-        for state, series in zip(self._states, unread, strict=True):
-            state.extend(series)
-        self._unread = []
-        return [state.tokens() for state in self._states]
+    def _pose(self, seen: list[Seen], rate: np.ndarray) -> list[PosedProblem]:
+        return [self.policy.pose(one, z, self.follow) for one, z in zip(seen, rate, strict=True)]
+
+    def _decide_on_paper(self, row: int, seen: list[Seen], observation: Observation, past: np.ndarray) -> None:
+        """Decide the portfolios on paper after a row, with which returns (series, time, m) end."""
+        papers, step = self._papers, paper_step(observation.returns.shape[2])
+        if papers is None or row < FORECAST_WINDOW or row % step:
+            return
+        if papers.starting(row):
+            papers.start(row)
+        gamma = np.minimum(step * observation.turnover_l1, _ANY_CHANGE)
+        free = np.full_like(observation.turnover_l1, _ANY_CHANGE)
+        for paper in papers.alive:
+            paper.drift(past, row)
+            now = replace(observation, current=paper.weights, turnover_l1=gamma, frozen=None, min_trade=0.0)
+            posed = self._pose(seen, paper.rate.value)
+            ends = _answer(posed, now, None)[0], _answer(posed, replace(now, turnover_l1=free), None, True)[0]
+            traded, distance = (np.abs(end - paper.weights).sum(-1) for end in ends)
+            paper.rate.update(traded, distance, step)
+            paper.weights = ends[0]
+
+    def _read(self, observation: Observation, going_on: bool) -> list[list[Seen]]:
+        """What is known of every series at the rows to replay and after the last one; from another strategy if it has
+        read the same rows."""
+        rows = np.array(observation.returns[:, -1:] if going_on else observation.returns)  # (series, time, m)
+        if not going_on:
+            terms = rows.shape[-1], observation.periods_per_year, observation.delay
+            self._readers, self._unread = [self.policy.reader(*terms) for _ in rows], []
+        self._unread.append(rows)
+        if self.shared is not None:
+            self._place = self.shared.place(self._place if going_on else None, rows)
+            if self._place.seen is not None:
+                return self._place.seen
+        unread, self._unread = np.concatenate(self._unread, axis=1), []
+        wanted = [] if going_on else paper_rows(*rows.shape[1:])
+        seen = [_read_rows(reader, series, wanted) for reader, series in zip(self._readers, unread, strict=True)]
+        by_row = [list(row) for row in zip(*seen, strict=True)]
+        if self.shared is not None and self._place is not None:
+            self.shared.keep(self._place, by_row)
+        return by_row
 
 
-@torch.no_grad()
-def pose_market_problem(
-    policy: MarketPolicy, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float
-) -> MarketOutput:
-    """The portfolio problem that the policy poses after each of the tokens."""
-    answer: MarketOutput = policy(MarketBatch.of(tokens, risk_aversion, cost))
-    return answer
+def _read_rows(reader: MarketReader, rows: np.ndarray, wanted: list[int]) -> list[Seen]:
+    """What is known after the wanted rows and the last one of rows (time, m) that are read.
+
+    Forecasts from a window are asked for in the last rows only: those that the record remembers best.
+    """
+    first = max(len(rows) - _RECORDED, 0)
+    reader.skip(rows[:first])
+    found = []
+    for t in range(first, len(rows)):
+        reader.read(rows[t])
+        if t + 1 in wanted or t == len(rows) - 1:
+            found.append(reader.seen())
+    return found
+
+
+def _answer(
+    posed: list[PosedProblem], observation: Observation, start: PortfolioSolution | None, free_of_cost: bool = False
+) -> tuple[np.ndarray, PortfolioSolution | None]:
+    """Weights (series, budgets, m) of the problems of every series."""
+    mean, rate = np.stack([one.mean for one in posed]), np.stack([one.rate for one in posed])
+    sigma = np.stack([one.covariance for one in posed])[:, None]  # (series, 1, m, m)
+    cost = 0.0 if free_of_cost else observation.cost_bps / 1e4 * rate[..., None]
+    spread = np.broadcast_to(cost, observation.previous.shape)
+    return solve_observation(observation, mean, sigma, cost=spread, start=start)
 
 
 def market_decision(
+    posed: PosedProblem,
+    seen: Seen,
     policy: MarketPolicy,
-    state: MarketState,
     previous: np.ndarray,
     turnover_l1: float,
     risk_aversion: float = RISK_AVERSION,
     cost_bps: float = COST_BPS,
-    can: Availability | None = None,
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
     min_trade: float = 0.0,
 ) -> MarketDecision:
-    """The decision after the last row of a state, from validated arguments.
-
-    `can` says which assets it is about, in a table with gaps; `previous`, constraints and benchmark are theirs only.
-    """
-    tokens, cost = state.tokens(), cost_bps / 1e4
-    tokens = tokens if can is None else tokens.of_assets(can.mature)
-    answer = pose_market_problem(policy, [tokens], risk_aversion, cost)
-    mean, prior, sigma = (part[0].double().numpy() for part in (answer.mean, answer.prior, answer.covariance))
-    sigma = (sigma + sigma.T) / 2  # float32 rounds the two halves apart
-    if can is not None:
-        mean, prior, sigma = with_mean_assets(mean, prior, sigma, can.mature[can.known])
-    days = float(answer.days[0])
-    terms: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1, "cost": cost / days}
-    terms["benchmark"] = benchmark
-    solution, constraints = solve_without_small_trades(mean, sigma, previous, min_trade, constraints, **terms)
+    """The decision for a posed problem, from validated arguments."""
+    rate, sigma = float(posed.rate), posed.covariance
+    terms: dict[str, Any] = {"risk_aversion": risk_aversion, "turnover_l1": turnover_l1}
+    terms |= {"cost": cost_bps / 1e4 * rate, "benchmark": benchmark}
+    solution, constraints = solve_without_small_trades(posed.mean, sigma, previous, min_trade, constraints, **terms)
     terms["constraints"] = constraints
+    prior = policy.pose(seen, rate, follow=False).prior
     return MarketDecision(
         weights=solution.weights,
         previous=previous,
         without_forecasts=solve_portfolio(prior, sigma, previous, **terms).weights,
-        mean=mean,
-        prior=prior,
-        signal=mean - prior,
+        mean=posed.mean,
+        prior=posed.prior,
+        signal=posed.signal,
         covariance=sigma,
-        days=days,
+        days=1 / rate,
         turnover_l1=turnover_l1,
         risk_aversion=risk_aversion,
         cost_bps=cost_bps,
-        verdict=_verdict(policy, tokens, answer, cost_bps),
+        verdict=_verdict(policy, posed, seen, cost_bps),
         solution=solution,
         start=solution.problem.previous[0],
         constraints=constraints or LONG_ONLY,
@@ -278,45 +346,29 @@ def market_decision(
     )
 
 
-def with_mean_assets(
-    mean: np.ndarray, prior: np.ndarray, sigma: np.ndarray, mature: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, their prior and Σ of the `mature` assets (m,) bool, and of others that count as a mean asset of these.
-
-    Such an asset moves as the equally weighted portfolio of the mature, with noise of its own up to their mean
-    variance; its mean is their mean prior.
-    """
-    if mature.all():
-        return mean, prior, sigma
-    to = np.where(mature[:, None], np.eye(len(mature))[:, mature], 1.0 / mature.sum())  # (m, mature)
-    whole, expected = to @ sigma @ to.T, to @ prior
-    whole[np.diag_indices(len(mature))] = np.where(mature, whole.diagonal(), sigma.diagonal().mean())
-    expected[mature], (signal := np.zeros(len(mature)))[mature] = prior, mean - prior
-    return expected + signal, expected, whole
-
-
-def _verdict(policy: MarketPolicy, tokens: MarketTokens, answer: MarketOutput, cost_bps: float) -> Verdict:
+def _verdict(policy: MarketPolicy, posed: PosedProblem, seen: Seen, cost_bps: float) -> Verdict:
+    made = (seen.forecast != 0).any(-1)
+    slopes = posed.slopes
     records = tuple(
         ForecastRecord(
-            days=days,
-            reads=READS[e],
-            slope=float(tokens.slope[e]),
-            t_value=float(tokens.t_value[e]),
-            worth_bps=1e4 * float(tokens.worth[e]),
-            worth_error_bps=1e4 * float(tokens.worth_error[e]),
-            probability=float(answer.probability[0, e]),
-            follow=float(answer.follow[0, e]),
+            first=first + 1,
+            last=last,
+            reads=reads,
+            slope=float(slopes.estimate[e, h]),
+            error=float(slopes.error[e, h]),
+            probability=float(slopes.probability[e, h]),
+            follow=float(slopes.slope[e, h]),
         )
-        for e, days in enumerate(EXPERTS)
+        for e, reads in enumerate(seen.reads)
+        for h, (first, last) in enumerate(HORIZONS)
+        if made[e, h] and np.isfinite(slopes.error[e, h])
     )
     sharpe = policy.config.equilibrium + policy.config.equal_sharpe
-    leads = bool(answer.prior[0].std() > (answer.mean - answer.prior)[0].std())
-    return Verdict(records, cost_bps, sharpe, prior_leads=leads)
+    return Verdict(records, cost_bps, sharpe, prior_leads=bool(posed.prior.std() > posed.signal.std()))
 
 
 def decide_market(
     policy: MarketPolicy,
-    state: MarketState,
     returns: np.ndarray,
     previous: np.ndarray | None,
     turnover_l1: float,
@@ -325,8 +377,10 @@ def decide_market(
     constraints: Constraints | None = None,
     benchmark: np.ndarray | None = None,
     min_trade: float = 0.0,
+    delay: int = 1,
+    periods_per_year: float = YEAR,
 ) -> MarketDecision:
-    """The decision for a table (time, m) that `state` has read; with gaps by the rules of `Availability`.
+    """The decision after a table of returns (time, m); with gaps by the rules of `Availability`.
 
     Without current weights those that can be held are equal.
     """
@@ -334,19 +388,26 @@ def decide_market(
     can = Availability.of(returns, previous)
     known = can.known if holes else np.ones(m, dtype=bool)
     given = known / max(known.sum(), 1) if previous is None else previous
-    terms: dict[str, Any] = {"turnover_l1": turnover_l1, "risk_aversion": risk_aversion, "cost_bps": cost_bps}
-    terms["min_trade"] = min_trade
-    if not holes:
-        return market_decision(policy, state, given, **terms, constraints=constraints, benchmark=benchmark)
-    enough_universe_assets(can)
-    rules, reference = can.constraints(constraints, given), can.benchmark(benchmark, given)
-    terms |= {"can": can, "constraints": rules.among(given, known)}
-    terms["benchmark"] = None if reference is None else reference[known]
+    rules, reference = constraints, benchmark
+    if holes:
+        enough_universe_assets(can)
+        rules, reference = can.constraints(constraints, given), can.benchmark(benchmark, given)
+    among = rules.among(given, known) if holes and rules is not None else rules
+    target, current = None if reference is None else reference[known], given[known][None, None, None]
+    strategy = MarketStrategy(policy)
     try:
-        made = market_decision(policy, state, given[known], **terms)
+        observation = Observation(
+            returns[None], current, None, np.array([turnover_l1]), risk_aversion,
+            cost_bps=cost_bps, constraints=among, benchmark=target, delay=delay, periods_per_year=periods_per_year,
+        )  # fmt: skip
+        posed = strategy.pose(observation, can if holes else None)[0].alone()
+        made = market_decision(
+            posed, strategy.last_seen[0], policy, given[known], turnover_l1, risk_aversion, cost_bps,
+            constraints=among, benchmark=target, min_trade=min_trade,
+        )  # fmt: skip
     except InputError as error:
-        raise InputError(f"{error}{_kept(can, rules, given)}") from None
-    return _over_all(made, given, can, rules, reference)
+        raise InputError(f"{error}{_kept(can, rules, given) if holes and rules else ''}") from None
+    return _over_all(made, given, can, rules, reference) if holes and rules is not None else made
 
 
 def _over_all(

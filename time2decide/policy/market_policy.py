@@ -1,294 +1,186 @@
-"""The policy for real markets: covariance tokens and forecasts with their record in, a portfolio problem out.
+"""The policy: what is known after a row in, the portfolio problem of the next trade out. Nothing in it is trained.
 
-A network of some thousand weights looks at `MarketTokens` and answers with the data of one portfolio problem:
+    μ = Σ_eh l_h b_eh f_eh + (1 − followed) · prior,   l_h = (1 − z)^a − (1 − z)^b
+    maximise  μᵀs − λ (s−b)ᵀΣ(s−b) − z · cost ‖s − p‖₁   under the constraints
 
-- Σ = D R D: each asset's volatility is a mixture of its volatilities at several half-lives, R a
-  mixture of correlation matrices, the constant one and the identity, so that Σ is positive definite by construction;
-- μ = a prior (equilibrium and equal Sharpe ratios) + forecasts, each followed with the posterior probability that it
-  is the one that pays for its costs, given the records of all;
-- how many days a trade lasts, over which its cost is spread.
+f_eh is what expert e forecasts for the rows a + 1 … b after the trade, b_eh how far its record says to follow it, and
+z the rate at which the policy trades: a trade made now is undone at that rate, so that row k of a forecast weighs z(1
+− z)^(k−1) and a row bears z of its cost. z is the policy's own: the mean over its last rows of what it traded,
+relative to how far it was from where it would be without costs and budget. Small costs make it large by themselves,
+and so do forecasts that fade.
 
-Σ comes from the network, the same for every λ, γ and cost; μ and days are rules without trained weights.
-
-The exact solver answers, and gives the gradient by which the network is trained. The network is
-permutation-equivariant, serves any number of assets, and starts from a rule that needs no training.
+Where forecasts are followed they replace the prior on means; on a market that cannot be forecast the prior is what is
+left.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from time2decide.core.checkpoints import PretrainedModel
-from time2decide.forecasting.market_state import (
-    CORRELATION_HALF_LIVES,
-    EXPERTS,
-    VOLATILITY_HALF_LIVES,
-    MarketTokens,
-    effective_state_rows,
-    forecast_record_rows,
-)
-from time2decide.forecasting.timepfn import gelu_mlp
+from time2decide.core.validation import expect
+from time2decide.forecasting.backbones import BackboneForecaster, load_backbone
+from time2decide.forecasting.market_state import EXPERTS, FORECAST_WINDOW, HORIZONS, LENGTHS, MarketState
+from time2decide.forecasting.records import SlopePosterior, posterior_slopes
+from time2decide.forecasting.timepfn import TimePFN, TimePFNForecaster
+from time2decide.forecasting.window import KernelExpert, LagExpert, PathExpert, WindowExpert, WindowForecasts
+from time2decide.markets.covariance import empirical_covariance
+from time2decide.markets.policy_config import COVARIANCES, MARKET, PolicyConfig, policy_fingerprint
 
-SEES = ("all", "correlations", "variances", "none")
-_REFERENCE = 2  # index of the half-life that volatilities are compared with: 63 days
-_SLOW = 4  # index of the half-life by which assets are compared: 250 days
-_ODDS = 4.5  # log of the prior odds against a forecast: at 3 standard errors it is as likely luck as not
-_PRIOR_LOG_ODDS = (-1.0, 0.0, 0.0, 0.0, -1.0, -1.0)  # log odds of each forecast beside those of its record
-_COST_SHARE = 0.5  # the solver trades where a forecast is large, so the average forecast need not earn all of its cost
-_MOST_EVIDENCE = 40.0  # standard errors
-_PROVEN = 5.0  # standard errors beyond which forecasts are compared by what they earn a day
-_MOST_BEYOND = 30.0  # near equals are averaged
-# The rule that training starts from.
-_VOLATILITY_MIX = (0.01, 0.04, 0.75, 0.10, 0.05, 0.05)
-_CORRELATION_MIX = (0.02, 0.35, 0.10, 0.35, 0.15, 0.03)  # the last two: constant correlation, identity
-_CAUTION = 0.5  # see `forecast_shrinkage`
-_LASTS = 10.0  # days for which a forecast of a few days is worth something
-_DAYS, _AT, _MOST_DAYS = 3.7, 0.375, 40.0  # days that a trade lasts at λσ = 0.375; at most
-_CONSTANT_RISK = 8.0  # factor on the holding period where volatility is constant
-_VARYING = 0.02  # difference in QLIKE that shows that it is not
+_FROM, _TO = np.array(HORIZONS).T
+LEAST_RATE = 1e-3  # a trade lasts a thousand rows at most
+_RETURNS_SCALE = 100.0  # of what TimePFN is given: its normalisation cannot resolve returns as they are
+WINDOW_READS = "last 96 rows"
 
 
 @dataclass(frozen=True)
-class MarketPolicyConfig:
-    """Size of the network, what it sees, and the prior on means."""
+class Seen:
+    """What is known of a market after a row, with m assets.
 
-    width: int = 16
-    hidden: int = 32
-    layers: int = 2
-    sees: str = "all"  # second-order information: one of SEES
-    equilibrium: float = 0.1  # prior Sharpe ratio a year of the equally weighted portfolio, spread by betas
-    equal_sharpe: float = 0.2  # more of it, spread by volatilities: every asset has the same Sharpe ratio
-
-
-@dataclass(frozen=True)
-class MarketBatch:
-    """Tokens of B decisions as tensors, with the risk aversion and the cost of each.
-
-    Shapes: volatility (B, K, m), correlation (B, K', m, m), forecast (B, E, m), slope, t_value, worth, worth_error
-    and pace (B, E), score (B, K), age (B, m), rows, periods_per_year and delay (B,); risk_aversion and cost (of one
-    unit of turnover) (B,).
+    forecast, record : (E, H, m) mean return of each asset over the rows of each horizon, relative to the others, and
+        (5, E, H) its record, by each of `reads`
+    covariance : (m, m)
+    periods_per_year : how often there are rows
+    errors : (J, m) last errors of the forecast from a window, in its first horizon
     """
 
-    volatility: Tensor
-    correlation: Tensor
-    forecast: Tensor
-    slope: Tensor
-    t_value: Tensor
-    worth: Tensor
-    worth_error: Tensor
-    pace: Tensor
-    score: Tensor
-    age: Tensor
-    rows: Tensor
-    periods_per_year: Tensor
-    delay: Tensor
-    risk_aversion: Tensor
-    cost: Tensor
+    forecast: np.ndarray
+    record: np.ndarray
+    reads: tuple[str, ...]
+    covariance: np.ndarray
+    periods_per_year: float
+    errors: np.ndarray
 
-    @classmethod
-    def of(cls, tokens: Sequence[MarketTokens], risk_aversion: float, cost: float) -> MarketBatch:
-        """Tokens of one universe's size, all with one risk aversion and cost."""
-        read = {field.name: np.stack([getattr(one, field.name) for one in tokens]) for field in fields(MarketTokens)}
-        same = {"risk_aversion": risk_aversion, "cost": cost}
-        read |= {name: np.full(len(tokens), float(value)) for name, value in same.items()}
-        return cls(**{name: torch.from_numpy(np.asarray(array, dtype=np.float32)) for name, array in read.items()})
+    def of_assets(self, chosen: np.ndarray, mature: np.ndarray) -> Seen:
+        """The same of some assets, (m,) bool; records stay those of all.
+
+        Of those that are not `mature` the returns say too little: they count as a mean asset of the mature, which
+        moves as the equally weighted portfolio of these, with noise of its own up to their mean variance, and has no
+        forecast.
+        """
+        inner = self.covariance[np.ix_(mature, mature)]
+        own = mature[chosen]
+        to = np.where(own[:, None], np.eye(len(mature))[chosen][:, mature], 1.0 / max(mature.sum(), 1))
+        covariance = inner if own.all() else to @ inner @ to.T
+        if not own.all():
+            covariance[np.diag_indices(len(own))] = np.where(own, covariance.diagonal(), inner.diagonal().mean())
+        forecast = np.where(mature, self.forecast, 0.0)[..., chosen]
+        return replace(self, forecast=forecast, covariance=covariance, errors=self.errors[:, chosen])
 
 
 @dataclass(frozen=True)
-class MarketOutput:
-    """The portfolio problem that the network poses, for B decisions.
+class PosedProblem:
+    """The problem after a row, for one or several rates z (..., ).
 
-    mean : (B, m) μ, prior + signal
-    prior, signal : (B, m) its two parts
-    covariance : (B, m, m) Σ
-    days : (B,) over which the cost of a trade is spread
-    probability : (B, E) of each forecast to be the one that pays for its costs
-    follow : (B, E) factor on each forecast
-    correlation_mix : (B, K' + 2), volatility_mix : (B, m, K), what Σ is made of
+    prior, signal : (..., m) parts of the expected returns per row
+    covariance : (m, m)
+    rate : (...,) z
+    slopes : posterior of the slopes, (E, H)
     """
 
-    mean: Tensor
-    prior: Tensor
-    signal: Tensor
-    covariance: Tensor
-    days: Tensor
-    probability: Tensor
-    follow: Tensor
-    correlation_mix: Tensor
-    volatility_mix: Tensor
+    prior: np.ndarray
+    signal: np.ndarray
+    covariance: np.ndarray
+    rate: np.ndarray
+    slopes: SlopePosterior
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Expected returns per row, (..., m)."""
+        return self.prior + self.signal
+
+    def alone(self) -> PosedProblem:
+        """That of the first rate, without the axis of rates."""
+        return replace(self, prior=self.prior[0], signal=self.signal[0], rate=self.rate[0])
 
 
-class MarketPolicy(PretrainedModel):
-    """Tokens in, a portfolio problem out."""
+class MarketReader:
+    """Reads the rows of one table and says what is known after each."""
 
-    CONFIG: ClassVar[type] = MarketPolicyConfig
-    BUNDLED: ClassVar[dict[str, Path]] = {"market": Path(__file__).parent / "pretrained" / "market"}
-    config: MarketPolicyConfig
+    def __init__(self, config: PolicyConfig, assets: int, periods_per_year: float, delay: int) -> None:
+        self.config, self.state = config, MarketState(assets, periods_per_year, delay)
+        experts: list[WindowExpert] = [KernelExpert(), LagExpert()] if config.kernels else []
+        if config.backbone:
+            experts.append(_backbone_expert(config.backbone))
+        self._window = WindowForecasts(experts, assets, delay, config.record) if experts else None
 
-    def __init__(self, config: MarketPolicyConfig | None = None) -> None:
-        super().__init__()
-        self.config = config = config or MarketPolicyConfig()
-        w, h = config.width, config.hidden
-        vols, corrs = len(VOLATILITY_HALF_LIVES), len(CORRELATION_HALF_LIVES)
-        asset, context = vols + corrs + 1, 2 + corrs + vols + corrs
-        self.enter = gelu_mlp(asset + context, h, w)
-        self.layers = nn.ModuleList(gelu_mlp(4 * w, h, w) for _ in range(config.layers))
-        self.to_volatility = nn.Linear(w, vols)
-        self.to_market = gelu_mlp(w + context, h, corrs + 2)
-        with torch.no_grad():  # the untrained network is the rule
-            last = self.to_market[-1]
-            assert isinstance(last, nn.Linear)
-            self.to_volatility.weight.zero_()
-            last.weight.zero_()
-            self.to_volatility.bias.copy_(torch.tensor(_VOLATILITY_MIX).log())
-            last.bias.copy_(torch.tensor(_CORRELATION_MIX).log())
+    def skip(self, rows: np.ndarray) -> None:
+        """Read rows (time, m) of which no forecast from a window is wanted."""
+        self.state.extend(rows)
 
-    def forward(self, batch: MarketBatch) -> MarketOutput:
-        volatility, correlation = self._seen(batch)
-        context = _context(batch, volatility, correlation)
-        h = self.enter(torch.cat([_asset_features(batch, volatility, correlation), _repeat(context, volatility)], -1))
-        for layer in self.layers:
-            h = h + layer(torch.cat([h, *_attend(correlation, h), _repeat(h.mean(1), volatility)], -1))
-        volatility_mix = self.to_volatility(h).softmax(-1)  # (B, m, K)
-        mix = self.to_market(torch.cat([h.mean(1), context], -1)).softmax(-1)
-        sigma = (volatility_mix * volatility.log().transpose(1, 2)).sum(-1).exp()  # (B, m)
-        covariance = _mixed(correlation, mix) * sigma[:, :, None] * sigma[:, None, :]
-        probability = forecast_posterior(batch)
-        followed = probability * forecast_shrinkage(batch)
-        days = holding_days(batch, followed.sum(-1))
-        fading = (_LASTS / days).clamp_max(1.0)[:, None]  # of a forecast's worth, over the days that a trade lasts
-        follow = followed * batch.slope.clamp(0.0, 1.2) * fading
-        signal = (follow[..., None] * batch.forecast).sum(1)
-        prior = self._prior_mean(covariance, sigma) / batch.periods_per_year.sqrt()[:, None]
-        return MarketOutput(prior + signal, prior, signal, covariance, days, probability, follow, mix, volatility_mix)
+    def read(self, row: np.ndarray) -> None:
+        """Read one row, (m,)."""
+        self.state.update(row)
+        if self._window is not None:
+            self._window.update(self.state)
 
-    def _seen(self, batch: MarketBatch) -> tuple[Tensor, Tensor]:
-        """The second-order information that the configuration lets through."""
-        volatility, correlation = batch.volatility.clamp_min(1e-6), batch.correlation
-        if self.config.sees in ("correlations", "none"):  # every asset has the typical volatility
-            volatility = volatility.log().mean(-1, keepdim=True).exp().expand_as(volatility)
-        if self.config.sees in ("variances", "none"):
-            correlation = torch.eye(correlation.shape[-1]).expand_as(correlation)
-        return volatility, correlation
+    def seen(self) -> Seen:
+        """What is known after the last row."""
+        state = self.state
+        forecast, record = np.zeros((0, len(HORIZONS), state.assets)), np.zeros((5, 0, len(HORIZONS)))
+        reads: tuple[str, ...] = ()
+        if self.config.pooled:
+            forecast, record = state.forecasts()
+            reads = EXPERTS
+        if self._window is not None:
+            forecast = np.concatenate([forecast, self._window.forecast[None]])
+            record = np.concatenate([record, self._window.record[:, None]], axis=1)
+            reads = (*reads, WINDOW_READS)
+        errors = np.zeros((0, state.assets)) if self._window is None else self._window.errors
+        return Seen(forecast, record, reads, self._covariance(), state.periods_per_year, errors)
 
-    def _prior_mean(self, covariance: Tensor, sigma: Tensor) -> Tensor:
-        """Means a year^½ under which 1/N is efficient, plus the same Sharpe ratio for every asset, (B, m).
+    def _covariance(self) -> np.ndarray:
+        if self.config.covariance == "market":
+            return self.state.covariance()
+        rows = min(self.state.rows, FORECAST_WINDOW)
+        whole = bool(self.state.complete(rows).all())
+        expect(whole, "gaps", "a policy that takes them (market) where returns are missing", "another")
+        sigma = empirical_covariance(self.state.window()[None, -rows:])[0]
+        return sigma if self.config.covariance == "window" else np.eye(len(sigma)) * sigma.diagonal().mean()
+
+
+def _backbone_expert(name: str) -> WindowExpert:
+    if name == "timepfn":
+        return PathExpert(TimePFNForecaster(TimePFN.from_pretrained(), _RETURNS_SCALE))
+    return PathExpert(BackboneForecaster(load_backbone(name)))
+
+
+class MarketPolicy:
+    """Poses the problem; the same for one decision, a walk-forward and the paper's tables."""
+
+    def __init__(self, config: PolicyConfig = MARKET) -> None:
+        expect(config.covariance in COVARIANCES, "covariance", f"one of {', '.join(COVARIANCES)}", config.covariance)
+        self.config = config
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells policies apart: SHA-256 of the configuration."""
+        return policy_fingerprint(self.config)
+
+    def reader(self, assets: int, periods_per_year: float, delay: int) -> MarketReader:
+        """A reader of one table."""
+        return MarketReader(self.config, assets, periods_per_year, delay)
+
+    def pose(self, seen: Seen, rate: np.ndarray | float, follow: bool = True) -> PosedProblem:
+        """The problem after a row for rates z (...), without forecasts unless they are to be followed."""
+        made = (seen.forecast != 0).any(-1)
+        slopes = posterior_slopes(seen.record, LENGTHS, self.config.record, made)
+        z = np.clip(np.asarray(rate, dtype=float), LEAST_RATE, 1.0)[..., None]
+        life = (1 - z) ** _FROM - (1 - z) ** _TO  # (..., H)
+        factor = slopes.slope * follow * made  # (E, H)
+        signal = life @ np.einsum("eh,ehm->hm", factor, seen.forecast)
+        followed = np.clip(life @ factor.sum(0), 0.0, 1.0)[..., None]
+        prior = self._prior_mean(seen) * (1 - followed)
+        return PosedProblem(prior, signal, seen.covariance, z[..., 0], slopes)
+
+    def _prior_mean(self, seen: Seen) -> np.ndarray:
+        """Means per row under which 1/N is efficient, plus the same Sharpe ratio for every asset, (m,).
 
         Each part gives the equally weighted portfolio its Sharpe ratio; diversification does not multiply it.
         """
-        beside = covariance.mean(-1)  # covariance with the equally weighted portfolio
-        risk = beside.mean(-1, keepdim=True).clamp_min(1e-12).sqrt()
-        equal = sigma * risk / sigma.mean(-1, keepdim=True)
-        return self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal
-
-
-def _net_evidence(batch: MarketBatch) -> Tensor:
-    """Gain of each forecast per unit traded beyond half the cost, in standard errors, (B, E)."""
-    net = batch.worth - _COST_SHARE * batch.cost[:, None]
-    return (net / batch.worth_error.clamp_min(1e-9)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
-
-
-def forecast_posterior(batch: MarketBatch) -> Tensor:
-    """Probability of each forecast to be the one that pays for its costs, (B, E); the rest is that none does.
-
-    Forecasts have log odds ½ e² (less 1 for some) with e their net evidence, none has 4.5: at three standard errors
-    a forecast is as likely luck as not. As probabilities they do not count the same effect twice. Evidence beyond
-    five standard errors counts for each in proportion to its net gain per day: of two that surely pay, the better
-    one is followed.
-    """
-    evidence = _net_evidence(batch).clamp_min(0.0)
-    gain = ((batch.worth - _COST_SHARE * batch.cost[:, None]) * batch.pace).clamp_min(0.0)
-    beyond = (evidence.max(-1, keepdim=True).values ** 2 - _PROVEN**2).clamp(0.0, _MOST_BEYOND) / 2
-    share = gain / gain.max(-1, keepdim=True).values.clamp_min(1e-12)
-    odds = evidence.clamp_max(_PROVEN) ** 2 / 2 + share * beyond + torch.tensor(_PRIOR_LOG_ODDS)
-    none = torch.full_like(odds[:, :1], _ODDS)
-    return torch.cat([none, odds], -1).softmax(-1)[:, 1:]
-
-
-def forecast_shrinkage(batch: MarketBatch) -> Tensor:
-    """IC² / (IC² + (c λσ)²): shrinkage factor of each forecast, (B, E).
-
-    c goes from 0.5 at small λσ to 1 at λσ ≥ 0.35: c² = 0.25 min(1 + (λσ/0.2)², 4).
-
-    IC is the information coefficient so far, the correlation of a forecast with the outcome. Following a forecast
-    concentrates the portfolio in assets that have just moved, which is riskier than any covariance shows. Strong
-    forecasts are worth that at every λ, weak ones at small λ only.
-    """
-    m = batch.volatility.shape[-1]
-    typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
-    pairs = m * forecast_record_rows(batch.rows)  # (B,)
-    squared = batch.t_value**2 * torch.tensor(EXPERTS).float() / pairs[:, None]
-    relative_risk = batch.risk_aversion * typical
-    caution = _CAUTION * relative_risk * (1 + (relative_risk / 0.2) ** 2).clamp_max(4.0).sqrt()
-    return squared / (squared + caution[:, None] ** 2 + 1e-12)
-
-
-def holding_days(batch: MarketBatch, followed: Tensor) -> Tensor:
-    """Days over which the cost of a trade is spread, (B,).
-
-    3.7 · 0.375/(λσ), at most 40; with the third root above λσ = 0.375. At small λσ rebalancing is rare, so
-    that a trade lasts long: in the theory of small proportional costs the band in which nothing is traded is the wider
-    the smaller λσ². Where volatility is constant a trade lasts eight times longer; the volatility of 1000
-    days then predicts no worse than that of 63. `followed` in [0, 1] is the share of forecasts: as far as they are
-    followed, a trade lasts no longer than they do.
-    """
-    typical = batch.volatility[:, _REFERENCE].clamp_min(1e-6).log().mean(-1).exp()
-    relative_risk = (batch.risk_aversion * typical / _AT).clamp_min(1e-6)
-    relative_risk = torch.where(relative_risk < 1, relative_risk, relative_risk ** (1 / 3))
-    varying = ((batch.score[:, -1] - batch.score[:, _REFERENCE]) / _VARYING).clamp(0.0, 1.0)
-    days = (_DAYS / relative_risk).clamp_max(_MOST_DAYS).log() + (1 - varying) * math.log(_CONSTANT_RISK)
-    days = days + followed * (math.log(_LASTS) - days).clamp_max(0.0)
-    return days.clamp_min(0.0).minimum(batch.periods_per_year.log().clamp_min(0.0)).exp()
-
-
-def _repeat(context: Tensor, volatility: Tensor) -> Tensor:
-    """(B, F) for every asset, (B, m, F)."""
-    return context[:, None].expand(-1, volatility.shape[-1], -1)
-
-
-def _attend(correlation: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Linear attention of the assets to the rows of the fastest and the slowest correlation matrix, (B, m, w) each."""
-    fast, slow = (correlation[:, k] / correlation[:, k].abs().sum(-1, keepdim=True) for k in (0, -1))
-    return fast @ h, slow @ h
-
-
-def _mixed(correlation: Tensor, mix: Tensor) -> Tensor:
-    """Σ_k w_k R_k with the constant correlation and the identity last, (B, m, m)."""
-    m = correlation.shape[-1]
-    one = torch.eye(m)
-    mean = ((correlation[:, -2].sum((-2, -1)) - m) / max(m * (m - 1), 1)).clamp(0.0, 0.999)[:, None, None]
-    parts = torch.cat([correlation, (mean + (1 - mean) * one)[:, None], one.expand(len(mix), 1, m, m)], 1)
-    return (mix[:, :, None, None] * parts).sum(1)
-
-
-def _asset_features(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
-    """Features of each asset, (B, m, K + K' + 1)."""
-    logs = volatility.log()
-    faster = [logs[:, k] - logs[:, _REFERENCE] for k in range(logs.shape[1]) if k != _REFERENCE]
-    level = logs[:, _SLOW] - logs[:, _SLOW].mean(-1, keepdim=True)
-    beside = correlation.mean(-1).unbind(1)
-    age = (batch.age.clamp_min(1.0) / batch.periods_per_year[:, None]).log()
-    return torch.stack([*faster, level, *beside, age], -1)
-
-
-def _context(batch: MarketBatch, volatility: Tensor, correlation: Tensor) -> Tensor:
-    """Features of the market, (B, F); without a unit.
-
-    Nothing of λ, γ and costs: Σ is an estimate, the same for every decision made from it.
-    """
-    m = volatility.shape[-1]
-    typical = volatility[:, _REFERENCE].log().mean(-1).exp()  # (B,)
-    rows = batch.rows.double().numpy()
-    effective = effective_state_rows(rows[:, None], np.array(CORRELATION_HALF_LIVES))  # (B, K')
-    concentration = (m / torch.from_numpy(effective).float()).log() / 2
-    numbers = [torch.full_like(typical, math.log(m) / 3), (batch.rows / batch.periods_per_year).log()]
-    scores = 5 * batch.score.clamp(0.0, 0.3)
-    return torch.cat([torch.stack(numbers, -1), concentration, scores, correlation.mean((-2, -1))], -1)
+        beside = seen.covariance.mean(-1)  # covariance with the equally weighted portfolio
+        risk, sigma = max(beside.mean(), 1e-12) ** 0.5, np.sqrt(seen.covariance.diagonal())
+        equal = sigma * risk / max(sigma.mean(), 1e-12)
+        prior = self.config.equilibrium * beside / risk + self.config.equal_sharpe * equal
+        return np.asarray(prior / seen.periods_per_year**0.5)

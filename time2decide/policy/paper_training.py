@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from time2decide.core.training import LoopConfig, Progress, Report, fit_model
+from time2decide.core.training import STATE, LoopConfig, Progress, Report, fit_model
 from time2decide.core.validation import expect, validate_fields
 from time2decide.forecasting.timepfn import TimePFN
 from time2decide.markets.oracle import BUDGETS
@@ -51,7 +51,6 @@ class PaperModelTraining:
     patience: int = 5  # epochs
     first_step: float = 0.0  # extra weight of the first step, which is the one that decides
     returns_scale: float = 1.0
-    allocation_scale: float | None = None  # see PaperModelConfig
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -123,7 +122,6 @@ def train_paper_model(
         assets=LMCConfig().channels,
         covariance=config.covariance,
         returns_scale=config.returns_scale,
-        allocation_scale=config.allocation_scale,
         seed=config.seed,
     )
     deciding = replace(config, return_weight=0.0)
@@ -133,6 +131,20 @@ def train_paper_model(
         return paper_decision_loss(model, returns, allocations, config if model.training else deciding)
 
     return model, _fine_tune(model, loss, config, backbone, state=state, report=report, probe=partial(probe, model))
+
+
+def train_paper_model_to(
+    config: PaperModelTraining,
+    backbone: TimePFN,
+    out_dir: str | Path,
+    *,
+    report: Report | None = None,
+    notes: dict[str, Any] | None = None,
+) -> PaperModel:
+    """`train_paper_model`, resumed from and written to a folder, for `PaperModel.from_pretrained`."""
+    model, done = train_paper_model(config, backbone, state=Path(out_dir) / STATE, report=report)
+    model.save_pretrained(out_dir, {"recipe": asdict(config), "seconds": round(done.seconds), **(notes or {})})
+    return model
 
 
 def fine_tune_forecaster(

@@ -1,7 +1,7 @@
-"""A portfolio that is decided day by day: new rows are read, the state is carried on, a decision goes to the journal.
+"""A portfolio that is decided day by day: the table is read, a decision goes to the journal.
 
-The journal is the truth. The state is a copy of what the table says, kept to save time: without it everything is read
-again, and a table whose past differs from what was seen is refused either way.
+The journal is the truth. The state is a copy of the rows that were seen: a table whose past differs from it is refused
+with the number that differs, within a tolerance; without it the fingerprint in the journal tells.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ import numpy as np
 import pandas as pd
 
 from time2decide import __version__
-from time2decide.core.checkpoints import WEIGHTS, checkpoint_checksum
 from time2decide.core.files import expect_regular, validate_not_read
 from time2decide.core.journal import Journal
 from time2decide.core.validation import InputError, describe_value, expect, validate_positive
 from time2decide.data.check import load_checked
 from time2decide.data.findings import REMEDIES, Finding
 from time2decide.data.terms import check_quotes, check_terms
-from time2decide.forecasting.features import LEAST_WINDOW
-from time2decide.forecasting.market_state import MarketState
-from time2decide.forecasting.state_files import load_market_state, save_market_state
 from time2decide.markets.constraint_files import files_of_constraints, read_constraints
 from time2decide.markets.constraints import Constraints
 from time2decide.markets.decision_file import (
@@ -59,7 +55,7 @@ from time2decide.policy.decision_record import (
 )
 from time2decide.policy.market_decision import MarketDecision, decide_market
 from time2decide.policy.market_policy import MarketPolicy
-from time2decide.policy.model import Time2Decide
+from time2decide.policy.model import CONFIG_FILE, LEAST_ROWS, Time2Decide
 from time2decide.policy.portfolio_config import PortfolioConfig, match_folder
 from time2decide.policy.run_holdings import (
     Holdings,
@@ -69,6 +65,7 @@ from time2decide.policy.run_holdings import (
     read_holdings,
     stale_holdings,
 )
+from time2decide.policy.seen_rows import load_seen_rows, save_seen_rows
 from time2decide.simulation.engine import validate_cost
 
 SCHEMA = "time2decide/journal/1"
@@ -98,7 +95,7 @@ def _validate_outputs(config: PortfolioConfig, holdings: str | Path | None) -> N
     read = {
         "holdings": config.path("holdings") if holdings is None else Path(holdings),
         **{f"constraints {i}": one for i, one in enumerate([] if rules is None else files_of_constraints(rules))},
-        **{name: model / name for name in (WEIGHTS, "config.json")},
+        "model": model / CONFIG_FILE,
         **{name: config.path(name) for name in ("table", "benchmark", "price_file")},
     }
     found = {name: place for name, place in read.items() if place is not None}
@@ -132,7 +129,7 @@ class Outcome:
 
 
 def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -> Outcome:
-    """Read the table, go on from the state, decide for its last date unless the journal has that, and store both.
+    """Read the table, decide for its last date unless the journal has that, and store the decision and what was seen.
 
     `holdings` is a file of current weights in place of the configuration's.
     """
@@ -141,20 +138,16 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
     assert state_path is not None
     _validate_outputs(config, holdings)
     network = Time2Decide.from_pretrained(_model(config))
-    if not isinstance(network.policy, MarketPolicy):
-        raise InputError(f"model: expected a market policy, found {config.model}")
     source = config.source()
     checked = load_checked(source, config.values or None, gaps=config.gaps, accept=config.accept, live=True)
     table, values = checked.returns, checked.values
-    validate_returns(table, LEAST_WINDOW, WINDOW, config.gaps)
+    validate_returns(table, LEAST_ROWS, WINDOW, config.gaps)
     given = _terms_of(config, table)
     findings = checked.findings + check_terms(table.index, given["constraints"], given["benchmark"], config.accept)
     journal = Journal(journal_path)
     messages: list[str] = []
     with journal.locked():
-        entries, state, seen = _carried(journal, state_path, table, config, given, messages.append)
-        new = table.iloc[len(seen) :].set_axis(label_texts(table.index)[len(seen) :])
-        state.extend(new.to_numpy())
+        entries, seen = _carried(journal, state_path, table, config, messages.append)
         decision, orders, differs, stale = None, None, [], ""
         if entries and entries[-1]["date"] == label_texts(table.index)[-1]:
             told = None if holdings is None else Path(holdings)
@@ -168,12 +161,12 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
                 findings += check_quotes(held.quotes, source, config.accept)
             when = given["delay"], given["frequency"]
             origin = DecisionOrigin(table, network.policy, network.name, config.gaps, *when, findings)
-            decision = _decide(state, origin, held.weights, given, config.accept)
+            decision = _decide(origin, held.weights, given, config.accept)
             orders = held.orders(decision, config)
             _write_new(decision_document(decision, orders, **_about(config)), config)
             rows = len(table) - entry_rows(entries)
             entries.append(journal.append(_entry(decision, network, held.source, rows, given, orders)))
-        unwritten = _save_state(state_path, state, seen, new, messages.append)
+        unwritten = _save_seen(state_path, table, seen, messages.append)
         unwritten += _write_missing(entries, network, table, config, messages.append)
     if differs:
         messages.append(f"{entries[-1]['date']} was decided on other terms, and stands: {'; '.join(differs)}")
@@ -183,28 +176,19 @@ def run_portfolio(config: PortfolioConfig, holdings: str | Path | None = None) -
 
 
 def _carried(
-    journal: Journal,
-    state_path: Path,
-    table: pd.DataFrame,
-    config: PortfolioConfig,
-    terms: dict[str, Any],
-    tell: Callable[[str], None],
-) -> tuple[list[dict[str, Any]], MarketState, pd.DataFrame]:
-    """The entries of the journal, the state and the rows that it has read, if table, journal, state and files agree."""
+    journal: Journal, state_path: Path, table: pd.DataFrame, config: PortfolioConfig, tell: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+    """The entries of the journal and the rows seen before, if table, journal, state and files agree."""
     entries = read_run_entries(journal)
-    state, seen = _carried_state(state_path, table, config.tolerance, tell)
-    if entries:  # rows that the state has not seen can be held against their fingerprint only
+    seen = _seen_before(state_path, table, config.tolerance, tell)
+    if entries:  # rows that are not in the state can be held against their fingerprint only
         _match_journal(entries[-1], table, config.tolerance == 0 or len(seen) < entry_rows(entries))
     _match_decisions(entries, table, config)
     _match_state(entries, seen, state_path.name, config)
-    if (state.periods_per_year, state.delay) != (terms["frequency"].assumed, terms["delay"]):
-        if len(seen):
-            tell(f"{state_path.name} is for another delay or length of a year: the whole table is read again")
-        state, seen = new_run_state(table, terms), table.iloc[:0]
     repaired = journal.repair()  # after the checks: what is refused stays as it is
     if repaired:
         tell(repaired)
-    return entries, state, seen
+    return entries, seen
 
 
 def _differences(
@@ -220,7 +204,7 @@ def _differences(
     model = entry["model"]
     if model["name"] != network.name:
         found.append(f"model {model['name']} then, {network.name} now")
-    elif model["fingerprint"] != checkpoint_checksum(network.policy.state_dict()):
+    elif model["fingerprint"] != network.policy.fingerprint:
         found.append(f"model {network.name} has other weights now")
     if held is not None:
         assert held.weights is not None
@@ -304,45 +288,33 @@ def run_terms_from_entry(entry: dict[str, Any], assets: list[str]) -> dict[str, 
 
 
 def decide_run(
-    policy: MarketPolicy, state: MarketState, returns: np.ndarray, previous: np.ndarray | None, terms: dict[str, Any]
+    policy: MarketPolicy, returns: np.ndarray, previous: np.ndarray | None, terms: dict[str, Any]
 ) -> MarketDecision:
-    """The decision after the rows (time, m) that a state has read."""
-    assert (state.periods_per_year, state.delay) == (terms["frequency"].assumed, terms["delay"])
+    """The decision after rows (time, m)."""
     numbers = terms["turnover_l1"], terms["risk_aversion"], terms["cost_bps"]
-    others = {key: terms[key] for key in ("constraints", "benchmark", "min_trade")}
-    return decide_market(policy, state, returns, previous, *numbers, **others)
+    others = {key: terms[key] for key in ("constraints", "benchmark", "min_trade", "delay")}
+    others["periods_per_year"] = terms["frequency"].assumed
+    return decide_market(policy, returns, previous, *numbers, **others)
 
 
 def _decide(
-    state: MarketState,
-    origin: DecisionOrigin,
-    previous: np.ndarray | None,
-    terms: dict[str, Any],
-    accept: tuple[str, ...],
+    origin: DecisionOrigin, previous: np.ndarray | None, terms: dict[str, Any], accept: tuple[str, ...]
 ) -> MarketDecision:
-    assert isinstance(origin.policy, MarketPolicy)
-    made = decide_run(origin.policy, state, origin.table.to_numpy(), previous, terms)
+    made = decide_run(origin.policy, origin.table.to_numpy(), previous, terms)
     return checked_result(with_origin(made, origin), accept)
 
 
-def new_run_state(table: pd.DataFrame, terms: dict[str, Any]) -> MarketState:
-    """A state that has read nothing, for the assets of a table and the terms of a decision."""
-    return MarketState(table.shape[1], terms["frequency"].assumed, terms["delay"])
-
-
-def _carried_state(
-    path: Path, table: pd.DataFrame, tolerance: float, tell: Callable[[str], None]
-) -> tuple[MarketState, pd.DataFrame]:
-    """The state of the file and the rows that it has read; a new one where there is none."""
+def _seen_before(path: Path, table: pd.DataFrame, tolerance: float, tell: Callable[[str], None]) -> pd.DataFrame:
+    """The rows of the state, which the table must begin with; none where there is no state."""
     if os.path.exists(path):
         try:
-            state, seen = load_market_state(path)
+            seen = load_seen_rows(path)
         except InputError as error:
-            tell(f"{path.name} is not used, the whole table is read again ({error})")
+            tell(f"{path.name} is not used ({error})")
         else:
             _match_past(seen, table, tolerance)
-            return state, seen
-    return MarketState(table.shape[1]), table.iloc[:0]
+            return seen
+    return table.iloc[:0]
 
 
 def _match_past(seen: pd.DataFrame, table: pd.DataFrame, tolerance: float) -> None:
@@ -435,16 +407,16 @@ def _file_name(date: str) -> str:
     return f"{date.replace(':', '')}.json"
 
 
-def _save_state(
-    path: Path, state: MarketState, seen: pd.DataFrame, new: pd.DataFrame, tell: Callable[[str], None]
-) -> list[str]:
-    """Write the state if there are new rows; its name if it could not be written, which costs time and no decision."""
-    if len(new) == 0:
+def _save_seen(path: Path, table: pd.DataFrame, seen: pd.DataFrame, tell: Callable[[str], None]) -> list[str]:
+    """Write the rows if there are new ones; the name of the file if it could not be written."""
+    if len(table) == len(seen):
         return []
+    labels = label_texts(table.index)
+    new = table.iloc[len(seen) :].set_axis(labels[len(seen) :])
     try:
-        save_market_state(path, state, pd.concat([seen, new]) if len(seen) else new)
+        save_seen_rows(path, pd.concat([seen, new]) if len(seen) else new)
     except OSError as error:
-        tell(f"{path.name} could not be written ({error.strerror or error}); the next run reads the table again")
+        tell(f"{path.name} could not be written ({error.strerror or error}); the next run goes by the journal alone")
         return [path.name]
     return []
 
@@ -467,7 +439,7 @@ def _entry(
         "date": data["last"],
         "rows_read": rows,
         "data": data,
-        "model": {"name": network.name, "fingerprint": checkpoint_checksum(network.policy.state_dict())},
+        "model": {"name": network.name, "fingerprint": network.policy.fingerprint},
         "holdings": source,
         "previous": numbers_by_asset(names, decision.previous),
         "weights": numbers_by_asset(names, decision.weights),
@@ -537,18 +509,14 @@ def _document_again(
 ) -> dict[str, Any] | None:
     """The decision file of an entry; None if it would be another one now."""
     past, names = table.iloc[: int(entry["data"]["rows"])], [str(column) for column in table.columns]
-    if (
-        entry["model"]["fingerprint"] != checkpoint_checksum(network.policy.state_dict())
-        or list(entry["weights"]) != names
-    ):
+    if entry["model"]["fingerprint"] != network.policy.fingerprint or list(entry["weights"]) != names:
         return None
     before = np.array([entry["previous"][name] for name in names], dtype=float)
     terms = run_terms_from_entry(entry, names)
-    state = new_run_state(past, terms).extend(past.to_numpy())
     findings = tuple(map(Finding.from_json, entry.get("findings", [])))  # journals of before have none
     when = terms["delay"], terms["frequency"]
     origin = DecisionOrigin(past, network.policy, network.name, config.gaps, *when, findings)
-    made = _decide(state, origin, before, terms, tuple(REMEDIES))
+    made = _decide(origin, before, terms, tuple(REMEDIES))
     off = np.abs(made.weights - [entry["weights"][name] for name in names]).max()
     return decision_document(made, _orders_again(entry, made, names), **_about(config)) if off <= _EQUAL else None
 

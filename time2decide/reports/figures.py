@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from time2decide.core.files import atomic_path
 from time2decide.experiments.claims import published, published_mse
-from time2decide.experiments.portfolio_scores import portfolio_bootstrap_error, portfolio_scores
 from time2decide.experiments.qp_recipes import BEST
 from time2decide.experiments.store import Row, grouped_rows, make_from_stored_rows, measured_rows, results_root
 from time2decide.experiments.theory import published_parity_r2
@@ -46,17 +45,6 @@ _STYLES: dict[str, dict[str, Any]] = {
     "classical": {"lw": 1.2, "ls": (0, (3, 2))},
 }
 _ERRORS = {"nmse": "NMSE", "violation": "constraint violation", "objective_error": "|objective gap|"}
-#: strategy -> colour, and whether it is drawn for MSE and for regret
-_STRATEGIES: dict[str, tuple[str, bool, bool]] = {
-    "uniform": (_GREY, True, False),
-    "lag1-oracle": ("#b07aa1", True, True),
-    "soft-persistence": ("#a88632", True, False),
-    "sft": ("#3fa7a7", True, False),
-    "pto-network": (_RED, True, True),
-    "time2decide-own": (_BLUE, True, False),
-    "time2decide": (_GREEN, True, True),
-    "time2decide-utility": ("#e08214", False, True),
-}
 _RULES = {"pto": ("predict-then-optimise", _RED), "e2e": ("end-to-end", _BLUE)}
 _SAMPLES = [5, 10, 20, 50, 100, 200, 500]
 
@@ -207,38 +195,6 @@ def _portfolio_baselines(rows: list[Row]) -> Figure:
     return figure
 
 
-def _portfolio(rows: list[Row]) -> Figure:
-    """One line of two panels per market."""
-    markets = grouped_rows(rows, "market")
-    figure, panels = _panels(len(markets), 2, 5.5, 4.0)
-    for (market, here), (error, regret) in zip(markets.items(), panels, strict=True):
-        _strategy_lines(error, here, [name for name, (_, drawn, _) in _STRATEGIES.items() if drawn], "mse", 1.0)
-        _paper_line(error, market)
-        _strategy_lines(regret, here, [name for name, (_, _, drawn) in _STRATEGIES.items() if drawn], "regret", 1e4)
-        error.set(title=f"{market}: MSE to the oracle", xlabel="turnover budget γ", ylim=(0, None))
-        regret.set(title=f"{market}: regret per step, basis points", xlabel="turnover budget γ")
-        regret.axhline(0.0, color=_INK, lw=0.8)
-        for axis in (error, regret):
-            low, high = axis.get_ylim()
-            axis.set_ylim(min(low, 0.0), 1.35 * high)  # room for the legend
-            axis.legend(fontsize=8, loc="upper left", ncols=2)
-    figure.suptitle("our network and its baselines; bands: one standard error over series", fontsize=9)
-    return figure
-
-
-def _strategy_lines(axis: Axes, rows: list[Row], names: list[str], key: str, scale: float) -> None:
-    for name in names:
-        scores = [scale * portfolio_scores(rows, name, g, key) for g in BUDGETS]
-        if not all(len(found) for found in scores):
-            continue
-        colour = _STRATEGIES[name][0]
-        middle = [float(found.mean()) for found in scores]
-        width = [portfolio_bootstrap_error(found) for found in scores]
-        axis.plot(BUDGETS, middle, color=colour, lw=1.8, marker="o", ms=3, label=name)
-        low, high = ([m + sign * w for m, w in zip(middle, width, strict=True)] for sign in (-1, 1))
-        axis.fill_between(BUDGETS, low, high, color=colour, alpha=0.15, lw=0)
-
-
 def _paper_line(axis: Axes, market: str) -> None:
     theirs = {g: found for g in BUDGETS if (found := published_mse(market, "Time2Decide", g)) is not None}
     axis.plot(list(theirs), list(theirs.values()), color=_INK, ls=":", lw=1.6, label="the paper's Time2Decide")
@@ -309,8 +265,6 @@ FIGURES: dict[str, Callable[[list[Row]], Figure]] = {
     "qp-grid": _qp_grid,
     "qp-histograms": _qp_histograms,
     "portfolio-baselines": _portfolio_baselines,
-    "portfolio-clean": _portfolio,
-    "portfolio-noisy": _portfolio,
     "toy-pto": _toy_pto,
     "parity": _parity,
 }

@@ -30,7 +30,6 @@ from starlette.exceptions import HTTPException
 from threadpoolctl import threadpool_limits
 
 from time2decide import __version__
-from time2decide.core.checkpoints import checkpoint_checksum
 from time2decide.core.validation import InputError, distinct_keys, expect, is_text, validate_fields, validate_positive
 from time2decide.data.check import CheckedTable, load_checked
 from time2decide.markets.constraint_files import parse_constraints
@@ -203,7 +202,7 @@ def make_app(models: Sequence[str] = ("market",), limits: Limits | None = None) 
             ServedModel(
                 name=name,
                 architecture=type(one.policy).__name__,
-                fingerprint=checkpoint_checksum(one.policy.state_dict()),
+                fingerprint=one.policy.fingerprint,
             )
             for name, one in served.items()
         ]

@@ -155,7 +155,6 @@ function drawAll() {
   drawAreas();
   drawComparison();
   if (!at("worth").hidden && !at("frontier").hidden) drawFrontier();
-  if (D.decision?.explanation) drawReasons();
 }
 
 /* ---------- tables ---------- */
@@ -288,17 +287,16 @@ function untraded(now, assets) {
   at("kept").append(...kept.flatMap((asset) => [make("span", `${asset} ${percent(now.weights[asset], 2)}`), " "]));
 }
 function verdictTable() {
-  const { verdict, cost_bps: cost, without_forecasts: without, weights } = D.decision;
+  const { verdict, without_forecasts: without, weights } = D.decision;
   at("judged").hidden = false;
   at("verdict").textContent = typeset(verdict.text);
-  const bp = (x) => number(x, 1);
   sortable(at("records"), [
-    { key: "days", title: "forecast of", form: (r) => (r.days === 1 ? `the next ${D.decision.period}` : `the next ${r.days} ${D.decision.period}s`) + ({ "all assets": ", from all assets", "kernel bank": ", from the kernel bank" }[r.reads] ?? "") },
-    { key: "worth_bps", title: "earned per unit traded, bp", form: (r) => bp(r.worth_bps), small: (r) => ` [${bp(r.interval_bps[0])}, ${bp(r.interval_bps[1])}]`, tone: (r) => (r.interval_bps[0] > cost ? "up" : r.interval_bps[1] < cost ? "down" : "") },
+    { key: "first", title: "forecast of", form: (r) => (r.last > r.first ? `${D.decision.period}s ${r.first} to ${r.last}` : r.last === 1 ? `the next ${D.decision.period}` : `${D.decision.period} ${r.last}`) + `, from ${r.reads}` },
+    { key: "slope", title: "outcomes followed", form: (r) => percent(r.slope, 0), small: (r) => ` [${percent(r.interval[0], 0)}, ${percent(r.interval[1], 0)}]`, tone: (r) => (r.interval[0] > 0 ? "up" : r.interval[1] < 0 ? "down" : "") },
     { key: "follow", title: "followed", form: (r) => percent(r.follow, 0) },
-  ], verdict.records.filter((r) => r.worth_error_bps > 0), ["days", 1]);
+  ], verdict.records, ["first", 1]);
   const differs = Object.keys(weights).reduce((sum, asset) => sum + Math.abs(weights[asset] - without[asset]), 0);
-  at("recordhint").textContent = `Out of sample so far, with 95 % intervals; trading costs ${number(cost, 0)} bp per unit (red: below that beyond the interval, green: above). ` +
+  at("recordhint").textContent = "How much of a forecast came true out of sample so far, with 95 % intervals (green: more than nothing; red: the reverse). " +
     `Without forecasts the weights would differ by ${percent(differs, 2)} (ℓ1).`;
 }
 function gainAt(turnover) {
@@ -323,19 +321,6 @@ function frontierWords() {
     (least < 5e-5 ? "Trading" : `The constraints ask for a turnover of ${percent(least)}, which brings ${basisPoints(gainAt(least))} bp. Beyond it trading`) +
     ` pays up to a turnover of ${percent(stop)}: ` +
     `${basisPoints(last.gain)} bp of the portfolio. This decision trades ${percent(now.turnover_from_budget)} for ${basisPoints(here)} bp.`;
-}
-function drawReasons() {
-  const why = D.decision.explanation, values = (from, names) => names.map((name) => 100 * from[name]);
-  at("reasons").hidden = false;
-  at("hindsight").textContent = D.decision.input.history === "own" ? "" :
-    `Without knowing the best past allocations the weights would differ by ${number(why.hindsight, 3)} (ℓ1).`;
-  const first = Object.keys(why.pull).sort((a, b) => Math.abs(why.pull[b]) - Math.abs(why.pull[a])).slice(0, 20);
-  draw("pull", [
-    { type: "bar", name: "recent returns", x: first, y: values(why.pull, first), marker: { color: "#0072B2" } },
-    { type: "bar", name: "covariance row", x: first, y: values(why.covariance, first), marker: { color: "#E69F00" } },
-  ], { barmode: "group", showlegend: true, legend: { orientation: "h", y: 1.12 }, hovermode: "closest" });
-  draw("noise", [{ x: why.noise.map((r) => r.noise), y: why.noise.map((r) => r.moved), mode: "lines+markers", line: { color: "#0072B2" } }],
-    { xaxis: { title: { text: "added noise, σ" } }, yaxis: { rangemode: "tozero" }, hovermode: "closest" });
 }
 
 /* ---------- words and buttons ---------- */
