@@ -112,7 +112,7 @@ REGISTRY: dict[str, Entry] = {
 
 
 def make_strategy(name: str) -> Strategy:
-    """The strategy of a name, of a folder with a network, or a variant such as ``pto-ridge:shrinkage=0.1``.
+    """The strategy of a name, of a folder with a policy or a model, or a variant such as ``pto-ridge:shrinkage=0.1``.
 
     ``pto:BACKBONE`` is predict-then-optimise with any backbone of `forecasting.backbones`: ``pto:chronos:FOLDER``.
     """
@@ -127,7 +127,7 @@ def make_strategy(name: str) -> Strategy:
         return _variant(REGISTRY[variant[1]].make(), variant[2], variant[3], name)
     if not any((Path(name) / file).is_file() for file in ("model.safetensors", CONFIG_FILE)):
         known = ", ".join((*REGISTRY, ORACLE))
-        raise InputError(f"strategies: expected some of {known} or folders of networks, found {name!r}")
+        raise InputError(f"strategies: expected some of {known} or folders of models, found {name!r}")
     return _of_folder(name)
 
 

@@ -69,7 +69,7 @@ def backtest(
     ] = None,
     data: Annotated[str | None, typer.Option(help="The same as FILE.")] = None,
     strategies: Annotated[
-        str, typer.Option(help="Comma-separated names, folders made by `train decide`, or `list` to see all names.")
+        str, typer.Option(help="Comma-separated names, folders of models, or `list` to see all names.")
     ] = DEFAULT_STRATEGIES,
     turnover: Annotated[
         str, typer.Option(help="Budget γ in (0, 2] on the l1 change of the weights; several with commas.")

@@ -91,7 +91,9 @@ def decide(
     periods_per_year: Annotated[
         float | None, typer.Option(help="Rows of the table in a year; as the dates say by default.")
     ] = None,
-    model: Annotated[str, typer.Option(help="market, decide, decide-utility, or a folder made by `train`.")] = "market",
+    model: Annotated[
+        str, typer.Option(help="market, time2decide, time2decide-nocov, or a folder with policy.json.")
+    ] = "market",
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Add standard deviations over perturbed histories.")
     ] = False,
