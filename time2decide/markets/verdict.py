@@ -76,7 +76,9 @@ class Verdict:
 
     @property
     def best(self) -> ForecastRecord | None:
-        """The forecast that is followed most."""
+        """The forecast that is followed most; where none is, the one with the best record."""
+        if self.probability < _FOLLOWED:
+            return max(self.records, key=lambda record: record.slope / max(record.error, 1e-9), default=None)
         return max(self.records, key=lambda record: (record.follow, record.probability), default=None)
 
     @property
