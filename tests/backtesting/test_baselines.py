@@ -6,7 +6,6 @@ from time2decide.backtesting.baselines import (
     AveragedOracle,
     LagOneOracle,
     PredictThenOptimise,
-    SampledOracle,
     SoftForecast,
     Uniform,
 )
@@ -126,17 +125,6 @@ def test_scenarios_have_no_trend_of_their_own():
     past = past_of(rising[None], np.full((1, 1, 96, 3), 1 / 3))
     with_spread, without = (AveragedOracle(persistence, spread=s).decide(past) for s in (200.0, 0.0))
     np.testing.assert_allclose(with_spread, without, atol=1e-12)
-
-
-def test_sampled_oracle_is_one_greedy_step_of_a_sure_law_and_hedges_under_an_unsure_one(market):
-    returns, oracle = market
-    past = past_of(returns[:, :96], oracle[:, 2:3, 4:100], (1.0,))
-    sure = SampledOracle(lambda window: (window[:, -1], np.zeros_like(window[:, -1]))).decide(past)
-    np.testing.assert_allclose(sure, AveragedOracle(persistence, spread=0.0).decide(past), atol=1e-12)
-    unsure = SampledOracle(lambda window: (np.zeros_like(window[:, -1]), np.ones_like(window[:, -1])), scenarios=2000)
-    even = past_of(returns[:1, :96], np.full((1, 1, 96, 16), 1 / 16), (2.0,))
-    np.testing.assert_allclose(unsure.decide(even)[0, 0], 1 / 16, atol=0.03)  # every asset is the best as often
-    assert (sure.max(-1) > 0.3).all()
 
 
 def test_soft_forecasts_have_no_unit(market):

@@ -10,7 +10,6 @@ Both weigh the cost of a trade against what it buys.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,27 +125,6 @@ class AveragedOracle:
         spread = _per_budget(self.spread, observation)[..., None]  # (budgets or 1, 1, 1)
         scenario = self.forecaster(observation.returns)[:, None, None] + spread * change[:, None]
         return _average_step(observation, scenario)
-
-
-@dataclass(frozen=True)
-class SampledOracle:
-    """The same under a predictive law of the next returns: scenarios are draws of it, and nothing is tuned.
-
-    `law` gives the forecast and its standard error, (series, m) each; the draws are normal and the same at every step.
-    """
-
-    law: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    scenarios: int = 64
-    seed: int = 0
-    name: str = "sampled-oracle"
-    wants_hindsight: bool = True
-
-    def decide(self, observation: Observation) -> np.ndarray:
-        mean, error = self.law(observation.returns)
-        half = np.random.default_rng(self.seed).standard_normal((self.scenarios // 2, mean.shape[-1]))
-        draws = np.concatenate([half, -half])  # their mean is the forecast
-        scenario = mean[:, None] + error[:, None] * draws  # (series, scenarios, m)
-        return _average_step(observation, scenario[:, None])
 
 
 def _average_step(observation: Observation, scenario: np.ndarray) -> np.ndarray:
